@@ -1,0 +1,1 @@
+"""captune: adapt CLIP to your own images, without labels."""

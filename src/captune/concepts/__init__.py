@@ -1,0 +1,1 @@
+"""Which names mislead, and which classes collide."""

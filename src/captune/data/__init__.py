@@ -1,0 +1,1 @@
+"""Images, class names and the task they make."""

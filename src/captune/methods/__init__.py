@@ -1,0 +1,1 @@
+"""Adaptation methods; the file name is the name of the method."""

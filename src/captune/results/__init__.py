@@ -1,0 +1,1 @@
+"""Classifiers, runs and the numbers that judge them."""

@@ -1,0 +1,1 @@
+"""Losses, the training loop and checkpoints."""

@@ -1,0 +1,1 @@
+"""Trainable parts on a frozen backbone; the file name is the name of the tuner."""
