@@ -1,0 +1,106 @@
+"""Metrics on cases small enough to compute by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from captune.errors import InputError
+from captune.results import metrics
+
+LABELS = np.array([0, 0, 0, 0, 1, 1, 2, 2])
+PREDICTED = np.array([0, 0, 0, 1, 1, 0, 0, 0])  # 3/4, 1/2, 0/2; class 3 has no image
+
+
+def one_hot(predicted: np.ndarray, n_classes: int, top: float = 1.0) -> np.ndarray:
+    rest = (1.0 - top) / (n_classes - 1)
+    rows = np.full((len(predicted), n_classes), rest, dtype=np.float32)
+    rows[np.arange(len(predicted)), predicted] = top
+    return rows
+
+
+def test_accuracies_by_hand() -> None:
+    per_class = metrics.per_class_accuracy(PREDICTED, LABELS, 4)
+    assert metrics.accuracy(PREDICTED, LABELS) == 0.5
+    assert per_class[:3].tolist() == [0.75, 0.5, 0.0]
+    assert math.isnan(per_class[3])
+    assert metrics.balanced_accuracy(PREDICTED, LABELS, 4) == pytest.approx(1.25 / 3)
+
+
+def test_lowest_mean_takes_the_lowest_known_classes() -> None:
+    per_class = np.array([0.9, np.nan, 0.1, 0.3, 0.5, 0.2, 0.4, 0.8])
+    assert metrics.lowest_mean(per_class) == pytest.approx(0.3)
+    assert metrics.lowest_mean(per_class[:3]) == pytest.approx(0.5)
+    assert math.isnan(metrics.lowest_mean(np.array([np.nan])))
+
+
+def test_balance_by_hand() -> None:
+    assert metrics.predicted_counts(PREDICTED, 4).tolist() == [6, 2, 0, 0]
+    assert metrics.never_predicted(PREDICTED, 4).tolist() == [2, 3]
+    assert metrics.predicted_imbalance(PREDICTED, 4) == 3.0  # 6 over a mean of 2
+    assert metrics.predicted_imbalance(np.array([0, 1, 2, 3]), 4) == 1.0
+    assert metrics.predicted_imbalance(np.array([2, 2]), 4) == 4.0
+
+
+def test_seen_and_unseen_are_predicted_over_all_classes() -> None:
+    seen = np.array([True, False, False, False])
+    assert metrics.group_accuracies(PREDICTED, LABELS, seen) == (0.75, 0.25)
+    assert metrics.harmonic_mean(0.75, 0.25) == pytest.approx(0.375)
+    assert metrics.harmonic_mean(0.0, 0.0) == 0.0
+    assert math.isnan(metrics.harmonic_mean(math.nan, 0.5))
+
+
+def test_ece_by_hand() -> None:
+    # Four images at confidence 0.9 of which two are right: |0.5 - 0.9|; one at 1.0 and right: 0.
+    rows = np.vstack([one_hot(np.array([0, 0, 1, 1]), 2, 0.9), one_hot(np.array([0]), 2)])
+    labels = np.array([0, 0, 0, 0, 0])
+    assert metrics.expected_calibration_error(rows, labels) == pytest.approx(0.4 * 4 / 5, abs=1e-6)
+
+
+def test_ece_bins_are_closed_above() -> None:
+    # 0.625 is an edge of eight bins; it belongs with 0.6 to (0.5, 0.625], where the two gaps partly cancel.
+    rows = np.array([[0.625, 0.375], [0.6, 0.4]], dtype=np.float32)
+    assert metrics.expected_calibration_error(rows, np.array([0, 1]), bins=8) == pytest.approx(0.1125)
+
+
+def test_summary_is_strict_json() -> None:
+    summary = metrics.summarize(one_hot(PREDICTED, 4), LABELS, 4, seen=[0])
+    record = json.loads(json.dumps(summary.as_dict(), allow_nan=False))
+    assert record["per_class_accuracy"] == [0.75, 0.5, 0.0, None]
+    assert record["never_predicted"] == [2, 3]
+    assert record["harmonic_mean"] == pytest.approx(0.375)
+    assert (record["n_images"], record["accuracy"], record["ece"]) == (8, 0.5, 0.5)
+
+
+def test_summary_without_one_of_the_groups_has_no_harmonic_mean() -> None:
+    summary = metrics.summarize(one_hot(PREDICTED, 4), LABELS, 4, seen=[0, 1, 2])
+    assert summary.unseen_accuracy is None
+    assert summary.harmonic_mean is None
+    assert metrics.summarize(one_hot(PREDICTED, 4), LABELS, 4).seen_accuracy is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels", "message"),
+    [
+        (np.ones((3, 2)) / 2, np.array([0, 1]), r"expected shape \(2, 4\).*got \(3, 2\)"),
+        (np.ones((0, 4)) / 4, np.array([], dtype=np.int64), "at least one image"),
+        (np.ones((2, 4)) / 4, np.array([0, 4]), r"labels: expected class ids in 0..3, got 0..4"),
+        (np.ones((2, 4)), np.array([0, 1]), "sum to 1"),
+        (np.full((2, 4), np.nan), np.array([0, 1]), "not finite"),
+    ],
+)
+def test_wrong_input_says_what_was_expected(rows: np.ndarray, labels: np.ndarray, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        metrics.summarize(rows.astype(np.float32), labels, 4)
+
+
+def test_wrong_predictions_say_what_was_expected() -> None:
+    with pytest.raises(InputError, match=r"got shapes \(2,\) and \(1,\)"):
+        metrics.accuracy(np.array([0, 1]), np.array([0]))
+    with pytest.raises(InputError, match="no predictions"):
+        metrics.predicted_imbalance(np.array([], dtype=np.int64), 3)
+    with pytest.raises(InputError, match=r"seen: expected class ids in 0..3, got 9..9"):
+        metrics.summarize(one_hot(PREDICTED, 4), LABELS, 4, seen=[9])
