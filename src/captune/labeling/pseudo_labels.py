@@ -1,0 +1,167 @@
+"""Labels that the model gave to unlabeled images, with where each came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from captune.arrays import Bools, Floats, Ints
+from captune.errors import InputError, raise_all
+
+
+class Source(IntEnum):
+    """What a pseudo-label rests on: the class name, a description of the class, or a trained model."""
+
+    NAME = 0
+    DESCRIPTION = 1
+    MODEL = 2
+
+
+@dataclass(frozen=True, eq=False)
+class PseudoLabels:
+    """A label for some of the images, each image at most once; all arrays have one entry per labeled image.
+
+    `image_index` holds positions in the image collection, `round` the round or epoch in which the label was
+    given, `source` a `Source`, `candidates` `(labeled images, classes)` the classes an image may be of.
+    """
+
+    image_index: Ints
+    labels: Ints
+    confidence: Floats
+    n_classes: int
+    round: Ints
+    source: Ints
+    candidates: Bools | None = None
+
+    def __post_init__(self) -> None:
+        raise_all(self._problems(), "These pseudo-labels cannot be used")
+
+    @classmethod
+    def create(
+        cls,
+        image_index: Ints,
+        labels: Ints,
+        confidence: Floats,
+        n_classes: int,
+        *,
+        round_number: int = 0,
+        source: Source = Source.MODEL,
+        candidates: Bools | None = None,
+    ) -> PseudoLabels:
+        """Return pseudo-labels that were all given in the same round for the same reason."""
+        rounds = np.full(len(image_index), round_number, dtype=np.int64)
+        sources = np.full(len(image_index), source, dtype=np.int64)
+        return cls(image_index, labels, confidence, n_classes, rounds, sources, candidates)
+
+    @classmethod
+    def empty(cls, n_classes: int) -> PseudoLabels:
+        """Return pseudo-labels for no image."""
+        nothing = np.zeros(0, dtype=np.int64)
+        return cls.create(nothing, nothing, np.zeros(0, dtype=np.float32), n_classes)
+
+    def __len__(self) -> int:
+        return len(self.image_index)
+
+    def subset(self, chosen: Ints | Bools) -> PseudoLabels:
+        """Return some entries, given as positions in these arrays or as a mask over them."""
+        return PseudoLabels(
+            self.image_index[chosen],
+            self.labels[chosen],
+            self.confidence[chosen],
+            self.n_classes,
+            self.round[chosen],
+            self.source[chosen],
+            None if self.candidates is None else self.candidates[chosen],
+        )
+
+    def reindexed(self, image_index: Ints) -> PseudoLabels:
+        """Return the same labels for the images that stand at the present positions in `image_index`."""
+        return replace(self, image_index=image_index[self.image_index])
+
+    def stamped(self, round_number: int, source: Source) -> PseudoLabels:
+        """Return the same labels as given in another round and for another reason."""
+        return replace(self, round=np.full_like(self.round, round_number), source=np.full_like(self.source, source))
+
+    def extend(self, other: PseudoLabels) -> PseudoLabels:
+        """Return both, in image order; an image in both keeps the label it has here."""
+        new = other.subset(~np.isin(other.image_index, self.image_index))
+        return _joined(self, new)
+
+    def update(self, other: PseudoLabels) -> PseudoLabels:
+        """Return both, in image order; an image in both takes the label of the other."""
+        return other.extend(self)
+
+    def counts(self) -> Ints:
+        """Return how many images each class has."""
+        return np.asarray(np.bincount(self.labels, minlength=self.n_classes), dtype=np.int64)
+
+    def precision(self, truth: Ints) -> float:
+        """Return the share of right labels, nan without labels; `truth` has one class id per image."""
+        return float(np.mean(self.labels == truth[self.image_index])) if len(self) else float("nan")
+
+    def per_class_precision(self, truth: Ints) -> NDArray[np.float64]:
+        """Return for every class the share of its labels that are right, nan for a class without labels."""
+        right = np.bincount(self.labels[self.labels == truth[self.image_index]], minlength=self.n_classes)
+        counts = self.counts()
+        return np.where(counts > 0, right / np.maximum(counts, 1), np.nan)
+
+    def _problems(self) -> list[str]:
+        n = len(self.image_index)
+        shapes = {
+            "image_index": self.image_index.shape,
+            "labels": self.labels.shape,
+            "confidence": self.confidence.shape,
+            "round": self.round.shape,
+            "source": self.source.shape,
+        }
+        problems = [f"{k}: expected shape ({n},), got {shape}" for k, shape in shapes.items() if shape != (n,)]
+        if problems or not n:
+            return problems
+        problems += _range_problems("labels", self.labels, self.n_classes)
+        problems += _range_problems("source", self.source, len(Source))
+        if self.image_index.min() < 0:
+            problems.append(f"image_index: expected positions from 0, got {self.image_index.min()}")
+        images, times = np.unique(self.image_index, return_counts=True)
+        if times.max() > 1:
+            twice = images[times > 1]
+            problems.append(f"image_index: expected each image once, but {len(twice)} repeat ({twice[0]}, ...)")
+        if not np.isfinite(self.confidence).all():
+            problems.append("confidence: expected finite numbers")
+        return problems or self._candidate_problems()
+
+    def _candidate_problems(self) -> list[str]:
+        if self.candidates is None:
+            return []
+        expected = (len(self), self.n_classes)
+        if self.candidates.shape != expected:
+            return [f"candidates: expected shape {expected}, got {self.candidates.shape}"]
+        if not self.candidates[np.arange(len(self)), self.labels].all():
+            return ["candidates: expected the label of every image among its candidates"]
+        return []
+
+
+def _range_problems(name: str, ids: Ints, end: int) -> list[str]:
+    if 0 <= ids.min() <= ids.max() < end:
+        return []
+    return [f"{name}: expected ids in 0..{end - 1}, got {ids.min()}..{ids.max()}"]
+
+
+def _joined(first: PseudoLabels, second: PseudoLabels) -> PseudoLabels:
+    if first.n_classes != second.n_classes:
+        raise InputError(f"Expected pseudo-labels of {first.n_classes} classes, got {second.n_classes}.")
+    candidates = None
+    if first.candidates is not None and second.candidates is not None:
+        candidates = np.concatenate([first.candidates, second.candidates])
+    both = PseudoLabels(
+        np.concatenate([first.image_index, second.image_index]),
+        np.concatenate([first.labels, second.labels]),
+        np.concatenate([first.confidence, second.confidence]),
+        first.n_classes,
+        np.concatenate([first.round, second.round]),
+        np.concatenate([first.source, second.source]),
+        candidates,
+    )
+    return both.subset(np.argsort(both.image_index))

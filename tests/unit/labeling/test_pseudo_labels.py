@@ -1,0 +1,96 @@
+"""Pseudo-labels are checked when built and keep where each label came from."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from captune.errors import InputError
+from captune.labeling.pseudo_labels import PseudoLabels, Source
+
+
+def some(images: list[int], labels: list[int], **more: object) -> PseudoLabels:
+    confidence = np.linspace(0.5, 0.9, len(images)).astype(np.float32)
+    return PseudoLabels.create(
+        np.array(images, dtype=np.int64),
+        np.array(labels, dtype=np.int64),
+        confidence,
+        4,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def test_counts_and_precision() -> None:
+    labels = some([5, 0, 3], [1, 1, 2])
+    truth = np.array([1, 9, 9, 0, 9, 1])
+    assert labels.counts().tolist() == [0, 2, 1, 0]
+    assert labels.precision(truth) == pytest.approx(2 / 3)
+    assert labels.per_class_precision(truth)[1:3].tolist() == [1.0, 0.0]
+    assert math.isnan(labels.per_class_precision(truth)[0])
+    assert math.isnan(PseudoLabels.empty(4).precision(truth))
+
+
+def test_subset_by_mask_and_by_position() -> None:
+    labels = some([5, 0, 3], [1, 1, 2], candidates=np.ones((3, 4), dtype=bool))
+    assert labels.subset(labels.labels == 1).image_index.tolist() == [5, 0]
+    part = labels.subset(np.array([2]))
+    assert (part.labels.tolist(), part.candidates.shape) == ([2], (1, 4))  # type: ignore[union-attr]
+
+
+def test_extend_keeps_own_labels_and_update_takes_the_new_ones() -> None:
+    old = some([4, 1], [0, 1], source=Source.NAME)
+    new = some([2, 4], [3, 3], round_number=5)
+    extended = old.extend(new)
+    assert extended.image_index.tolist() == [1, 2, 4]
+    assert extended.labels.tolist() == [1, 3, 0]
+    assert extended.round.tolist() == [0, 5, 0]
+    assert [Source(s) for s in extended.source] == [Source.NAME, Source.MODEL, Source.NAME]
+    assert old.update(new).labels.tolist() == [1, 3, 3]
+
+
+def test_extend_with_nothing_and_of_other_classes() -> None:
+    labels = some([4, 1], [0, 1])
+    assert len(labels.extend(PseudoLabels.empty(4))) == len(PseudoLabels.empty(4).extend(labels)) == 2
+    with pytest.raises(InputError, match="Expected pseudo-labels of 4 classes, got 3"):
+        labels.extend(PseudoLabels.empty(3))
+
+
+def test_candidates_stay_only_when_both_have_them() -> None:
+    with_candidates = some([0], [0], candidates=np.ones((1, 4), dtype=bool))
+    assert with_candidates.extend(some([1], [0])).candidates is None
+    both = with_candidates.extend(some([1], [1], candidates=np.eye(4, dtype=bool)[[1]]))
+    assert both.candidates is not None
+    assert both.candidates.sum(axis=1).tolist() == [4, 1]
+
+
+def test_reindexed_and_stamped() -> None:
+    labels = some([0, 2], [1, 2]).reindexed(np.array([10, 11, 12])).stamped(3, Source.DESCRIPTION)
+    assert labels.image_index.tolist() == [10, 12]
+    assert labels.round.tolist() == [3, 3]
+    assert set(labels.source.tolist()) == {Source.DESCRIPTION}
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "more", "message"),
+    [
+        ([1, 1], [0, 0], {}, r"each image once, but 1 repeat \(1"),
+        ([0, 1], [0, 4], {}, r"labels: expected ids in 0..3, got 0..4"),
+        ([-1, 1], [0, 0], {}, "positions from 0, got -1"),
+        ([0, 1], [0], {}, r"labels: expected shape \(2,\), got \(1,\)"),
+        ([0], [0], {"candidates": np.ones((1, 3), dtype=bool)}, r"expected shape \(1, 4\), got \(1, 3\)"),
+        ([0], [0], {"candidates": np.zeros((1, 4), dtype=bool)}, "among its candidates"),
+        ([0], [0], {"source": 7}, r"source: expected ids in 0..2, got 7..7"),
+    ],
+)
+def test_wrong_pseudo_labels_are_refused(
+    images: list[int], labels: list[int], more: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        some(images, labels, **more)
+
+
+def test_all_problems_are_listed_at_once() -> None:
+    with pytest.raises(InputError, match=r"(?s)labels.*once.*finite"):
+        PseudoLabels.create(np.array([0, 0]), np.array([0, 9]), np.array([np.nan, 1], dtype=np.float32), 3)
