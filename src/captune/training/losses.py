@@ -1,0 +1,77 @@
+"""Losses on logits `(samples, classes)`: pure functions, stable for logits of any finite size."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from captune.errors import InputError
+
+
+def margin_cross_entropy(
+    logits: Tensor, labels: Tensor, margin: Tensor | None = None, accepted: Tensor | None = None
+) -> Tensor:
+    """Return the mean margin cross-entropy over the accepted samples (Eqs. 9, 11 and 13 of the paper)."""
+    return masked_mean(margin_losses(logits, labels, margin), accepted)
+
+
+def margin_losses(logits: Tensor, labels: Tensor, margin: Tensor | None = None) -> Tensor:
+    """Return the cross-entropy of every sample, made harder by its label's row of `margin` (Eq. 1).
+
+    `margin` is `(classes, classes)`: row y is added to the logits of the classes other than the label y, so that
+    the label must lead by that much more. Its diagonal is not used. None means no margin.
+    """
+    logits = _precise(logits)
+    _check(logits, labels, margin)
+    if margin is not None:
+        others = margin.to(logits)[labels].scatter(1, labels[:, None], 0.0)
+        logits = logits + others
+    return functional.cross_entropy(logits, labels, reduction="none")
+
+
+def masked_mean(losses: Tensor, accepted: Tensor | None = None) -> Tensor:
+    """Return the mean over the accepted samples; exactly zero, with zero gradients, when there is none."""
+    if accepted is None:
+        accepted = torch.ones_like(losses, dtype=torch.bool)
+    kept = torch.where(accepted, losses, torch.zeros_like(losses))
+    # The number accepted stays on the device: a comparison in Python would stop a GPU at every step.
+    return kept.sum() / accepted.sum().clamp(min=1)
+
+
+def partial_label_loss(logits: Tensor, weights: Tensor, accepted: Tensor | None = None) -> Tensor:
+    """Return the mean of -log sum_c w_c p_c over the accepted samples with a candidate (the loss of CPL).
+
+    `weights` is `(samples, classes)`, zero for the classes that are not candidates of the sample.
+    """
+    losses, has_candidate = partial_label_losses(logits, weights)
+    return masked_mean(losses, has_candidate if accepted is None else has_candidate & accepted)
+
+
+def partial_label_losses(logits: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return -log sum_c w_c p_c of every sample, and which samples have a candidate at all."""
+    logits = _precise(logits)
+    if weights.shape != logits.shape:
+        raise InputError(f"weights: expected shape {tuple(logits.shape)}, got {tuple(weights.shape)}.")
+    weights = weights.to(logits)
+    has_candidate = (weights > 0).any(dim=1)
+    # A sample without a candidate would be log 0; it is computed with all weights 1 (a loss of 0) instead.
+    weights = torch.where(has_candidate[:, None], weights, torch.ones_like(weights))
+    inside = torch.logsumexp(logits + weights.log(), dim=1)
+    return torch.logsumexp(logits, dim=1) - inside, has_candidate
+
+
+def _precise(logits: Tensor) -> Tensor:
+    # Half precision rounds a logit of 100 to the nearest 1/16: losses are computed in single or double.
+    return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+
+
+def _check(logits: Tensor, labels: Tensor, margin: Tensor | None) -> None:
+    if logits.ndim != 2 or labels.shape != logits.shape[:1]:
+        raise InputError(
+            "Expected logits (samples, classes) and labels (samples,), "
+            f"got {tuple(logits.shape)} and {tuple(labels.shape)}."
+        )
+    n_classes = logits.shape[1]
+    if margin is not None and margin.shape != (n_classes, n_classes):
+        raise InputError(f"margin: expected shape {(n_classes, n_classes)}, got {tuple(margin.shape)}.")
