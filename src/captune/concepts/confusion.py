@@ -1,0 +1,122 @@
+"""Which classes collide, and the margin that pulls them apart (Section 3.2 of the paper)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from captune.arrays import Floats, Ints, unit_rows
+from captune.errors import InputError
+
+Recipe = Literal["paper", "released"]
+
+PAPER_MARGIN = 12.0
+PAPER_LOGIT_SCALE = 100.0
+
+
+@dataclass(frozen=True, eq=False)
+class ConfusionMargin:
+    """The margin matrix with what it was made of, so that a report can show why."""
+
+    matrix: Floats
+    similarity: Floats
+    counts: Ints
+    neglect: NDArray[np.float64]
+    imbalance: float
+
+
+def class_prototypes(embeddings: Floats, labels: Ints, class_embeddings: Floats) -> Floats:
+    """Return the mean embedding of each class's images, of length one; a class without images uses its text."""
+    _check_embeddings(embeddings, labels, class_embeddings)
+    n_classes, width = class_embeddings.shape
+    sums = np.zeros((n_classes, width), dtype=np.float64)
+    np.add.at(sums, labels, embeddings)
+    has_images = np.bincount(labels, minlength=n_classes) > 0
+    # A mean and a sum point the same way, and only the direction counts in a cosine.
+    return unit_rows(np.where(has_images[:, None], sums, class_embeddings).astype(np.float32))
+
+
+def class_similarity(prototypes: Floats, class_embeddings: Floats) -> Floats:
+    """Return the larger of the cosines between two classes' prototypes and between their texts (Eq. 2)."""
+    if prototypes.shape != class_embeddings.shape:
+        raise InputError(f"prototypes: expected shape {class_embeddings.shape}, got {prototypes.shape}.")
+    images, texts = unit_rows(prototypes), unit_rows(class_embeddings)
+    return np.maximum(images @ images.T, texts @ texts.T)
+
+
+def confident_counts(probabilities: Floats, tau: float) -> Ints:
+    """Return how many images are predicted as each class with a probability of at least tau (Eq. 3)."""
+    n_classes = probabilities.shape[1]
+    predicted = probabilities.argmax(axis=1)[probabilities.max(axis=1) >= tau]
+    return np.asarray(np.bincount(predicted, minlength=n_classes), dtype=np.int64)
+
+
+def class_neglect(counts: Ints, recipe: Recipe = "paper", labeled: Sequence[int] | Ints = ()) -> NDArray[np.float64]:
+    """Return how much each class is passed over: 0 for the most predicted class, 1 for one never predicted.
+
+    This is delta of Eq. 4, which the paper calls tendency, from r = count / largest count: `paper` is 1 - r,
+    `released` is (1 - r) / (1 + r). Classes with labels are 0 and do not enter the largest count: the labels teach
+    them, and they are not what pseudo-labels are missing for. Without any confident image all are 0.
+    """
+    rivals = np.ones(len(counts), dtype=np.bool_)
+    rivals[np.asarray(labeled, dtype=np.int64)] = False
+    largest = int(counts[rivals].max(initial=0))
+    if largest == 0:
+        return np.zeros(len(counts), dtype=np.float64)
+    share = np.where(rivals, counts / largest, 1.0)
+    if recipe == "paper":
+        return 1.0 - share
+    if recipe == "released":
+        return (1.0 - share) / (1.0 + share)
+    raise InputError(f"recipe: expected 'paper' or 'released', got {recipe!r}.")
+
+
+def margin_scales(neglect: NDArray[np.float64], margin: float = PAPER_MARGIN) -> NDArray[np.float64]:
+    """Return the margin of each class: `margin`, times the largest neglect, times its own (Eqs. 5 and 6)."""
+    return margin * neglect.max(initial=0.0) * neglect
+
+
+def margin_matrix(similarity: Floats, scales: NDArray[np.float64]) -> Floats:
+    """Return the similarity with row y scaled by the margin of class y, and a zero diagonal (Eq. 7).
+
+    The margin belongs to the label: Eq. 1 adds row y to the rivals of label y, so a class that is passed over must
+    win by more, and most of all against its look-alikes. (Scaled by column it would instead push down the
+    rival that is passed over already.)
+    """
+    if similarity.shape != (len(scales), len(scales)):
+        raise InputError(f"similarity: expected shape {(len(scales),) * 2}, got {similarity.shape}.")
+    matrix = np.asarray(similarity * scales[:, None], dtype=np.float32)
+    np.fill_diagonal(matrix, 0.0)
+    return matrix
+
+
+def confusion_margin(
+    similarity: Floats,
+    counts: Ints,
+    *,
+    margin: float = PAPER_MARGIN,
+    logit_scale: float | None = None,
+    recipe: Recipe = "paper",
+    labeled: Sequence[int] | Ints = (),
+) -> ConfusionMargin:
+    """Return the margin for one epoch from the classes' similarity and their confident counts (Eqs. 4 to 7).
+
+    `margin` is in logits at CLIP's scale of 100; with `logit_scale` it is turned into logits at that scale.
+    """
+    if logit_scale is not None:
+        margin = margin * logit_scale / PAPER_LOGIT_SCALE
+    neglect = class_neglect(counts, recipe, labeled)
+    matrix = margin_matrix(similarity, margin_scales(neglect, margin))
+    return ConfusionMargin(matrix, similarity, counts, neglect, float(neglect.max(initial=0.0)))
+
+
+def _check_embeddings(embeddings: Floats, labels: Ints, class_embeddings: Floats) -> None:
+    n_classes, width = class_embeddings.shape
+    if embeddings.shape != (len(labels), width):
+        raise InputError(f"embeddings: expected shape {(len(labels), width)}, got {embeddings.shape}.")
+    if labels.size and not 0 <= labels.min() <= labels.max() < n_classes:
+        raise InputError(f"labels: expected ids in 0..{n_classes - 1}, got {labels.min()}..{labels.max()}.")

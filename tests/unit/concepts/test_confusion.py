@@ -1,0 +1,82 @@
+"""The margin at its edges: no confident image, labeled classes, other logit scales."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from captune.arrays import unit_rows
+from captune.concepts import confusion
+from captune.errors import InputError
+
+SIMILARITY = np.full((4, 4), 0.5, dtype=np.float32)
+
+
+def test_no_confident_image_means_no_margin() -> None:
+    counts = confusion.confident_counts(np.full((5, 4), 0.25, dtype=np.float32), 0.85)
+    made = confusion.confusion_margin(SIMILARITY, counts)
+    assert not counts.any()
+    assert not made.matrix.any()
+    assert made.imbalance == 0.0
+
+
+def test_balanced_counts_mean_no_margin() -> None:
+    assert not confusion.confusion_margin(SIMILARITY, np.array([7, 7, 7, 7])).matrix.any()
+
+
+def test_classes_with_labels_have_no_margin_and_set_no_standard() -> None:
+    # The labeled class 0 takes most predictions; the others are still compared among themselves.
+    neglect = confusion.class_neglect(np.array([90, 10, 5, 0]), labeled=[0])
+    assert neglect.tolist() == [0.0, 0.0, 0.5, 1.0]
+    made = confusion.confusion_margin(SIMILARITY, np.array([0, 10, 5, 0]), labeled=np.array([0]))
+    assert not made.matrix[0].any()
+    assert made.matrix[3, :3].tolist() == [6.0, 6.0, 6.0]
+    assert not confusion.class_neglect(np.array([3, 0]), labeled=[0, 1]).any()
+
+
+def test_the_released_recipe_bends_the_tendency() -> None:
+    assert confusion.class_neglect(np.array([4, 2, 0]), "released").tolist() == pytest.approx([0, 1 / 3, 1])
+    with pytest.raises(InputError, match="expected 'paper' or 'released', got 'other'"):
+        confusion.class_neglect(np.array([4, 2]), "other")  # type: ignore[arg-type]
+
+
+def test_the_margin_follows_the_logit_scale() -> None:
+    counts = np.array([4, 2, 0, 4])
+    full = confusion.confusion_margin(SIMILARITY, counts).matrix
+    assert full.max() == pytest.approx(6.0)
+    scaled = confusion.confusion_margin(SIMILARITY, counts, logit_scale=50.0).matrix
+    np.testing.assert_allclose(scaled, full / 2)
+    np.testing.assert_allclose(confusion.confusion_margin(SIMILARITY, counts, logit_scale=100.0).matrix, full)
+
+
+def test_the_more_a_class_is_passed_over_the_larger_its_row() -> None:
+    matrix = confusion.confusion_margin(SIMILARITY, np.array([10, 6, 3, 0])).matrix
+    assert np.all(np.diff(matrix.sum(axis=1)) > 0)
+    assert not np.diag(matrix).any()
+
+
+def test_prototypes_are_means_and_fall_back_on_texts() -> None:
+    images = np.array([[1, 0], [0, 1], [0, 1]], dtype=np.float32)
+    texts = np.array([[0.6, 0.8], [1, 0], [-1, 0]], dtype=np.float32)
+    prototypes = confusion.class_prototypes(images, np.array([0, 0, 1]), texts)
+    np.testing.assert_allclose(prototypes, [[0.7071, 0.7071], [0, 1], [-1, 0]], atol=1e-4)
+    none = confusion.class_prototypes(images[:0], np.zeros(0, dtype=np.int64), texts)
+    np.testing.assert_allclose(none, texts, atol=1e-6)
+
+
+def test_similarity_is_the_larger_of_images_and_texts() -> None:
+    images = unit_rows(np.array([[1, 0], [0, 1]], dtype=np.float32))
+    texts = unit_rows(np.array([[1, 1], [1, 1]], dtype=np.float32))
+    np.testing.assert_allclose(confusion.class_similarity(images, texts), np.ones((2, 2)), atol=1e-6)
+
+
+def test_wrong_shapes_are_named() -> None:
+    texts = np.ones((3, 2), dtype=np.float32)
+    with pytest.raises(InputError, match=r"embeddings: expected shape \(2, 2\), got \(2, 5\)"):
+        confusion.class_prototypes(np.ones((2, 5), dtype=np.float32), np.array([0, 1]), texts)
+    with pytest.raises(InputError, match=r"labels: expected ids in 0..2, got 0..3"):
+        confusion.class_prototypes(np.ones((2, 2), dtype=np.float32), np.array([0, 3]), texts)
+    with pytest.raises(InputError, match=r"prototypes: expected shape \(3, 2\), got \(2, 2\)"):
+        confusion.class_similarity(texts[:2], texts)
+    with pytest.raises(InputError, match=r"similarity: expected shape \(3, 3\), got \(4, 4\)"):
+        confusion.confusion_margin(SIMILARITY, np.array([1, 2, 3]))
