@@ -1,1 +1,23 @@
 """captune: adapt CLIP to your own images, without labels."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from captune.errors import CaptuneError as CaptuneError
+    from captune.pipeline import adapt as adapt
+    from captune.results.run import load as load
+
+__version__ = "0.1.0"
+__all__ = ["CaptuneError", "__version__", "adapt", "load"]
+
+_HOMES = {"adapt": "captune.pipeline", "load": "captune.results.run", "CaptuneError": "captune.errors"}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 (the type checker reads the imports above)
+    """Import public names when they are first used, so that `import captune` stays light."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'captune' has no attribute {name!r}")

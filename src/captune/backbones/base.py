@@ -1,0 +1,179 @@
+"""The frozen encoder pair and the seam through which prompts enter it."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from captune.data.views import Preprocessing
+
+Edit: TypeAlias = Callable[[int, Tensor], Tensor]
+"""`edit(depth, tokens)` returns the tokens `(batch, length, width)` that enter the layer at this depth.
+
+It may append tokens at the end, replace tokens, or remove what it appended. Depth 0 comes after the position
+embedding and before the entry norm.
+"""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokenized texts: ids and which of them are real, both `(texts, length)`."""
+
+    ids: Tensor
+    mask: Tensor
+
+    def __len__(self) -> int:
+        return int(self.ids.shape[0])
+
+    def slice(self, start: int, stop: int) -> Tokens:
+        """Return some of the texts."""
+        return Tokens(self.ids[start:stop], self.mask[start:stop])
+
+
+class Tower(ABC):
+    """One transformer as captune sees it; a library's model is made to fit by these few parts."""
+
+    width: int
+    layers: Sequence[nn.Module]
+
+    @abstractmethod
+    def enter(self, inputs: Tensor) -> Tensor:
+        """Return the tokens `(batch, length, width)` with positions, before the entry norm."""
+
+    def entry_norm(self, tokens: Tensor) -> Tensor:
+        """Return the tokens as the first layer expects them."""
+        return tokens
+
+    @abstractmethod
+    def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
+        """Return what one layer makes of the tokens."""
+
+    @abstractmethod
+    def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
+        """Pool and project the last tokens to features `(batch, features)`."""
+
+    @property
+    def depth(self) -> int:
+        """Return the number of layers."""
+        return len(self.layers)
+
+
+class TextTower(Tower):
+    """A tower over token ids; prompts replace placeholder words, so positions and masks stay right."""
+
+    prompt_start: int = 1
+    """Position of the first word: after the start token, where there is one."""
+
+    @abstractmethod
+    def word_embedding(self, ids: Tensor) -> Tensor:
+        """Return the embeddings of token ids without their positions, `(..., width)`."""
+
+    @abstractmethod
+    def position_embedding(self, start: int, stop: int) -> Tensor:
+        """Return what the tower adds to words at these positions, `(stop - start, width)`."""
+
+
+def run_tower(tower: Tower, inputs: Tensor, mask: Tensor | None, edit: Edit | None) -> Tensor:
+    """Run a tower with the edit before every layer; this is the only loop over layers there is."""
+    tokens = tower.enter(inputs)
+    for depth, layer in enumerate(tower.layers):
+        if edit is not None:
+            tokens = edit(depth, tokens)
+            mask = _fit_mask(mask, int(tokens.shape[1]))
+        if depth == 0:
+            tokens = tower.entry_norm(tokens)
+        tokens = tower.pass_layer(layer, tokens, mask)
+    return tower.leave(tokens, inputs, mask)
+
+
+def _fit_mask(mask: Tensor | None, length: int) -> Tensor | None:
+    """Appended tokens are visible; removing them removes their mask."""
+    if mask is None or mask.shape[1] == length:
+        return mask
+    if mask.shape[1] > length:
+        return mask[:, :length]
+    appended = mask.new_ones((mask.shape[0], length - mask.shape[1]))
+    return torch.cat([mask, appended], dim=1)
+
+
+class Backbone(ABC):
+    """A frozen image-text encoder pair whose embeddings have length one."""
+
+    examples: ClassVar[tuple[str, ...]] = ()
+    """Well-known names of this source, offered when an id is wrong."""
+
+    identifier: str
+    image_tower: Tower
+    text_tower: TextTower
+    preprocessing: Preprocessing
+    embed_dim: int
+    logit_scale: float
+
+    @classmethod
+    @abstractmethod
+    def load(cls, name: str) -> Backbone:
+        """Load the weights called `name` at this source, frozen and in fp32."""
+
+    @classmethod
+    @abstractmethod
+    def check(cls, name: str) -> None:
+        """Raise a clear error for a name that cannot be loaded, before anything heavy happens."""
+
+    @abstractmethod
+    def modules(self) -> Iterator[nn.Module]:
+        """Return the modules that hold the weights."""
+
+    @abstractmethod
+    def tokenize(self, texts: Sequence[str]) -> Tokens:
+        """Tokenize texts, no longer than the longest of them needs."""
+
+    def image_features(self, pixels: Tensor, edit: Edit | None = None) -> Tensor:
+        """Return the projected image features before normalisation, `(images, embed_dim)`."""
+        return run_tower(self.image_tower, pixels, None, edit)
+
+    def text_features(self, tokens: Tokens, edit: Edit | None = None) -> Tensor:
+        """Return the projected text features before normalisation, `(texts, embed_dim)`."""
+        return run_tower(self.text_tower, tokens.ids, tokens.mask, edit)
+
+    def encode_image(self, pixels: Tensor, edit: Edit | None = None) -> Tensor:
+        """Return image embeddings of length one, `(images, embed_dim)`."""
+        return normalize(self.image_features(pixels, edit), dim=-1)
+
+    def encode_text(self, tokens: Tokens, edit: Edit | None = None) -> Tensor:
+        """Return text embeddings of length one, `(texts, embed_dim)`."""
+        return normalize(self.text_features(tokens, edit), dim=-1)
+
+    def freeze(self) -> None:
+        """Put the weights in evaluation mode and take them out of every optimiser's reach."""
+        for module in self.modules():
+            module.eval().requires_grad_(False)
+
+    def to(self, device: torch.device) -> Backbone:
+        """Move the weights to a device."""
+        for module in self.modules():
+            module.to(device)
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        """Return where the weights are."""
+        return next(parameter.device for module in self.modules() for parameter in module.parameters())
+
+    def fingerprint(self) -> str:
+        """Return a digest of every weight, which caches and saved classifiers are keyed by."""
+        digest = hashlib.blake2b(digest_size=16)
+        for module in self.modules():
+            for name, tensor in sorted(module.state_dict().items()):
+                digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+                digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+
+PLUGIN_BASE = Backbone

@@ -1,0 +1,37 @@
+"""Tiny models that come with the package, for the demo and for tests; no download is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from captune.backbones.hf import HuggingFace
+from captune.errors import ModelError, nearest
+
+FOLDER = Path(__file__).parent
+
+
+def available() -> tuple[str, ...]:
+    """Return the names of the models in the package."""
+    return tuple(sorted(path.parent.name for path in FOLDER.glob("*/config.json")))
+
+
+class Embedded(HuggingFace):
+    """A small CLIP in transformers' format whose weights are part of the package."""
+
+    examples: ClassVar[tuple[str, ...]] = available()
+
+    @classmethod
+    def load(cls, name: str) -> Embedded:
+        """Load a model of the package by name."""
+        cls.check(name)
+        backbone = super().load(str(FOLDER / name))
+        backbone.identifier = f"embedded:{name}"
+        assert isinstance(backbone, Embedded)
+        return backbone
+
+    @classmethod
+    def check(cls, name: str) -> None:
+        """Say which models there are when the name is none of them."""
+        if name not in available():
+            raise ModelError(f"No embedded model {name!r}.{nearest(name, available())} Available: {available()}.")

@@ -1,0 +1,165 @@
+"""What each command of the command line does, with the Python API."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from captune import registry
+from captune.errors import InputError
+
+if TYPE_CHECKING:
+    from captune.data.images import ImageCollection
+    from captune.results.metrics import Metrics
+    from captune.results.run import AdaptationRun
+
+FLAGS = ("method", "backbone", "template", "seed", "workers", "root")
+
+
+def run_adapt(options: argparse.Namespace) -> None:
+    """Adapt, save the run and say in a few lines what came out."""
+    from captune import settings
+
+    values: dict[str, Any] = settings.read_yaml(options.config) if options.config else {}
+    values |= {flag: getattr(options, flag) for flag in FLAGS if getattr(options, flag) is not None}
+    values |= settings.parse_overrides(options.set)
+    from captune.pipeline import adapt
+
+    out = options.out or f"captune-{values.get('method', settings.RunSettings.method)}"
+    run = adapt(options.images, options.classes, labels=options.labels, out=out, overwrite=options.overwrite, **values)
+    _print_summary(run, Path(out))
+
+
+def run_predict(options: argparse.Namespace) -> None:
+    """Classify images and write a table of paths, labels and probabilities."""
+    from captune.files import write_whole
+    from captune.results.classifier import top_k
+    from captune.results.run import table
+
+    if options.top_k < 1:
+        raise InputError(f"--top-k is {options.top_k}, expected at least 1.")
+    images, predictions, names, set_aside = _score(options)
+    best = top_k(predictions.probabilities, options.top_k)
+    header = ["path", "label", "confidence"]
+    header += [f"{what}_{rank}" for rank in range(2, best.shape[1] + 1) for what in ("label", "confidence")]
+    rows = []
+    for row, position in enumerate(predictions.image_index.tolist()):
+        shown = [(names[c], f"{predictions.probabilities[row, c]:.6f}") for c in best[row]]
+        rows.append([images.name(position), *(word for pair in shown for word in pair)])
+    if options.out:
+        write_whole(Path(options.out), table(header, rows))
+    else:
+        sys.stdout.write(table(header, rows))
+    for position, reason in set_aside.items():
+        sys.stderr.write(f"set aside: {images.name(position)}: {reason}\n")
+
+
+def run_evaluate(options: argparse.Namespace) -> None:
+    """Measure a run on labeled images and print the numbers."""
+    import numpy as np
+
+    from captune.data.images import read_labels
+    from captune.results.metrics import summarize
+    from captune.results.run import load
+
+    if not options.json:
+        sys.stderr.write(f"Evaluating {options.run} on {options.images}\n")
+    classifier = load(options.run)
+    images = _find_any(options.images)
+    labels = read_labels(options.labels, images, classifier.names)
+    if not np.any(labels >= 0):
+        raise InputError(f"None of the {len(images)} images in {options.images!r} has a label in {options.labels!r}.")
+    images, predictions, names, set_aside = _score(options, classifier)
+    known = labels[predictions.image_index] >= 0
+    metrics = summarize(predictions.probabilities[known], labels[predictions.image_index][known], n_classes=len(names))
+    if options.json:
+        content = {"n_set_aside": len(set_aside), "classes": list(names), **metrics.as_dict()}
+        sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    else:
+        _print_metrics(metrics, names)
+
+
+def run_list(options: argparse.Namespace) -> None:
+    """Show the plug-ins of a role with their first sentence."""
+    shown = Table("name", "what it is", box=None, pad_edge=False)
+    for name in registry.names(options.what):
+        shown.add_row(name, registry.summary(options.what, name))
+    Console(highlight=False).print(shown)
+
+
+def settings_help(method: str) -> str:
+    """Return a method's settings and those of every run, with defaults and sentences."""
+    from captune.settings import RunSettings, explain
+
+    own = registry.load("methods", method).Settings
+    lines = []
+    for title, cls in ((f"Settings of {method}", own), ("Settings of every run", RunSettings)):
+        sentences = explain(cls)
+        fields = dataclasses.fields(cls)
+        lines.append(f"{title}:" if fields else f"{title}: none")
+        lines += [f"  {field.name} = {field.default!r}\n      {sentences.get(field.name, '')}" for field in fields]
+    return "\n".join(lines) + "\n"
+
+
+def _score(options: argparse.Namespace, classifier: Any = None) -> tuple[Any, ...]:  # noqa: ANN401
+    from captune import runtime
+    from captune.embedding_cache import EmbeddingCache
+    from captune.results.prediction import predict_collection
+    from captune.results.run import load
+
+    images = _find_any(options.images)
+    loaded = classifier or load(options.run)
+    engine = runtime.start(workers=options.workers)
+    predictions, set_aside = predict_collection(loaded, images, EmbeddingCache(), engine)
+    return images, predictions, loaded.names, set_aside
+
+
+def _find_any(source: str) -> ImageCollection:
+    from captune.data.images import SUFFIXES, ImageCollection, find_images
+
+    path = Path(source)
+    if path.suffix.lower() in SUFFIXES and path.is_file():
+        return ImageCollection((path,), path.parent)
+    return find_images(path)
+
+
+def _print_summary(run: AdaptationRun, out: Path) -> None:
+    import numpy as np
+
+    counts = np.bincount(run.predictions.labels, minlength=len(run.classifier.names))
+    order = np.argsort(-counts, kind="stable")
+    console = Console(highlight=False)
+    console.print(f"{len(run.predictions.image_index)} images, {len(counts)} classes, method {run.settings['method']}.")
+    most = ", ".join(f"{run.classifier.names[c]} {counts[c]}" for c in order[:3])
+    never = int((counts == 0).sum())
+    console.print(f"Most often predicted: {most}. Never predicted: {never} classes.", markup=False)
+    if run.set_aside:
+        console.print(f"{len(run.set_aside)} unreadable images are listed in {out / 'set_aside.csv'}", markup=False)
+    console.print(f"Run folder: {out}", markup=False)
+
+
+def _print_metrics(metrics: Metrics, names: tuple[str, ...]) -> None:
+    console = Console(highlight=False)
+    numbers = Table(show_header=False, box=None, pad_edge=False)
+    for label, value in (
+        ("images", f"{metrics.n_images}"),
+        ("accuracy", f"{metrics.accuracy:.4f}"),
+        ("balanced accuracy", f"{metrics.balanced_accuracy:.4f}"),
+        ("mean of the lowest five", f"{metrics.lowest_five:.4f}"),
+        ("never predicted", f"{len(metrics.never_predicted)} classes"),
+        ("predicted imbalance", f"{metrics.predicted_imbalance:.2f}"),
+        ("calibration error (ECE)", f"{metrics.ece:.4f}"),
+    ):
+        numbers.add_row(label, value)
+    console.print(numbers)
+    classes = Table("class", "accuracy", "predicted", box=None, pad_edge=False)
+    for name, accuracy, count in zip(names, metrics.per_class_accuracy, metrics.predicted_counts, strict=True):
+        classes.add_row(name, "-" if accuracy is None else f"{accuracy:.4f}", str(count))
+    console.print(classes)

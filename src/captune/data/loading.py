@@ -1,0 +1,207 @@
+"""The one file that opens images: decoding that never stops a run, and batches from worker processes."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from captune.data.images import ImageCollection
+from captune.errors import CaptuneError, InputError
+
+MOST_PIXELS = 100_000_000
+MOST_BYTES = 512 * 1024 * 1024
+KEY_BYTES = 16
+FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")
+
+View = Callable[[Image.Image, int], NDArray[np.uint8]]
+"""Makes the model's input `(height, width, 3)` from an RGB image and its position."""
+
+
+class UnreadableImageError(InputError):
+    """An image file that cannot be used; the run sets it aside and goes on."""
+
+
+@dataclass(frozen=True)
+class LoadedBatch:
+    """Some images of a collection, decoded; `positions` holds only those that could be read.
+
+    Attributes:
+        positions: Positions of the readable images in the collection, `(images,)`.
+        keys: Content digests of the readable images, `(images, 16)`.
+        is_decoded: Which of them were decoded and not skipped, `(images,)`.
+        pixels: Views of the decoded images, `(decoded, height, width, 3)`.
+        problems: Why the others could not be read, by position.
+    """
+
+    positions: NDArray[np.int64]
+    keys: NDArray[np.uint8]
+    is_decoded: NDArray[np.bool_]
+    pixels: NDArray[np.uint8]
+    problems: dict[int, str]
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return a file's content, or say in one sentence why it cannot be read."""
+    try:
+        size = path.stat().st_size
+        if size == 0:
+            raise UnreadableImageError("the file is empty")
+        if size > MOST_BYTES:
+            raise UnreadableImageError(f"the file has {size:,} bytes, at most {MOST_BYTES:,} are read")
+        return path.read_bytes()
+    except OSError as error:
+        raise UnreadableImageError((error.strerror or "cannot be read").lower()) from error
+
+
+def decode(content: bytes) -> Image.Image:
+    """Decode a file's content to an upright 8-bit RGB image, or say in one sentence why that fails."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image = Image.open(BytesIO(content), formats=FORMATS)
+            width, height = image.size
+            if width * height > MOST_PIXELS:
+                raise UnreadableImageError(f"{width} x {height} pixels, at most {MOST_PIXELS:,} are decoded")
+            return to_rgb(ImageOps.exif_transpose(image))
+    except UnreadableImageError:
+        raise
+    except UnidentifiedImageError:
+        raise UnreadableImageError("not an image of a known format") from None
+    except Image.DecompressionBombError:
+        raise UnreadableImageError(f"more than {MOST_PIXELS:,} pixels") from None
+    except MemoryError:
+        raise UnreadableImageError("decoding needs more memory than there is") from None
+    except Exception as error:  # Pillow's decoders raise anything from struct.error to SyntaxError
+        raise UnreadableImageError(f"damaged image ({str(error)[:80] or type(error).__name__})") from None
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Convert any Pillow mode to RGB: 16-bit and float are rescaled, transparency becomes white."""
+    if image.mode == "RGB":
+        image.load()
+        return image
+    if image.mode.startswith("I") or image.mode == "F":
+        return Image.fromarray(_to_bytes(np.asarray(image, dtype=np.float64))).convert("RGB")
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        ground = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
+        return Image.alpha_composite(ground, rgba).convert("RGB")
+    return image.convert("RGB")
+
+
+def as_image(source: object) -> Image.Image:
+    """Return an RGB image from a path, a Pillow image or an array (uint8, or floats from 0 to 1)."""
+    if isinstance(source, Image.Image):
+        return to_rgb(ImageOps.exif_transpose(source))
+    if isinstance(source, (str, Path)):
+        try:
+            return decode(read_bytes(Path(source)))
+        except UnreadableImageError as error:
+            raise UnreadableImageError(f"The image {str(source)!r} cannot be used: {error}.") from None
+    array = np.asarray(source)
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)) or array.dtype == object:
+        raise InputError(
+            "An image is a path, a Pillow image or an array (height, width) or (height, width, 1|3|4), "
+            f"got {type(source).__name__} of shape {array.shape}."
+        )
+    pixels = array if array.dtype == np.uint8 else _to_bytes(array.astype(np.float64))
+    return to_rgb(Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels))
+
+
+def content_key(content: bytes) -> NDArray[np.uint8]:
+    """Return the digest that caches know an image by, `(16,)`."""
+    return np.frombuffer(hashlib.blake2b(content, digest_size=KEY_BYTES).digest(), dtype=np.uint8)
+
+
+class _Batches:
+    """The map-style dataset of whole batches that worker processes read."""
+
+    def __init__(
+        self,
+        images: ImageCollection,
+        batches: Sequence[NDArray[np.int64]],
+        view: View,
+        skip: Callable[[NDArray[np.uint8]], bool],
+    ) -> None:
+        self.images, self.batches, self.view, self.skip = images, batches, view, skip
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, number: int) -> LoadedBatch:
+        positions, keys, decoded, pixels = [], [], [], []
+        problems: dict[int, str] = {}
+        for position in self.batches[number]:
+            try:
+                content = read_bytes(self.images.paths[position])
+                key = content_key(content)
+                is_decoded = not self.skip(key)
+                if is_decoded:
+                    pixels.append(self.view(decode(content), int(position)))
+            except UnreadableImageError as error:
+                problems[int(position)] = str(error)
+                continue
+            positions.append(position)
+            keys.append(key)
+            decoded.append(is_decoded)
+        return LoadedBatch(
+            np.asarray(positions, dtype=np.int64),
+            np.stack(keys) if keys else np.empty((0, KEY_BYTES), dtype=np.uint8),
+            np.asarray(decoded, dtype=np.bool_),
+            np.stack(pixels) if pixels else np.empty((0, 0, 0, 3), dtype=np.uint8),
+            problems,
+        )
+
+
+def load_batches(
+    images: ImageCollection,
+    batches: Sequence[NDArray[np.int64]],
+    view: View,
+    skip: Callable[[NDArray[np.uint8]], bool] = lambda key: False,
+    workers: int = 2,
+) -> Iterator[LoadedBatch]:
+    """Yield decoded batches in order, read ahead by worker processes; `skip` tells which contents to leave."""
+    from torch.utils.data import DataLoader
+
+    dataset: Any = _Batches(images, batches, view, skip)
+    n_workers = min(workers, len(batches))
+    loader: Any = DataLoader(
+        dataset,
+        batch_size=None,
+        num_workers=n_workers,
+        collate_fn=_unchanged,
+        prefetch_factor=4 if n_workers else None,
+    )
+    try:
+        yield from loader
+    except RuntimeError as error:
+        if "worker" in str(error).lower():
+            raise CaptuneError(
+                f"An image worker process died ({error}). Often memory ran out: try --workers 0."
+            ) from error
+        raise
+
+
+def _unchanged(batch: Any) -> Any:  # noqa: ANN401 (the loader's own signature)
+    return batch
+
+
+def _to_bytes(values: NDArray[np.float64]) -> NDArray[np.uint8]:
+    finite = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+    low, high = float(finite.min(initial=0.0)), float(finite.max(initial=0.0))
+    if low < 0 or high > 65535:
+        scale, offset = 255.0 / max(high - low, 1e-12), low
+    elif high > 255:
+        scale, offset = 255.0 / 65535.0, 0.0  # 16-bit images keep their absolute brightness
+    else:
+        scale, offset = (255.0 if high <= 1.0 else 1.0), 0.0
+    return np.clip(np.round((finite - offset) * scale), 0, 255).astype(np.uint8)

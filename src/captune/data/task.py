@@ -1,0 +1,75 @@
+"""What a method is asked to do: a vocabulary, images without labels, and the few labels there may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from captune.arrays import Ints
+from captune.data.images import ImageCollection
+from captune.data.vocabulary import Vocabulary
+from captune.errors import InputError, raise_all
+
+
+@dataclass(frozen=True)
+class LabeledImages:
+    """Images whose class is known."""
+
+    images: ImageCollection
+    labels: Ints
+
+    def __post_init__(self) -> None:
+        if self.labels.shape != (len(self.images),):
+            raise InputError(f"Expected {len(self.images)} labels, one an image, got shape {self.labels.shape}.")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+def no_labels() -> LabeledImages:
+    """Return the empty set of labeled images."""
+    return LabeledImages(ImageCollection((), Path()), np.empty(0, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class AdaptationTask:
+    """Everything that a method may see; it holds no truth about the unlabeled images.
+
+    Attributes:
+        vocabulary: All classes.
+        unlabeled: The images to adapt to.
+        labeled: Images with a known class; empty in unsupervised learning.
+        target_classes: The classes that a pseudo-label may name; all of them unless some are fully labeled.
+    """
+
+    vocabulary: Vocabulary
+    unlabeled: ImageCollection
+    labeled: LabeledImages = field(default_factory=no_labels)
+    target_classes: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        n_classes = len(self.vocabulary)
+        if self.target_classes.size == 0:
+            object.__setattr__(self, "target_classes", np.arange(n_classes, dtype=np.int64))
+        problems = [] if len(self.unlabeled) else ["there is no unlabeled image"]
+        for what, ids in (("label", self.labeled.labels), ("target class", self.target_classes)):
+            wrong = ids[(ids < 0) | (ids >= n_classes)]
+            if wrong.size:
+                problems.append(f"{what} {int(wrong[0])} is no class id (0 to {n_classes - 1})")
+        raise_all(problems, "This task cannot be adapted to")
+
+    @property
+    def seen_classes(self) -> Ints:
+        """Return the classes that a pseudo-label may not name because they are fully labeled."""
+        return np.setdiff1d(np.arange(len(self.vocabulary)), self.target_classes)
+
+
+def make_task(vocabulary: Vocabulary, images: ImageCollection, labels: Ints | None) -> AdaptationTask:
+    """Split images into labeled and unlabeled ones; `labels` holds -1 where the class is not known."""
+    if labels is None:
+        return AdaptationTask(vocabulary, images)
+    known = np.flatnonzero(labels >= 0)
+    labeled = LabeledImages(images.subset(known), labels[known])
+    return AdaptationTask(vocabulary, images.subset(np.flatnonzero(labels < 0)), labeled)

@@ -1,0 +1,123 @@
+"""How an image becomes a model's input: the model's own preprocessing, and a random strong view."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from PIL import Image
+
+from captune.errors import ModelError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+Resample = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+
+_FILTERS: dict[str, Image.Resampling] = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """A model's own preprocessing: resize, centre crop, normalise.
+
+    Attributes:
+        image_size: Side of the square that the model sees, in pixels.
+        resize: Length of the shorter side before the centre crop; 0 squeezes the whole image into the square.
+        resample: Interpolation of the resize.
+        mean: Mean of each channel, on a scale from 0 to 1.
+        std: Standard deviation of each channel.
+    """
+
+    image_size: int
+    resize: int
+    resample: Resample
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    def __post_init__(self) -> None:
+        if self.resample not in _FILTERS:
+            raise ModelError(f"Unknown resampling {self.resample!r}, expected one of {', '.join(_FILTERS)}.")
+        if self.image_size < 1 or self.resize < 0 or len(self.mean) != 3 or len(self.std) != 3:
+            raise ModelError(f"Preprocessing needs a positive size and three means and deviations, got {self}.")
+
+    def normalize(self, pixels: NDArray[np.uint8]) -> Tensor:
+        """Turn views `(images, height, width, 3)` into the model's input `(images, 3, height, width)`."""
+        import torch
+
+        batch = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(torch.float32)
+        mean = torch.tensor(self.mean).view(1, 3, 1, 1)
+        std = torch.tensor(self.std).view(1, 3, 1, 1)
+        return batch.div_(255.0).sub_(mean).div_(std).contiguous()
+
+
+def weak_view(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    """Return the model's own preprocessing of an RGB image, before normalisation, `(height, width, 3)`."""
+    side, resample = preprocessing.image_size, _FILTERS[preprocessing.resample]
+    if preprocessing.resize == 0:
+        return np.asarray(image.resize((side, side), resample))
+    width, height = image.size
+    shorter = min(width, height)
+    # The longer side is truncated, not rounded, as in the reference preprocessing of CLIP.
+    wide = preprocessing.resize if width == shorter else int(preprocessing.resize * width / height)
+    high = preprocessing.resize if height == shorter else int(preprocessing.resize * height / width)
+    resized = image.resize((wide, high), resample)
+    left, top = (wide - side) // 2, (high - side) // 2
+    return np.asarray(resized.crop((left, top, left + side, top + side)))
+
+
+@dataclass(frozen=True)
+class WeakView:
+    """The weak view as worker processes call it."""
+
+    preprocessing: Preprocessing
+
+    def __call__(self, image: Image.Image, position: int) -> NDArray[np.uint8]:
+        """Return the model's own view, the same whatever the position."""
+        return weak_view(image, self.preprocessing)
+
+
+def strong_view(
+    image: Image.Image,
+    preprocessing: Preprocessing,
+    generator: np.random.Generator,
+    smallest_area: float = 0.08,
+    flip: float = 0.5,
+) -> NDArray[np.uint8]:
+    """Return a random resized crop (3/4 to 4/3 in shape), flipped with a probability, `(height, width, 3)`."""
+    side = preprocessing.image_size
+    box = _random_box(image.size, generator, smallest_area)
+    crop = image.resize((side, side), _FILTERS[preprocessing.resample], box=box)
+    view = np.asarray(crop)
+    return np.ascontiguousarray(view[:, ::-1]) if generator.random() < flip else view
+
+
+def view_generator(seed: int, epoch: int, position: int) -> np.random.Generator:
+    """Return the random numbers of one image in one epoch, the same whichever worker draws them."""
+    return np.random.default_rng([seed, epoch, position])
+
+
+def _random_box(
+    size: tuple[int, int], generator: np.random.Generator, smallest_area: float
+) -> tuple[float, float, float, float]:
+    width, height = size
+    low, high = math.log(3 / 4), math.log(4 / 3)
+    for _ in range(10):
+        area = width * height * generator.uniform(smallest_area, 1.0)
+        shape = math.exp(generator.uniform(low, high))
+        wide, tall = math.sqrt(area * shape), math.sqrt(area / shape)
+        if 1 <= wide <= width and 1 <= tall <= height:
+            left, top = generator.uniform(0, width - wide), generator.uniform(0, height - tall)
+            return left, top, left + wide, top + tall
+    shape = min(max(width / height, 3 / 4), 4 / 3)
+    wide, tall = min(width, height * shape), min(height, width / shape)
+    left, top = (width - wide) / 2, (height - tall) / 2
+    return left, top, left + wide, top + tall

@@ -1,0 +1,129 @@
+"""Class names and the texts that stand for them."""
+
+from __future__ import annotations
+
+import string
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from captune.errors import InputError, raise_all
+
+DEFAULT_TEMPLATE = "a photo of a {}"
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Class names with their templates and descriptions; a class id is its position in `names`.
+
+    Attributes:
+        names: One name for each class, all different.
+        templates: Sentences with one `{}` each; a class text is the mean over them.
+        descriptions: Sentences that replace the name of a class, by class id.
+    """
+
+    names: tuple[str, ...]
+    templates: tuple[str, ...] = (DEFAULT_TEMPLATE,)
+    descriptions: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        problems = [*_name_problems(self.names), *_template_problems(self.templates)]
+        problems += [
+            f"description for class {c}, but class ids run from 0 to {len(self.names) - 1}"
+            for c in self.descriptions
+            if not 0 <= c < len(self.names)
+        ]
+        raise_all(problems, "These class names and templates cannot be used")
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def texts(self, class_id: int) -> tuple[str, ...]:
+        """Return the sentences whose mean embedding stands for a class."""
+        if class_id in self.descriptions:
+            return tuple(self.descriptions[class_id])
+        return tuple(template.format(self.names[class_id]) for template in self.templates)
+
+    def with_descriptions(self, descriptions: Mapping[int, Sequence[str]]) -> Vocabulary:
+        """Return a copy in which some classes are stood for by sentences instead of their name."""
+        merged = {**self.descriptions, **{c: tuple(sentences) for c, sentences in descriptions.items()}}
+        return replace(self, descriptions=merged)
+
+    def index_of(self, name: str) -> int:
+        """Return the class id of a name."""
+        return self.names.index(name)
+
+
+def read_class_names(source: str | Path | Sequence[str]) -> tuple[str, ...]:
+    """Read class names from a text or YAML file, a comma list, a folder's sub-folders or a sequence."""
+    if not isinstance(source, (str, Path)):
+        return tuple(name.strip() if isinstance(name, str) else name for name in source)
+    path = Path(source)
+    try:
+        if path.is_dir():
+            return _folder_names(path)
+        if path.is_file():
+            return _file_names(path)
+    except OSError as error:
+        raise InputError(f"The class names in {source!r} cannot be read: {error.strerror}.") from error
+    text = str(source)
+    if "," in text:
+        return tuple(name.strip() for name in text.split(","))
+    raise InputError(
+        f"No class names in {text!r}: expected a text file (one name a line), a YAML list, a folder with one "
+        "sub-folder a class, or a comma list such as 'forest,river'. Check the path."
+    )
+
+
+def _folder_names(folder: Path) -> tuple[str, ...]:
+    found = sorted(child.name for child in folder.iterdir() if child.is_dir() and child.name[0] != ".")
+    if not found:
+        raise InputError(f"The folder {str(folder)!r} has no sub-folders to take class names from.")
+    return tuple(found)
+
+
+def _file_names(path: Path) -> tuple[str, ...]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"The class file {str(path)!r} is not UTF-8 text: {error.reason}.") from error
+    if path.suffix.lower() not in (".yaml", ".yml"):
+        return tuple(line.strip() for line in text.splitlines() if line.strip())
+    try:
+        content: Any = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"The class file {str(path)!r} is not valid YAML: {error}") from error
+    if isinstance(content, Mapping):
+        content = content.get("classes", content.get("names"))
+    if not isinstance(content, list):
+        raise InputError(f"The class file {str(path)!r} must hold a YAML list of names, or 'classes:' with one.")
+    return tuple(name.strip() if isinstance(name, str) else name for name in content)
+
+
+def _name_problems(names: Sequence[object]) -> list[str]:
+    if len(names) < 2:
+        return [f"{len(names)} class names given, at least 2 are needed"]
+    wrong = [f"class name {i} is {name!r}, expected text" for i, name in enumerate(names) if not isinstance(name, str)]
+    if wrong:
+        return [f"{problem} (in YAML, quote names such as 'no' or '7')" for problem in wrong]
+    texts = [str(name) for name in names]
+    problems = [f"class name {i} is empty" for i, name in enumerate(texts) if not name.strip()]
+    counts = Counter(name.strip().casefold() for name in texts if name.strip())
+    return problems + [f"class name {name!r} stands {n} times" for name, n in counts.items() if n > 1]
+
+
+def _template_problems(templates: Sequence[str]) -> list[str]:
+    problems = [] if templates else ["no template given, expected at least one such as 'a photo of a {}'"]
+    for template in templates:
+        try:
+            fields = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+        except ValueError as error:
+            problems.append(f"template {template!r} is malformed: {error}")
+            continue
+        if fields != [""]:
+            problems.append(f"template {template!r} must hold the placeholder {{}} exactly once")
+    return problems

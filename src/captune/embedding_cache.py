@@ -1,0 +1,142 @@
+"""Embeddings on disk, keyed by image content, weights and preprocessing; whole files or none."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as save_tensors
+
+from captune.arrays import Floats
+from captune.files import write_whole
+
+Keys = NDArray[np.uint8]
+ENCODING = "1"
+"""Raised when the same weights and preprocessing would give other embeddings than before."""
+SECONDS_BETWEEN_PARTS = 10.0
+ROWS_PER_PART = 8192
+
+
+def default_folder() -> Path:
+    """Return the user's cache folder: CAPTUNE_CACHE, or captune below XDG_CACHE_HOME or ~/.cache."""
+    if os.environ.get("CAPTUNE_CACHE"):
+        return Path(os.environ["CAPTUNE_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "captune"
+
+
+@dataclass(frozen=True)
+class EmbeddingCache:
+    """A folder of shelves, one for each model and preprocessing; any number of processes may share it."""
+
+    folder: Path = field(default_factory=default_folder)
+
+    def open(self, weights: str, preprocessing: str, width: int) -> Shelf:
+        """Open the shelf of one model's embeddings and read what is on it."""
+        key = hashlib.blake2b(f"{ENCODING}\n{weights}\n{preprocessing}".encode(), digest_size=12).hexdigest()
+        return Shelf(self.folder / "embeddings" / key, width)
+
+
+class KeySet:
+    """Which image contents are known: small enough to be handed to every worker process."""
+
+    def __init__(self, keys: Keys) -> None:
+        halves = _halves(keys)
+        self._order = np.argsort(halves[:, 0], kind="stable")
+        self._first, self._second = halves[self._order, 0], halves[self._order, 1]
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def __call__(self, key: Keys) -> bool:
+        """Return whether one content is known."""
+        return bool(self.find(key[None])[0] >= 0)
+
+    def find(self, keys: Keys) -> NDArray[np.int64]:
+        """Return the row of each content, -1 where it is not known."""
+        if len(self._first) == 0:
+            return np.full(len(keys), -1, dtype=np.int64)
+        halves = _halves(keys)
+        places = np.minimum(np.searchsorted(self._first, halves[:, 0]), len(self._first) - 1)
+        is_known = (self._first[places] == halves[:, 0]) & (self._second[places] == halves[:, 1])
+        return np.where(is_known, self._order[places], -1)
+
+
+class Shelf:
+    """The embeddings of one model: immutable part files, each named by the digest of its content.
+
+    A part is written aside and renamed when it is complete, so a kill leaves whole parts only. A part whose
+    content does not fit its name is dropped and its images are encoded again.
+    """
+
+    def __init__(self, folder: Path, width: int) -> None:
+        self.folder, self.width = folder, width
+        parts = [part for path in sorted(folder.glob("*.safetensors")) if (part := _read_part(path, width))]
+        empty = (np.empty((0, 16), dtype=np.uint8), np.empty((0, width), dtype=np.float32))
+        keys, vectors = zip(*(parts or [empty]), strict=True)
+        self.known = KeySet(np.concatenate(keys))
+        self._vectors = np.concatenate(vectors)
+        self._new: list[tuple[Keys, Floats]] = []
+        self._last_write = time.monotonic()
+
+    def find(self, keys: Keys) -> Floats:
+        """Return the embeddings of contents that the shelf holds, `(images, width)`."""
+        return self._vectors[self.known.find(keys)]
+
+    def add(self, keys: Keys, vectors: Floats) -> None:
+        """Put embeddings on the shelf; they are on disk at the latest when the shelf is closed."""
+        if len(keys):
+            self._new.append((keys, vectors))
+        n_rows = sum(len(rows) for rows, _ in self._new)
+        if n_rows >= ROWS_PER_PART or time.monotonic() - self._last_write > SECONDS_BETWEEN_PARTS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was added since the last time as one more part."""
+        self._last_write = time.monotonic()
+        if not self._new:
+            return
+        tensors = {
+            "keys": np.concatenate([keys for keys, _ in self._new]),
+            "vectors": np.concatenate([vectors for _, vectors in self._new]),
+        }
+        content = save_tensors(tensors)
+        write_whole(self.folder / f"{_digest(content)}.safetensors", content)
+        self._new.clear()
+
+    def __enter__(self) -> Shelf:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.flush()
+
+
+def _read_part(path: Path, width: int) -> tuple[Keys, Floats] | None:
+    try:
+        content = path.read_bytes()
+        if _digest(content) != path.stem:
+            raise ValueError("the content does not fit the name")
+        tensors = load_tensors(content)
+        keys, vectors = tensors["keys"], tensors["vectors"]
+        if keys.shape != (len(vectors), 16) or vectors.shape[1:] != (width,):
+            raise ValueError("unexpected shapes")
+    except Exception:  # whatever is wrong with a part, encoding its images again repairs it
+        path.unlink(missing_ok=True)
+        return None
+    return keys, vectors
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _halves(keys: Keys) -> NDArray[np.uint64]:
+    return np.ascontiguousarray(keys, dtype=np.uint8).view(np.uint64).reshape(len(keys), 2)

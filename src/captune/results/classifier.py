@@ -1,0 +1,198 @@
+"""The classifier that a run leaves behind: predicts, saves and loads, never unpickles."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import TypeAdapter, ValidationError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from captune import registry
+from captune.arrays import Floats, Ints
+from captune.backbones.base import Backbone
+from captune.data.loading import as_image
+from captune.data.views import weak_view
+from captune.data.vocabulary import Vocabulary
+from captune.errors import InputError, RunFolderError
+from captune.files import write_json, write_whole
+from captune.scoring import score
+from captune.settings import build
+from captune.tuners.base import Tuner
+
+FORMAT, VERSION = "captune-classifier", 1
+CARD, WEIGHTS = "classifier.json", "classifier.safetensors"
+AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class Card:
+    """What classifier.json says."""
+
+    format: str
+    version: int
+    backbone: str
+    backbone_fingerprint: str
+    names: tuple[str, ...]
+    templates: tuple[str, ...]
+    descriptions: dict[int, tuple[str, ...]]
+    tuner: str
+    tuner_settings: dict[str, Any]
+    weights_digest: str
+
+
+class Classifier:
+    """A tuned student with fixed class embeddings."""
+
+    def __init__(self, tuner: Tuner, tuner_name: str, class_vectors: Tensor) -> None:
+        self.tuner, self.tuner_name = tuner.eval(), tuner_name
+        self.class_vectors = class_vectors.detach()
+
+    @classmethod
+    def from_tuner(cls, tuner: Tuner) -> Classifier:
+        """Fix the class embeddings of a trained tuner."""
+        with torch.inference_mode():
+            class_vectors = tuner.class_embeddings().clone()
+        return cls(tuner, type(tuner).__module__.rpartition(".")[2], class_vectors)
+
+    @property
+    def backbone(self) -> Backbone:
+        """Return the frozen encoder pair below."""
+        return self.tuner.backbone
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Return the classes."""
+        return self.tuner.vocabulary
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the class names; a class id is its position here."""
+        return self.vocabulary.names
+
+    def predict_proba(self, images: Iterable[object]) -> Floats:
+        """Return probabilities `(images, classes)` of paths, Pillow images or arrays, in batches."""
+        sources = [images] if isinstance(images, (str, Path)) or hasattr(images, "convert") else list(images)
+        parts = []
+        for start in range(0, len(sources), AT_ONCE):
+            chunk = sources[start : start + AT_ONCE]
+            views = np.stack([weak_view(as_image(source), self.backbone.preprocessing) for source in chunk])
+            parts.append(self.score_pixels(self.backbone.preprocessing.normalize(views)))
+        return np.concatenate(parts) if parts else np.empty((0, len(self.names)), dtype=np.float32)
+
+    def predict(self, images: Iterable[object]) -> list[str]:
+        """Return the most probable class name of each image."""
+        return [self.names[label] for label in self.predict_proba(images).argmax(axis=1)]
+
+    @torch.inference_mode()
+    def score_pixels(self, pixels: Tensor) -> Floats:
+        """Return probabilities of preprocessed images, `(images, classes)`."""
+        vectors = self.tuner.image_embeddings(pixels.to(self.backbone.device))
+        return self._score(vectors)
+
+    @torch.inference_mode()
+    def score_embeddings(self, vectors: Floats) -> Floats:
+        """Return probabilities from the backbone's own embeddings; only where the tuner leaves the encoder alone."""
+        if self.tuner.edits_images:
+            raise InputError(f"The tuner {self.tuner_name!r} changes the image encoder: cached embeddings do not fit.")
+        parts = [
+            self._score(self.tuner.refine(torch.from_numpy(vectors[i : i + 8192]).to(self.backbone.device)))
+            for i in range(0, len(vectors), 8192)
+        ]
+        return np.concatenate(parts) if parts else np.empty((0, len(self.names)), dtype=np.float32)
+
+    def _score(self, vectors: Tensor) -> Floats:
+        return score(vectors.float().cpu().numpy(), self.class_vectors.cpu().numpy(), self.backbone.logit_scale)
+
+    def save(self, folder: str | Path) -> None:
+        """Write classifier.json and classifier.safetensors; the JSON comes last, so that it vouches for both."""
+        tensors = {f"tuner.{key}": value.contiguous() for key, value in self.tuner.state_dict().items()}
+        content = save_tensors({"class_vectors": self.class_vectors.contiguous(), **tensors})
+        card = Card(
+            format=FORMAT,
+            version=VERSION,
+            backbone=self.backbone.identifier,
+            backbone_fingerprint=self.backbone.fingerprint(),
+            names=self.names,
+            templates=self.vocabulary.templates,
+            descriptions={c: tuple(s) for c, s in self.vocabulary.descriptions.items()},
+            tuner=self.tuner_name,
+            tuner_settings=dataclasses.asdict(self.tuner.settings),
+            weights_digest=_digest(content),
+        )
+        write_whole(Path(folder) / WEIGHTS, content)
+        write_json(Path(folder) / CARD, dataclasses.asdict(card))
+
+    @classmethod
+    def load(cls, folder: str | Path, backbone: Backbone | None = None) -> Classifier:
+        """Read a saved classifier; `backbone` spares loading the weights again."""
+        card, content = _read(Path(folder))
+        tuner_class = registry.load("tuners", card.tuner)
+        settings = build(tuner_class.Settings, card.tuner_settings, "tuner settings")
+        if backbone is None:
+            source, name = registry.split_id("backbones", card.backbone, "hf:openai/clip-vit-base-patch32")
+            backbone = registry.load("backbones", source).load(name)
+        if backbone.fingerprint() != card.backbone_fingerprint:
+            raise RunFolderError(
+                f"The weights of {card.backbone!r} are not those that the classifier in {str(folder)!r} was made "
+                "with. Use the same model files, or adapt again."
+            )
+        tensors = load_tensors(content)
+        vocabulary = Vocabulary(card.names, card.templates, card.descriptions)
+        class_vectors = tensors.pop("class_vectors")
+        if tuple(class_vectors.shape) != (len(vocabulary), backbone.embed_dim):
+            raise RunFolderError(
+                f"The class vectors in {str(folder)!r} have shape {tuple(class_vectors.shape)}, expected "
+                f"{(len(vocabulary), backbone.embed_dim)}."
+            )
+        tuner = tuner_class(backbone, vocabulary, settings)
+        tuner.load_state_dict({key.removeprefix("tuner."): value for key, value in tensors.items()})
+        return cls(tuner.to(backbone.device), card.tuner, class_vectors.to(backbone.device))
+
+
+def top_k(probabilities: Floats, k: int) -> Ints:
+    """Return the k most probable classes of each image, best first, `(images, k)`."""
+    return np.argsort(-probabilities, axis=1, kind="stable")[:, : min(k, probabilities.shape[1])]
+
+
+def _read(folder: Path) -> tuple[Card, bytes]:
+    try:
+        raw = json.loads((folder / CARD).read_text(encoding="utf-8"))
+        content = (folder / WEIGHTS).read_bytes()
+    except FileNotFoundError as error:
+        raise RunFolderError(
+            f"No classifier at {str(folder)!r}: {error.filename!r} is missing. Make one with captune adapt."
+        ) from error
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"The classifier in {str(folder)!r} cannot be read: {error}.") from error
+    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+        raise RunFolderError(f"{str(folder / CARD)!r} is not a {FORMAT} file.")
+    if not isinstance(raw.get("version"), int) or raw["version"] > VERSION:
+        raise RunFolderError(
+            f"The classifier in {str(folder)!r} has format version {raw.get('version')!r}, this captune reads up to "
+            f"{VERSION}. Upgrade captune: pip install -U captune."
+        )
+    try:
+        card = TypeAdapter(Card).validate_python(raw)
+    except ValidationError as error:
+        fields = ", ".join(".".join(map(str, entry["loc"])) for entry in error.errors())
+        raise RunFolderError(f"{str(folder / CARD)!r} is damaged: {fields}.") from error
+    if _digest(content) != card.weights_digest:
+        raise RunFolderError(
+            f"{str(folder / WEIGHTS)!r} is not the file that {CARD} vouches for: it was damaged or changed. "
+            "Copy the run again or adapt again."
+        )
+    return card, content
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -1,0 +1,60 @@
+"""Predicting whole collections: cached embeddings where they fit, streamed images where they do not."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from captune.data.images import ImageCollection
+from captune.data.loading import load_batches
+from captune.data.views import WeakView
+from captune.embedding_cache import EmbeddingCache
+from captune.errors import InputError
+from captune.results.classifier import Classifier
+from captune.runtime import Runtime
+from captune.scoring import EmbeddedImages, Predictions, embed_images
+
+
+def predict_collection(
+    classifier: Classifier,
+    images: ImageCollection,
+    cache: EmbeddingCache,
+    runtime: Runtime,
+    batch_size: int = 32,
+    embedded: EmbeddedImages | None = None,
+) -> tuple[Predictions, dict[int, str]]:
+    """Return predictions for every readable image, and why the others were set aside, by position."""
+    if classifier.tuner.edits_images:
+        predictions, set_aside = _stream(classifier, images, runtime, batch_size)
+    else:
+        found = embedded or embed_images(classifier.backbone, images, cache, runtime, batch_size)
+        predictions = Predictions(found.image_index, classifier.score_embeddings(found.vectors))
+        set_aside = found.set_aside
+    if len(predictions.image_index) == 0:
+        raise InputError(no_usable_image(images, set_aside))
+    return predictions, set_aside
+
+
+def no_usable_image(images: ImageCollection, set_aside: dict[int, str]) -> str:
+    """Return the message for a collection of which nothing can be read."""
+    if len(images) == 0:
+        return f"No images in {str(images.root)!r}: expected JPEG, PNG, WebP, TIFF, BMP or GIF files."
+    first = "".join(f"\n  - {images.name(position)}: {why}" for position, why in list(set_aside.items())[:5])
+    return f"None of the {len(images)} images in {str(images.root)!r} can be used:{first}"
+
+
+def _stream(
+    classifier: Classifier, images: ImageCollection, runtime: Runtime, batch_size: int
+) -> tuple[Predictions, dict[int, str]]:
+    batches = [np.arange(i, min(i + batch_size, len(images))) for i in range(0, len(images), batch_size)]
+    view = WeakView(classifier.backbone.preprocessing)
+    index, probabilities = [], [np.empty((0, len(classifier.names)), dtype=np.float32)]
+    set_aside: dict[int, str] = {}
+    with runtime.progress("Classifying images", len(images)) as advance:
+        for batch in load_batches(images, batches, view, workers=runtime.workers):
+            if len(batch.pixels):
+                pixels = classifier.backbone.preprocessing.normalize(batch.pixels)
+                probabilities.append(classifier.score_pixels(pixels))
+            index.extend(batch.positions.tolist())
+            set_aside.update(batch.problems)
+            advance(len(batch.positions) + len(batch.problems))
+    return Predictions(np.asarray(index, dtype=np.int64), np.concatenate(probabilities)), set_aside

@@ -1,0 +1,136 @@
+"""A run is a folder: settings, versions, seed, data fingerprint, predictions, set-aside files, classifier."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from captune.data.images import ImageCollection
+from captune.errors import RunFolderError
+from captune.files import write_json, write_whole
+from captune.results.classifier import Classifier
+from captune.scoring import Predictions
+
+FORMAT, VERSION = "captune-run", 1
+CARD = "run.json"
+CLASSIFIER = "classifier"
+
+
+@dataclass(frozen=True)
+class AdaptationRun:
+    """What a run found and made.
+
+    Attributes:
+        settings: Everything that was set, flat, as a settings file would say it.
+        images: The images that were adapted to.
+        predictions: Class probabilities of the readable ones.
+        set_aside: Why the other images were left out, by position.
+        classifier: The adapted classifier.
+        environment: Versions, seed, data fingerprint, times.
+        rounds: What the method recorded on its way.
+        stop_reason: Why it ended.
+    """
+
+    settings: Mapping[str, Any]
+    images: ImageCollection
+    predictions: Predictions
+    set_aside: Mapping[int, str]
+    classifier: Classifier
+    environment: Mapping[str, Any]
+    rounds: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    stop_reason: str = "finished"
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the run folder; run.json comes last, so a folder with it is complete."""
+        target = Path(folder)
+        self.classifier.save(target / CLASSIFIER)
+        write_whole(target / "predictions.csv", self._predictions_csv())
+        rows = ((self.images.name(position), reason) for position, reason in sorted(self.set_aside.items()))
+        write_whole(target / "set_aside.csv", table(("path", "reason"), rows))
+        write_whole(target / "settings.yaml", yaml.safe_dump(dict(self.settings), sort_keys=False, allow_unicode=True))
+        card = {
+            "format": FORMAT,
+            "version": VERSION,
+            "stop_reason": self.stop_reason,
+            "settings": dict(self.settings),
+            "classes": list(self.classifier.names),
+            "n_images": len(self.images),
+            "n_set_aside": len(self.set_aside),
+            "environment": dict(self.environment),
+            "rounds": [dict(facts) for facts in self.rounds],
+        }
+        write_json(target / CARD, card)
+        return target
+
+    def _predictions_csv(self) -> str:
+        names = self.classifier.names
+        labels, confidence = self.predictions.labels, self.predictions.confidence
+        rows = (
+            (self.images.name(position), names[label], f"{sure:.6f}")
+            for position, label, sure in zip(
+                self.predictions.image_index.tolist(), labels.tolist(), confidence.tolist(), strict=True
+            )
+        )
+        return table(("path", "label", "confidence"), rows)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return rows as CSV text."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def read_card(folder: str | Path) -> dict[str, Any]:
+    """Return what run.json says, or a clear error for a folder that is no complete run."""
+    path = Path(folder) / CARD
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RunFolderError(
+            f"{str(folder)!r} is not a run folder: {CARD} is missing. Make one: captune adapt ... --out {folder}"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{str(path)!r} cannot be read: {error}.") from error
+    if not isinstance(card, dict) or card.get("format") != FORMAT:
+        raise RunFolderError(f"{str(path)!r} is not a {FORMAT} file.")
+    if not isinstance(card.get("version"), int) or card["version"] > VERSION:
+        raise RunFolderError(
+            f"The run {str(folder)!r} has format version {card.get('version')!r}, this captune reads up to {VERSION}. "
+            "Upgrade captune: pip install -U captune."
+        )
+    return card
+
+
+def load(folder: str | Path) -> Classifier:
+    """Load the classifier of a run folder (or a folder that holds just a classifier)."""
+    path = Path(folder)
+    if (path / "classifier.json").is_file():
+        return Classifier.load(path)
+    read_card(path)
+    return Classifier.load(path / CLASSIFIER)
+
+
+def claim_folder(folder: str | Path, overwrite: bool) -> Path:
+    """Make sure early that a run can be written here, and that nothing of value is in the way."""
+    target = Path(folder)
+    try:
+        occupied = target.exists() and (not target.is_dir() or any(target.iterdir()))
+        if occupied and not (overwrite and (target / CARD).is_file()):
+            what = "holds a run" if (target / CARD).is_file() else "is not empty and holds no run"
+            hint = "pass --overwrite to replace it, or " if (target / CARD).is_file() else ""
+            raise RunFolderError(f"The output folder {str(target)!r} {what}: {hint}choose another --out.")
+        write_whole(target / ".captune-writable", b"")
+        (target / ".captune-writable").unlink()
+    except OSError as error:
+        raise RunFolderError(f"The output folder {str(target)!r} cannot be written: {error.strerror}.") from error
+    return target

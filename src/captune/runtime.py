@@ -1,0 +1,124 @@
+"""The one file that knows Lightning Fabric: devices, precision, seeds, ranks and who writes."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+if TYPE_CHECKING:
+    import torch
+
+console = Console(stderr=True, highlight=False)
+"""Progress and remarks go to standard error, so that results on standard output can be piped."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Where and how a run computes; made once, passed down."""
+
+    fabric: Any
+    seed: int
+    workers: int
+    quiet: bool = False
+
+    @property
+    def device(self) -> torch.device:
+        """Return the device of this process."""
+        return self.fabric.device
+
+    @property
+    def is_writer(self) -> bool:
+        """Return whether this process writes files and speaks."""
+        return bool(self.fabric.is_global_zero)
+
+    def say(self, message: str) -> None:
+        """Show a remark, once whatever the number of processes."""
+        if self.is_writer and not self.quiet:
+            console.print(message)
+
+    @contextmanager
+    def progress(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Show a bar with rate and time left; yields the function that advances it."""
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            _RateColumn(),
+            TimeRemainingColumn(),
+        )
+        hidden = self.quiet or not self.is_writer or total == 0
+        with Progress(*columns, console=console, disable=hidden) as bars:
+            task = bars.add_task(what, total=total)
+            yield lambda n: bars.advance(task, n)
+
+
+def start(
+    seed: int = 0,
+    workers: int | None = None,
+    accelerator: str = "auto",
+    devices: int = 1,
+    strategy: str = "auto",
+    num_nodes: int = 1,
+    precision: str = "32-true",
+    quiet: bool = False,
+) -> Runtime:
+    """Start Fabric and seed everything; on the CPU the same seed gives the same bits."""
+    import logging
+
+    for name in ("lightning.fabric", "lightning_fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    from lightning_fabric import Fabric
+
+    fabric = Fabric(
+        accelerator=accelerator, devices=devices, strategy=strategy, num_nodes=num_nodes, precision=precision
+    )
+    fabric.launch()
+    seed_everything(seed)
+    return Runtime(fabric, seed, default_workers() if workers is None else workers, quiet)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python, NumPy and torch, and ask torch for deterministic kernels."""
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # libraries may still draw from the legacy state
+    torch.manual_seed(seed)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def default_workers() -> int:
+    """Return how many processes decode images by default: one for each core, eight at most."""
+    return min(os.cpu_count() or 1, 8)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what a result depends on, for the run folder."""
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for package in ("captune", "torch", "transformers", "lightning-fabric", "scikit-learn", "numpy", "pillow"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+class _RateColumn(ProgressColumn):
+    """Shows how many images a second are done."""
+
+    def render(self, task: Task) -> Text:
+        """Return the rate as text."""
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:,.0f}/s" if speed else "-/s")

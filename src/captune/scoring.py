@@ -1,0 +1,128 @@
+"""Embed once, score often: embeddings of images and class texts, and the predictions they make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from captune.arrays import Floats, Ints, softmax_rows
+from captune.backbones.base import Backbone
+from captune.data.images import ImageCollection
+from captune.data.loading import load_batches
+from captune.data.views import WeakView
+from captune.data.vocabulary import Vocabulary
+from captune.embedding_cache import EmbeddingCache
+from captune.errors import InputError
+from captune.runtime import Runtime
+
+TEXTS_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Class probabilities of some images of a collection; columns are always all classes.
+
+    Attributes:
+        image_index: Positions of the images, `(images,)`.
+        probabilities: `(images, classes)`.
+    """
+
+    image_index: Ints
+    probabilities: Floats
+
+    def __post_init__(self) -> None:
+        if self.probabilities.ndim != 2 or len(self.image_index) != len(self.probabilities):
+            raise InputError(
+                f"Expected one row of probabilities for each of {len(self.image_index)} images, "
+                f"got shape {self.probabilities.shape}."
+            )
+
+    @property
+    def labels(self) -> Ints:
+        """Return the most probable class of each image."""
+        return self.probabilities.argmax(axis=1)
+
+    @property
+    def confidence(self) -> Floats:
+        """Return the probability of the most probable class of each image."""
+        return self.probabilities.max(axis=1)
+
+
+@dataclass(frozen=True)
+class EmbeddedImages:
+    """Embeddings of the readable images of a collection, and why the others were set aside.
+
+    Attributes:
+        image_index: Positions of the readable images, ascending, `(images,)`.
+        vectors: Embeddings of length one, `(images, width)`.
+        set_aside: Why each other image was left out, by position.
+    """
+
+    image_index: Ints
+    vectors: Floats
+    set_aside: dict[int, str]
+
+
+def embed_images(
+    backbone: Backbone, images: ImageCollection, cache: EmbeddingCache, runtime: Runtime, batch_size: int = 32
+) -> EmbeddedImages:
+    """Embed the model's own view of every image; what the cache holds is not encoded again."""
+    shelf = cache.open(backbone.fingerprint(), repr(backbone.preprocessing), backbone.embed_dim)
+    n_images = len(images)
+    # Fixed batches, whatever the cache holds, so that a resumed run computes the same bits.
+    batches = [np.arange(i, min(i + batch_size, n_images)) for i in range(0, n_images, batch_size)]
+    vectors = np.empty((n_images, backbone.embed_dim), dtype=np.float32)
+    is_done = np.zeros(n_images, dtype=np.bool_)
+    set_aside: dict[int, str] = {}
+    view = WeakView(backbone.preprocessing)
+    with runtime.progress("Embedding images", n_images) as advance, shelf:
+        for batch in load_batches(images, batches, view, shelf.known, runtime.workers):
+            encoded = encode_pixels(backbone, batch.pixels)
+            vectors[batch.positions[batch.is_decoded]] = encoded
+            shelf.add(batch.keys[batch.is_decoded], encoded)
+            is_cached = ~batch.is_decoded
+            vectors[batch.positions[is_cached]] = shelf.find(batch.keys[is_cached])
+            is_done[batch.positions] = True
+            set_aside.update(batch.problems)
+            advance(len(batch.positions) + len(batch.problems))
+    index = np.flatnonzero(is_done)
+    return EmbeddedImages(index, vectors if len(index) == n_images else vectors[index], set_aside)
+
+
+@torch.inference_mode()
+def encode_pixels(backbone: Backbone, pixels: NDArray[np.uint8]) -> Floats:
+    """Encode decoded views `(images, height, width, 3)` to embeddings `(images, width)`."""
+    if len(pixels) == 0:
+        return np.empty((0, backbone.embed_dim), dtype=np.float32)
+    batch = backbone.preprocessing.normalize(pixels).to(backbone.device)
+    return backbone.encode_image(batch).float().cpu().numpy()
+
+
+@torch.inference_mode()
+def embed_texts(backbone: Backbone, texts: Sequence[str]) -> Floats:
+    """Embed sentences, in chunks, `(texts, width)`."""
+    tokens = backbone.tokenize(texts)
+    parts = [
+        backbone.encode_text(tokens.slice(i, i + TEXTS_AT_ONCE)).float().cpu().numpy()
+        for i in range(0, len(texts), TEXTS_AT_ONCE)
+    ]
+    return np.concatenate(parts)
+
+
+def embed_classes(backbone: Backbone, vocabulary: Vocabulary) -> Floats:
+    """Embed every class as the mean of its sentences' embeddings, scaled to length one, `(classes, width)`."""
+    texts = [vocabulary.texts(class_id) for class_id in range(len(vocabulary))]
+    flat = embed_texts(backbone, [sentence for sentences in texts for sentence in sentences])
+    owner = np.repeat(np.arange(len(texts)), [len(sentences) for sentences in texts])
+    sums = np.zeros((len(texts), flat.shape[1]), dtype=np.float32)
+    np.add.at(sums, owner, flat)
+    return np.asarray(sums / np.linalg.norm(sums, axis=1, keepdims=True), dtype=np.float32)
+
+
+def score(image_vectors: Floats, class_vectors: Floats, logit_scale: float) -> Floats:
+    """Return probabilities `(images, classes)`: softmax of the scaled cosine, as CLIP's zero-shot rule."""
+    return softmax_rows(np.float32(logit_scale) * (image_vectors @ class_vectors.T))

@@ -1,0 +1,148 @@
+"""Settings are frozen dataclasses; YAML and overrides are checked strictly, with all errors at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import yaml
+from annotated_types import Ge
+from pydantic import TypeAdapter, ValidationError
+
+from captune.errors import InputError, nearest, raise_all
+
+T = TypeVar("T")
+NonNegative = Annotated[int, Ge(0)]
+Positive = Annotated[int, Ge(1)]
+
+DEFAULT_BACKBONE = "hf:openai/clip-vit-base-patch32"
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What every run is told, whatever its method.
+
+    Attributes:
+        method: The adaptation method; `captune list methods` names them.
+        backbone: The encoder pair as `source:name`, e.g. hf:openai/clip-vit-base-patch32, dual:folder.
+        template: The sentence that a class name is put into, with one {}.
+        seed: Seed of everything random; the same seed gives the same result.
+        batch_size: Images that are encoded at once.
+        workers: Processes that decode images; -1 takes one for each core, 0 decodes in the main process.
+        root: Folder that manifest paths may not lead out of; empty allows any path.
+        cache: Folder of the embedding cache; empty takes the user's cache folder.
+    """
+
+    method: str = "zero_shot"
+    backbone: str = DEFAULT_BACKBONE
+    template: str = "a photo of a {}"
+    seed: NonNegative = 0
+    batch_size: Positive = 32
+    workers: Annotated[int, Ge(-1)] = -1
+    root: str = ""
+    cache: str = ""
+
+
+def build(cls: type[T], values: Mapping[str, Any], what: str) -> T:
+    """Make a settings dataclass from plain values, or raise one error that lists every problem."""
+    known = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    problems = [f"no setting {key!r}.{nearest(key, known)}" for key in values if key not in known]
+    adapter: TypeAdapter[T] = TypeAdapter(cls)
+    given = {key: value for key, value in values.items() if key in known}
+    try:
+        # Strict JSON rules: no text for numbers, no 1 for true, but lists may become tuples.
+        built = adapter.validate_json(json.dumps(given), strict=True)
+    except ValidationError as error:
+        problems += [_problem(cls, entry) for entry in error.errors()]
+    except (TypeError, ValueError) as error:
+        problems.append(f"a value is neither text, number, truth nor list: {error}")
+    raise_all(problems, f"These {what} cannot be used")
+    return built
+
+
+def build_run(values: Mapping[str, Any], method_settings: type[T], what: str = "settings") -> tuple[RunSettings, T]:
+    """Split flat values into a run's and its method's settings, listing the problems of both at once."""
+    run_keys = {field.name for field in dataclasses.fields(RunSettings)}
+    own_keys = {field.name for field in dataclasses.fields(method_settings)}  # type: ignore[arg-type]
+    problems = [
+        f"no setting {key!r}.{nearest(key, run_keys | own_keys)}" for key in values if key not in run_keys | own_keys
+    ]
+    parts: list[Any] = []
+    for cls, keys in ((RunSettings, run_keys), (method_settings, own_keys)):
+        try:
+            parts.append(build(cls, {key: value for key, value in values.items() if key in keys}, what))
+        except InputError as error:
+            problems += str(error).split("\n  - ")[1:]
+    raise_all(problems, f"These {what} cannot be used")
+    return parts[0], parts[1]
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """Read a settings file; a key that stands twice, or anything but a mapping, is an error."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+        content = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (a safe loader, made strict below)
+    except OSError as error:
+        raise InputError(f"The settings file {str(path)!r} cannot be read: {error.strerror}.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"The settings file {str(path)!r} is not valid YAML: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise InputError(f"The settings file {str(path)!r} must hold 'key: value' lines.")
+    return content
+
+
+def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
+    """Turn `key=value` words into values; a value is read as YAML."""
+    values: dict[str, Any] = {}
+    problems = []
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key.strip():
+            problems.append(f"{pair!r} is not of the form key=value")
+            continue
+        try:
+            values[key.strip()] = yaml.load(text, Loader=_StrictLoader)  # noqa: S506
+        except yaml.YAMLError:
+            problems.append(f"the value of {pair!r} is not valid YAML; quote it")
+    raise_all(problems, "These --set overrides cannot be used")
+    return values
+
+
+def explain(cls: type[Any]) -> dict[str, str]:
+    """Return each setting's sentence from the class docstring, for --help and docs."""
+    section = (cls.__doc__ or "").partition("Attributes:")[2]
+    entries = re.findall(r"^\s{4,8}(\w+): (.*(?:\n\s{10,}\S.*)*)", section, flags=re.MULTILINE)
+    return {name: re.sub(r"\s+", " ", text).strip() for name, text in entries}
+
+
+def _problem(cls: type[Any], entry: Mapping[str, Any]) -> str:
+    key = ".".join(str(part) for part in entry["loc"])
+    message = str(entry["msg"])
+    sentence = explain(cls).get(key.split(".")[0], "")
+    meaning = f" {key}: {sentence}" if sentence else ""
+    return f"{key} = {entry.get('input')!r}: {message[:1].lower()}{message[1:]}.{meaning}"
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """A safe loader to which a repeated key is an error, and 1e-3 a number."""
+
+
+def _strict_mapping(loader: _StrictLoader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
+    repeated = sorted({str(key) for key in keys if keys.count(key) > 1})
+    if repeated:
+        raise yaml.constructor.ConstructorError(None, None, f"key {repeated[0]!r} stands twice", node.start_mark)
+    return yaml.SafeLoader.construct_mapping(loader, node, deep=deep)
+
+
+_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _strict_mapping)
+_StrictLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)

@@ -1,0 +1,53 @@
+"""What a tuner is: trainable parts on a frozen backbone that give embeddings of images and classes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from captune.backbones.base import Backbone
+from captune.data.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """A part that has nothing to set."""
+
+
+class Tuner(nn.Module, ABC):
+    """Trainable parts on a frozen backbone; only these parts are its parameters and its state."""
+
+    Settings: ClassVar[type[Any]] = NoSettings
+    edits_images: ClassVar[bool] = False
+    """Whether the image encoder itself is changed; where not, cached embeddings are refined instead."""
+
+    def __init__(self, backbone: Backbone, vocabulary: Vocabulary, settings: Any = None) -> None:  # noqa: ANN401
+        super().__init__()
+        # Kept out of the module tree: the backbone is neither trained nor saved with the tuner.
+        object.__setattr__(self, "backbone", backbone)
+        self.vocabulary = vocabulary
+        self.settings = self.Settings() if settings is None else settings
+
+    backbone: Backbone
+
+    @abstractmethod
+    def class_embeddings(self) -> Tensor:
+        """Return embeddings of all classes, of length one, `(classes, width)`."""
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Return what the image encoder makes of a batch, `(images, width)`."""
+        return self.backbone.encode_image(pixels)
+
+    def refine(self, embeddings: Tensor) -> Tensor:
+        """Return embeddings of length one from what the image encoder gave, `(images, width)`."""
+        return embeddings
+
+    def image_embeddings(self, pixels: Tensor) -> Tensor:
+        """Return embeddings of a batch of preprocessed images, of length one, `(images, width)`."""
+        return self.refine(self.encode(pixels))
+
+
+PLUGIN_BASE = Tuner

@@ -1,0 +1,25 @@
+"""Nothing is trained: the backbone's own embeddings, with classes stood for by their texts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from captune.backbones.base import Backbone
+from captune.data.vocabulary import Vocabulary
+from captune.scoring import embed_classes
+from captune.tuners.base import NoSettings, Tuner
+
+
+class Frozen(Tuner):
+    """The backbone as it is; its class embeddings are computed once."""
+
+    def __init__(self, backbone: Backbone, vocabulary: Vocabulary, settings: NoSettings | None = None) -> None:
+        super().__init__(backbone, vocabulary, settings)
+        self._classes: Tensor | None = None
+
+    def class_embeddings(self) -> Tensor:
+        """Return the embeddings of the class texts."""
+        if self._classes is None:
+            self._classes = torch.from_numpy(embed_classes(self.backbone, self.vocabulary)).to(self.backbone.device)
+        return self._classes
