@@ -1,0 +1,142 @@
+"""The health check sees collapse, random relabeling and real improvement without labels."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from captune.arrays import Floats, Ints, softmax_rows, unit_rows
+from captune.errors import InputError
+from captune.results import health
+
+
+def blobs(n_classes: int = 6, per_class: int = 40, seed: int = 0) -> tuple[Floats, Ints]:
+    generator = np.random.default_rng(seed)
+    centres = generator.standard_normal((n_classes, 32))
+    labels = np.repeat(np.arange(n_classes), per_class)
+    points = centres[labels] + 0.5 * generator.standard_normal((len(labels), 32))
+    return unit_rows(points.astype(np.float32)), labels
+
+
+def probabilities(labels: Ints, wrong: float, seed: int = 0, n_classes: int = 6) -> Floats:
+    """Sure predictions of which a share is replaced by random classes."""
+    generator = np.random.default_rng(seed)
+    replaced = generator.random(len(labels)) < wrong
+    predicted = np.where(replaced, generator.integers(0, n_classes, len(labels)), labels)
+    return softmax_rows((5 * np.eye(n_classes)[predicted]).astype(np.float32))
+
+
+def slow_agreement(embeddings: Floats, predicted: Ints, k: int) -> float:
+    same, pairs = 0, 0
+    for i, row in enumerate(embeddings):
+        others = sorted((j for j in range(len(embeddings)) if j != i), key=lambda j: -float(row @ embeddings[j]))
+        same += sum(int(predicted[j] == predicted[i]) for j in others[:k])
+        pairs += k
+    chance = sum((list(predicted).count(c) / len(predicted)) ** 2 for c in set(predicted.tolist()))
+    return (same / pairs - chance) / (1 - chance)
+
+
+def test_agreement_equals_a_slow_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, labels = blobs(4, 12)
+    predicted = probabilities(labels, 0.4, n_classes=4).argmax(axis=1)
+    everyone = np.arange(len(images))
+    whole = health.nearest_neighbours(images, everyone, 5)
+    monkeypatch.setattr(health, "_BYTES_AT_ONCE", 4 * len(images) * 7)  # seven queries at a time
+    parts = health.nearest_neighbours(images, everyone, 5)
+    assert [set(row) for row in whole.tolist()] == [set(row) for row in parts.tolist()]
+    fast = health.neighbour_agreement(predicted, everyone, whole)
+    assert fast == pytest.approx(slow_agreement(images, predicted, 5))
+
+
+def test_one_class_for_all_agrees_no_more_than_chance() -> None:
+    images, labels = blobs()
+    everyone = np.arange(len(images))
+    neighbours = health.nearest_neighbours(images, everyone)
+    assert health.neighbour_agreement(np.zeros_like(labels), everyone, neighbours) == 0.0
+    assert health.neighbour_agreement(labels, everyone, neighbours) > 0.9
+    shuffled = np.random.default_rng(0).permutation(labels)
+    assert abs(health.neighbour_agreement(shuffled, everyone, neighbours)) < 0.05
+
+
+def test_mass_and_effective_classes_by_hand() -> None:
+    old, new = np.array([0, 0, 1, 1]), np.array([0, 0, 0, 2])
+    assert health.moved_mass(old, new, 3) == 0.5
+    assert health.moved_mass(old, old[::-1], 3) == 0.0
+    assert health.effective_classes(old) == pytest.approx(2.0)
+    assert health.effective_classes(np.array([1, 1])) == pytest.approx(1.0)
+    assert health.effective_classes(new) == pytest.approx(math.exp(0.75 * math.log(4 / 3) + 0.25 * math.log(4)))
+
+
+def test_fewer_mistakes_look_helpful() -> None:
+    images, labels = blobs()
+    check = health.check_health(images, probabilities(labels, 0.5), probabilities(labels, 0.1, seed=1))
+    assert check.verdict == "helpful"
+    assert check.agreement_after > check.agreement_before
+    assert json.loads(json.dumps(check.as_dict(), allow_nan=False))["verdict"] == "helpful"
+
+
+def test_more_mistakes_look_harmful() -> None:
+    images, labels = blobs()
+    check = health.check_health(images, probabilities(labels, 0.2), probabilities(labels, 0.8, seed=1))
+    assert check.verdict == "harmful"
+    assert "harmful" in check.sentence
+
+
+def test_collapse_looks_harmful_though_it_is_confident() -> None:
+    images, labels = blobs()
+    collapsed = probabilities(np.zeros_like(labels), 0.0)
+    check = health.check_health(images, probabilities(labels, 0.5), collapsed)
+    assert check.verdict == "harmful"
+    assert "about 1 classes instead of 6" in check.sentence
+
+
+def test_names_swapped_for_most_images_win_no_agreement_and_look_harmful() -> None:
+    images, labels = blobs()
+    before = probabilities(labels, 0.3)
+    check = health.check_health(images, before, np.roll(before, 1, axis=1))
+    assert check.agreement_after == pytest.approx(check.agreement_before)
+    assert check.verdict == "harmful"
+
+
+def test_the_same_predictions_made_surer_are_neither() -> None:
+    images, labels = blobs()
+    surer = probabilities(labels, 0.3)
+    check = health.check_health(images, softmax_rows(np.log(surer) * np.float32(0.5)), surer)
+    assert (check.verdict, check.changed, check.moved_mass) == ("unclear", 0.0, 0.0)
+    assert "surer of itself, but not more consistent" in check.sentence
+
+
+def test_a_long_tail_found_again_is_not_called_harmful() -> None:
+    images, labels = blobs(6, 80)
+    rare = np.concatenate([np.flatnonzero(labels == c)[: 80 // (c + 1) ** 2] for c in range(6)])
+    check = health.check_health(images[rare], probabilities(labels[rare], 0.6), probabilities(labels[rare], 0.0))
+    assert check.verdict == "helpful"
+
+
+def test_too_few_images_are_not_judged() -> None:
+    images, labels = blobs(6, 1)
+    check = health.check_health(images, probabilities(labels, 0.0), probabilities(labels, 1.0))
+    assert check.verdict == "unclear"
+    assert "Too few images to judge (6, at least 50" in check.sentence
+    alone = health.check_health(images[:1], probabilities(labels[:1], 0.0), probabilities(labels[:1], 0.0))
+    assert alone.agreement_before == 0.0
+
+
+def test_many_images_are_judged_by_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, labels = blobs()
+    rows = probabilities(labels, 0.3)
+    whole = health.check_health(images, rows, rows)
+    monkeypatch.setattr(health, "MOST_QUERIES", 60)
+    sample = health.check_health(images, rows, rows)
+    assert sample.n_images == whole.n_images == 240
+    assert sample.agreement_before == pytest.approx(whole.agreement_before, abs=0.1)
+
+
+def test_wrong_shapes_are_named() -> None:
+    images, labels = blobs()
+    rows = probabilities(labels, 0.3)
+    with pytest.raises(InputError, match=r"got \(240, 32\), \(240, 6\) and \(239, 6\)"):
+        health.check_health(images, rows, rows[1:])
