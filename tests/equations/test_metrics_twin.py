@@ -72,9 +72,7 @@ def test_metrics_equal_their_twins(seed: int, n_images: int, n_classes: int, spr
     summary = metrics.summarize(rows, labels, n_classes, seen=seen)
 
     per_class = slow_per_class(*slow_input, n_classes)
-    assert [math.nan if v is None else v for v in summary.per_class_accuracy] == pytest.approx(
-        per_class, nan_ok=True
-    )
+    assert [math.nan if v is None else v for v in summary.per_class_accuracy] == pytest.approx(per_class, nan_ok=True)
     assert summary.accuracy == pytest.approx(sum(p == y for p, y in zip(*slow_input, strict=True)) / n_images)
     assert summary.balanced_accuracy == pytest.approx(slow_known_mean(per_class))
     assert summary.lowest_five == pytest.approx(slow_lowest(per_class))

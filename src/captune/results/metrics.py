@@ -115,16 +115,12 @@ def expected_calibration_error(probabilities: Floats, labels: Ints, bins: int = 
     return float(np.abs(gaps).sum() / len(labels))
 
 
-def summarize(
-    probabilities: Floats, labels: Ints, n_classes: int, seen: Sequence[int] | Ints | None = None
-) -> Metrics:
+def summarize(probabilities: Floats, labels: Ints, n_classes: int, seen: Sequence[int] | Ints | None = None) -> Metrics:
     """Return every metric for probabilities `(images, classes)`; `seen` lists the classes that had labels."""
     _check_probabilities(probabilities, labels, n_classes)
     predicted = np.asarray(probabilities.argmax(axis=1), dtype=np.int64)
     per_class = per_class_accuracy(predicted, labels, n_classes)
-    groups = (
-        (math.nan, math.nan) if seen is None else group_accuracies(predicted, labels, _mask(seen, n_classes))
-    )
+    groups = (math.nan, math.nan) if seen is None else group_accuracies(predicted, labels, _mask(seen, n_classes))
     return Metrics(
         n_images=len(labels),
         accuracy=accuracy(predicted, labels),

@@ -128,3 +128,11 @@ def test_large_folders_take_no_loop_over_images() -> None:
     assert len(selection.top_k_per_class(scores, 500)) == 50_000
     assert len(selection.top_k_per_class(scores, 16)) == 1_600
     assert time.perf_counter() - start < 20  # about half a second; a loop over images takes minutes
+
+
+def test_no_images_give_no_labels() -> None:
+    nothing = np.zeros((0, 3), dtype=np.float32)
+    candidates = selection.candidate_sets(nothing, 0.9, 0.5)
+    assert candidates.shape == (0, 3)
+    assert len(selection.balanced_pools(nothing, candidates, 2)) == len(selection.above_threshold(nothing, 0.5)) == 0
+    assert len(selection.top_k_per_class(nothing, 2, predicted_only=True)) == 0
