@@ -1,4 +1,4 @@
-"""Writing whole files or none: content goes aside first and takes its place when it is complete."""
+"""Asking for files by any name, and writing whole files or none: content goes aside until it is complete."""
 
 from __future__ import annotations
 
@@ -30,6 +30,22 @@ def write_whole(path: Path, content: bytes | str) -> None:
         raise CaptuneError(
             f"{str(path)!r} cannot be written: {error.strerror or error}. Check the folder's rights and free space."
         ) from error
+
+
+def is_folder(path: str | Path) -> bool:
+    """Return whether a folder is there; a name that the system refuses (too long, with NUL) is none."""
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def is_file(path: str | Path) -> bool:
+    """Return whether a file is there; a name that the system refuses (too long, with NUL) is none."""
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def write_json(path: Path, content: Any) -> None:  # noqa: ANN401 (anything that JSON can hold)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 
 from captune.arrays import Ints
 from captune.errors import InputError, missing_extra, raise_all
+from captune.files import is_file, is_folder
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"})
 PATH_COLUMNS = ("path", "image", "image_path", "file", "filename", "filepath", "file_name")
@@ -42,14 +44,16 @@ class ImageCollection:
     def name(self, position: int) -> str:
         """Return the image's path as tables show it: relative to the root, with forward slashes."""
         path = self.paths[position]
-        return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else path.as_posix()
+        shown = path.relative_to(self.root) if path.is_relative_to(self.root) else path
+        # A file name may hold bytes that are no UTF-8; tables show them escaped instead of failing.
+        return os.fsencode(shown.as_posix()).decode("utf-8", "backslashreplace")
 
     @property
     def fingerprint(self) -> str:
         """Return a digest of every name and file size, so that a run records which data it saw."""
         digest = hashlib.blake2b(digest_size=16)
         for position, path in enumerate(self.paths):
-            size = path.stat().st_size if path.exists() else -1
+            size = path.stat().st_size if is_file(path) else -1
             digest.update(f"{self.name(position)}\0{size}\n".encode())
         return digest.hexdigest()
 
@@ -57,12 +61,14 @@ class ImageCollection:
 def find_images(source: str | Path, root: str | Path | None = None) -> ImageCollection:
     """Collect images from a folder (recursively), a CSV/Parquet manifest or a text file of paths.
 
-    Manifest paths are resolved against the manifest's folder; with `root` given, none may lead outside it.
+    Manifest paths are resolved against the manifest's folder; with `root` given, nothing may lead outside it.
     """
     path = Path(source)
-    if path.is_dir():
-        return ImageCollection(tuple(_walk(path)), path)
-    if not path.is_file():
+    if is_folder(path):
+        paths = tuple(_walk(path))
+        raise_all(_outside(paths, root), f"The folder {str(source)!r} cannot be used")
+        return ImageCollection(paths, path)
+    if not is_file(path):
         raise InputError(
             f"No images at {str(source)!r}: it is neither a folder nor a file. Expected a folder of images, a "
             "CSV or Parquet manifest with a 'path' column, or a text file with one path a line."
@@ -74,20 +80,22 @@ def find_images(source: str | Path, root: str | Path | None = None) -> ImageColl
 def read_labels(source: str | Path, images: ImageCollection, names: Sequence[str]) -> Ints:
     """Return the class id of every image, -1 where none is given, from `folders` or a CSV/Parquet table."""
     class_ids = {name: i for i, name in enumerate(names)}
+    problems: list[str] = []
     if str(source) == "folders":
-        given = {i: path.parent.name for i, path in enumerate(images.paths)}
+        given = [(i, path.parent.name) for i, path in enumerate(images.paths)]
     else:
-        given = dict(_table_labels(Path(source), images))
+        given = list(_table_labels(Path(source), images, problems))
     labels = np.full(len(images), -1, dtype=np.int64)
-    problems: dict[str, int] = {}
-    for position, name in given.items():
-        if name in class_ids:
+    unknown: Counter[str] = Counter()
+    for position, name in given:
+        if name not in class_ids:
+            unknown.update([name] if name else [])
+        elif labels[position] not in (-1, class_ids[name]):
+            problems.append(f"{images.name(position)!r} is both {names[labels[position]]!r} and {name!r}")
+        else:
             labels[position] = class_ids[name]
-        elif name:
-            problems[name] = problems.get(name, 0) + 1
-    unknown = [f"{name!r} ({count} images)" for name, count in sorted(problems.items())]
-    listed = unknown[:MOST_SHOWN] + ([f"and {len(unknown) - MOST_SHOWN} more"] if len(unknown) > MOST_SHOWN else [])
-    raise_all(listed, f"Labels that name no class (classes: {', '.join(names[:MOST_SHOWN])}…)")
+    problems += _shorten([f"{name!r} names no class ({count} images)" for name, count in sorted(unknown.items())])
+    raise_all(problems, f"These labels cannot be used (classes: {', '.join(_shorten(names))})")
     return labels
 
 
@@ -96,22 +104,22 @@ def read_column(path: Path, wanted: Sequence[str]) -> list[str]:
     return [row[0] for row in _read_columns(path, [wanted])]
 
 
-def _table_labels(path: Path, images: ImageCollection) -> Iterator[tuple[int, str]]:
-    if not path.is_file():
+def _table_labels(path: Path, images: ImageCollection, problems: list[str]) -> Iterator[tuple[int, str]]:
+    if not is_file(path):
         raise InputError(f"No labels at {str(path)!r}: expected 'folders' or a CSV/Parquet table (path, label).")
     positions = {_normal(image): i for i, image in enumerate(images.paths)}
     strays = []
     for entry, label in _read_columns(path, [PATH_COLUMNS, LABEL_COLUMNS]):
-        candidates = (_normal(path.parent / entry), _normal(images.root / entry))
+        candidates = (_normal(path.parent / entry.strip()), _normal(images.root / entry.strip()))
         position = next((positions[c] for c in candidates if c in positions), None)
         if position is None:
             strays.append(entry)
         else:
             yield position, label.strip()
     if strays:
-        raise InputError(
-            f"{len(strays)} labeled paths in {str(path)!r} are not among the images, first {strays[0]!r}. Paths are "
-            f"resolved against the table's folder or {str(images.root)!r}."
+        problems.append(
+            f"{len(strays)} labeled paths in {str(path)!r} are not among the images, first {strays[0]!r}; paths are "
+            f"resolved against the table's folder or {str(images.root)!r}"
         )
 
 
@@ -140,8 +148,8 @@ def _csv(path: Path) -> tuple[list[str], list[list[str]]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = [row for row in csv.reader(file) if row]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"The table {str(path)!r} is not a UTF-8 CSV file: {error}.") from error
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"The table {str(path)!r} is not a readable UTF-8 CSV file: {error}.") from error
     return (rows[0], rows[1:]) if rows else ([], [])
 
 
@@ -162,18 +170,24 @@ def _parquet(path: Path, wanted: Sequence[Sequence[str]]) -> tuple[list[str], li
 
 
 def _resolve(entries: Iterable[str], manifest: Path, root: str | Path | None) -> ImageCollection:
-    base = manifest.parent
-    limit = Path(os.path.realpath(root)) if root is not None else None
-    paths = [base / entry.strip() for entry in entries]
-    problems = [f"row {i + 1} has an empty path" for i, path in enumerate(paths) if path == base]
-    if limit is not None:
-        outside = [str(p) for p in paths if not Path(os.path.realpath(p)).is_relative_to(limit)]
-        problems += [f"{path!r} leads outside {str(limit)!r}" for path in outside[:MOST_SHOWN]]
-    seen: set[Path] = set()
-    repeated = [path for path in paths if path in seen or seen.add(path)]  # type: ignore[func-returns-value]
-    problems += [f"{str(path)!r} is listed more than once" for path in repeated[:MOST_SHOWN]]
+    rows = [entry.strip() for entry in entries]
+    wrong = {i: "has an empty path" for i, entry in enumerate(rows) if not entry}
+    wrong |= {i: "is no path: it holds a NUL character" for i, entry in enumerate(rows) if "\0" in entry}
+    problems = _shorten([f"row {i + 1} {what}" for i, what in sorted(wrong.items())])
+    paths = [manifest.parent / entry for i, entry in enumerate(rows) if i not in wrong]
+    problems += _outside(paths, root)
+    counts = Counter(os.path.normpath(path) for path in paths)
+    problems += _shorten([f"{path!r} is listed {count} times" for path, count in counts.items() if count > 1])
     raise_all(problems, f"The manifest {str(manifest)!r} cannot be used")
-    return ImageCollection(tuple(paths), limit if limit is not None else base)
+    return ImageCollection(tuple(paths), manifest.parent)
+
+
+def _outside(paths: Sequence[Path], root: str | Path | None) -> list[str]:
+    if root is None:
+        return []
+    limit = os.path.realpath(root)  # symbolic links are followed: a link inside may lead outside
+    outside = [path for path in paths if not Path(os.path.realpath(path)).is_relative_to(limit)]
+    return _shorten([f"{str(path)!r} leads outside {limit!r}" for path in outside])
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -187,11 +201,18 @@ def _walk(folder: Path) -> Iterator[Path]:
 def _lines(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except OSError as error:
+        raise InputError(f"The list {str(path)!r} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise InputError(
             f"{str(path)!r} is not a text file of paths ({error.reason}). To classify one image, use captune predict."
         ) from error
     return [line for line in lines if line.strip()]
+
+
+def _shorten(entries: Sequence[str]) -> list[str]:
+    rest = len(entries) - MOST_SHOWN
+    return [*entries[:MOST_SHOWN], *([f"and {rest} more"] if rest > 0 else [])]
 
 
 def _is_table(path: Path) -> bool:

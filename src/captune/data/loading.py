@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import stat
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -52,26 +54,35 @@ class LoadedBatch:
 def read_bytes(path: Path) -> bytes:
     """Return a file's content, or say in one sentence why it cannot be read."""
     try:
-        size = path.stat().st_size
-        if size == 0:
+        facts = path.stat()
+        if not stat.S_ISREG(facts.st_mode):
+            raise UnreadableImageError("not a regular file")  # reading a pipe could wait for ever
+        if facts.st_size == 0:
             raise UnreadableImageError("the file is empty")
-        if size > MOST_BYTES:
-            raise UnreadableImageError(f"the file has {size:,} bytes, at most {MOST_BYTES:,} are read")
+        if facts.st_size > MOST_BYTES:
+            raise UnreadableImageError(f"the file has {facts.st_size:,} bytes, at most {MOST_BYTES:,} are read")
         return path.read_bytes()
-    except OSError as error:
-        raise UnreadableImageError((error.strerror or "cannot be read").lower()) from error
+    except (OSError, ValueError) as error:  # a name with a NUL character is a ValueError
+        raise UnreadableImageError((getattr(error, "strerror", None) or "cannot be read").lower()) from error
 
 
 def decode(content: bytes) -> Image.Image:
     """Decode a file's content to an upright 8-bit RGB image, or say in one sentence why that fails."""
+    with _one_sentence():
+        image = Image.open(BytesIO(content), formats=FORMATS)
+        width, height = image.size
+        if width * height > MOST_PIXELS:
+            raise UnreadableImageError(f"{width} x {height} pixels, at most {MOST_PIXELS:,} are decoded")
+        return to_rgb(_upright(image))
+
+
+@contextmanager
+def _one_sentence() -> Iterator[None]:
+    """Turn whatever Pillow raises or warns of into one UnreadableImageError."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            image = Image.open(BytesIO(content), formats=FORMATS)
-            width, height = image.size
-            if width * height > MOST_PIXELS:
-                raise UnreadableImageError(f"{width} x {height} pixels, at most {MOST_PIXELS:,} are decoded")
-            return to_rgb(ImageOps.exif_transpose(image))
+            yield
     except UnreadableImageError:
         raise
     except UnidentifiedImageError:
@@ -84,13 +95,21 @@ def decode(content: bytes) -> Image.Image:
         raise UnreadableImageError(f"damaged image ({str(error)[:80] or type(error).__name__})") from None
 
 
+def _upright(image: Image.Image) -> Image.Image:
+    """Turn an image as its EXIF data says; damaged EXIF data is no reason to do without the image."""
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # damaged pixels raise here too, and again when they are read
+        return image
+
+
 def to_rgb(image: Image.Image) -> Image.Image:
     """Convert any Pillow mode to RGB: 16-bit and float are rescaled, transparency becomes white."""
     if image.mode == "RGB":
         image.load()
         return image
     if image.mode.startswith("I") or image.mode == "F":
-        return Image.fromarray(_to_bytes(np.asarray(image, dtype=np.float64))).convert("RGB")
+        return Image.fromarray(_to_bytes(np.asarray(image))).convert("RGB")
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
         rgba = image.convert("RGBA")
         ground = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
@@ -99,22 +118,29 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def as_image(source: object) -> Image.Image:
-    """Return an RGB image from a path, a Pillow image or an array (uint8, or floats from 0 to 1)."""
+    """Return an RGB image from a path, a Pillow image or an array (8-bit, 16-bit, or floats from 0 to 1)."""
     if isinstance(source, Image.Image):
-        return to_rgb(ImageOps.exif_transpose(source))
+        with _one_sentence():
+            return to_rgb(_upright(source))
     if isinstance(source, (str, Path)):
         try:
             return decode(read_bytes(Path(source)))
         except UnreadableImageError as error:
             raise UnreadableImageError(f"The image {str(source)!r} cannot be used: {error}.") from None
-    array = np.asarray(source)
-    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)) or array.dtype == object:
+    array = np.asarray(source) if hasattr(source, "__array__") else np.empty(0)
+    if not is_image_array(array):
         raise InputError(
-            "An image is a path, a Pillow image or an array (height, width) or (height, width, 1|3|4), "
-            f"got {type(source).__name__} of shape {array.shape}."
+            "An image is a path, a Pillow image or an array of numbers (height, width) or (height, width, 1|3|4), "
+            f"got {type(source).__name__} of shape {getattr(source, 'shape', None)}."
         )
-    pixels = array if array.dtype == np.uint8 else _to_bytes(array.astype(np.float64))
+    pixels = array if array.dtype == np.uint8 else _to_bytes(array)
     return to_rgb(Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels))
+
+
+def is_image_array(array: NDArray[Any]) -> bool:
+    """Return whether an array is one image: numbers, grey or with 1, 3 or 4 channels last."""
+    is_shaped = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))
+    return is_shaped and array.size > 0 and array.dtype.kind in "buif"
 
 
 def content_key(content: bytes) -> NDArray[np.uint8]:
@@ -130,7 +156,7 @@ class _Batches:
         images: ImageCollection,
         batches: Sequence[NDArray[np.int64]],
         view: View,
-        skip: Callable[[NDArray[np.uint8]], bool],
+        skip: Callable[[NDArray[np.uint8]], bool] | None,
     ) -> None:
         self.images, self.batches, self.view, self.skip = images, batches, view, skip
 
@@ -144,7 +170,7 @@ class _Batches:
             try:
                 content = read_bytes(self.images.paths[position])
                 key = content_key(content)
-                is_decoded = not self.skip(key)
+                is_decoded = self.skip is None or not self.skip(key)
                 if is_decoded:
                     pixels.append(self.view(decode(content), int(position)))
             except UnreadableImageError as error:
@@ -166,10 +192,11 @@ def load_batches(
     images: ImageCollection,
     batches: Sequence[NDArray[np.int64]],
     view: View,
-    skip: Callable[[NDArray[np.uint8]], bool] = lambda key: False,
+    skip: Callable[[NDArray[np.uint8]], bool] | None = None,
     workers: int = 2,
 ) -> Iterator[LoadedBatch]:
     """Yield decoded batches in order, read ahead by worker processes; `skip` tells which contents to leave."""
+    import torch
     from torch.utils.data import DataLoader
 
     dataset: Any = _Batches(images, batches, view, skip)
@@ -180,6 +207,7 @@ def load_batches(
         num_workers=n_workers,
         collate_fn=_unchanged,
         prefetch_factor=4 if n_workers else None,
+        generator=torch.Generator(),  # its own, so that loading draws nothing from the run's random numbers
     )
     try:
         yield from loader
@@ -195,13 +223,13 @@ def _unchanged(batch: Any) -> Any:  # noqa: ANN401 (the loader's own signature)
     return batch
 
 
-def _to_bytes(values: NDArray[np.float64]) -> NDArray[np.uint8]:
-    finite = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+def _to_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
+    finite = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     low, high = float(finite.min(initial=0.0)), float(finite.max(initial=0.0))
     if low < 0 or high > 65535:
         scale, offset = 255.0 / max(high - low, 1e-12), low
-    elif high > 255:
-        scale, offset = 255.0 / 65535.0, 0.0  # 16-bit images keep their absolute brightness
+    elif high > 255 or values.dtype.kind == "u":
+        scale, offset = 255.0 / 65535.0, 0.0  # 16-bit images keep their absolute brightness, however dark
     else:
         scale, offset = (255.0 if high <= 1.0 else 1.0), 0.0
     return np.clip(np.round((finite - offset) * scale), 0, 255).astype(np.uint8)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Resample = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
+LONGEST_SHAPE = 32
+"""How many times longer than wide an image may be before its ends are left out."""
+
 _FILTERS: dict[str, Image.Resampling] = {
     "nearest": Image.Resampling.NEAREST,
     "bilinear": Image.Resampling.BILINEAR,
@@ -64,6 +67,7 @@ def weak_view(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.ui
     side, resample = preprocessing.image_size, _FILTERS[preprocessing.resample]
     if preprocessing.resize == 0:
         return np.asarray(image.resize((side, side), resample))
+    image = _central(image)
     width, height = image.size
     shorter = min(width, height)
     # The longer side is truncated, not rounded, as in the reference preprocessing of CLIP.
@@ -72,6 +76,15 @@ def weak_view(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.ui
     resized = image.resize((wide, high), resample)
     left, top = (wide - side) // 2, (high - side) // 2
     return np.asarray(resized.crop((left, top, left + side, top + side)))
+
+
+def _central(image: Image.Image) -> Image.Image:
+    """Cut the far ends off a very long image: the crop would drop them anyway, but resizing them could fill memory."""
+    (width, height), most = image.size, LONGEST_SHAPE * min(image.size)
+    if max(width, height) <= most:
+        return image
+    left, top = max(width - most, 0) // 2, max(height - most, 0) // 2
+    return image.crop((left, top, width - left, height - top))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from captune.errors import InputError, raise_all
+from captune.files import is_file, is_folder
 
 DEFAULT_TEMPLATE = "a photo of a {}"
 
@@ -64,9 +65,9 @@ def read_class_names(source: str | Path | Sequence[str]) -> tuple[str, ...]:
         return tuple(name.strip() if isinstance(name, str) else name for name in source)
     path = Path(source)
     try:
-        if path.is_dir():
+        if is_folder(path):
             return _folder_names(path)
-        if path.is_file():
+        if is_file(path):
             return _file_names(path)
     except OSError as error:
         raise InputError(f"The class names in {source!r} cannot be read: {error.strerror}.") from error
@@ -120,10 +121,10 @@ def _template_problems(templates: Sequence[str]) -> list[str]:
     problems = [] if templates else ["no template given, expected at least one such as 'a photo of a {}'"]
     for template in templates:
         try:
-            fields = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+            fields = [field[1:] for field in string.Formatter().parse(template) if field[1] is not None]
         except ValueError as error:
             problems.append(f"template {template!r} is malformed: {error}")
             continue
-        if fields != [""]:
+        if fields != [("", "", None)]:
             problems.append(f"template {template!r} must hold the placeholder {{}} exactly once")
     return problems

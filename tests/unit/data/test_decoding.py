@@ -1,0 +1,216 @@
+"""Every format and mode becomes the right RGB pixels; what cannot be read says why in one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from captune.data import loading
+from captune.data.loading import UnreadableImageError, as_image, decode, read_bytes
+from captune.errors import InputError
+
+RED, WHITE = (255, 0, 0), (255, 255, 255)
+LOSSLESS = {"PNG": {}, "TIFF": {}, "BMP": {}, "GIF": {}, "WEBP": {"lossless": True}}
+
+
+def saved(image: Image.Image, kind: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def pixels(content: bytes) -> np.ndarray:
+    image = decode(content)
+    assert image.mode == "RGB"
+    return np.asarray(image).astype(int)
+
+
+def two_colours(mode: str, left: Any, right: Any) -> Image.Image:
+    image = Image.new(mode, (16, 8), left)
+    image.paste(right, (8, 0, 16, 8))
+    return image
+
+
+@pytest.mark.parametrize("kind", LOSSLESS)
+def test_colours_survive_lossless_formats(kind: str) -> None:
+    got = pixels(saved(two_colours("RGB", RED, (0, 0, 200)), kind, **LOSSLESS[kind]))
+    assert got.shape == (8, 16, 3)
+    assert got[0, 0].tolist() == [255, 0, 0]
+    assert got[0, 15].tolist() == [0, 0, 200]
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("JPEG", "L"), ("PNG", "L"), ("TIFF", "L"), ("BMP", "L"), ("GIF", "L")])
+def test_grey_becomes_three_equal_channels(kind: str, mode: str) -> None:
+    got = pixels(saved(two_colours(mode, 40, 200), kind))
+    assert np.abs(got[0, 0] - 40).max() <= 2
+    assert np.abs(got[0, 15] - 200).max() <= 2
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "TIFF"])
+def test_cmyk_becomes_rgb(kind: str) -> None:
+    got = pixels(saved(two_colours("CMYK", (0, 255, 255, 0), (0, 0, 0, 0)), kind))
+    assert np.abs(got[0, 0] - RED).max() <= 6
+    assert np.abs(got[0, 15] - WHITE).max() <= 6
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+@pytest.mark.parametrize(("left", "right"), [(257 * 40, 257 * 200), (0, 257), (0, 200)])
+def test_16_bit_grey_keeps_its_absolute_brightness(kind: str, left: int, right: int) -> None:
+    values = np.full((8, 16), left, dtype=np.uint16)
+    values[:, 8:] = right
+    got = pixels(saved(Image.fromarray(values), kind))
+    assert got[0, 0].tolist() == [round(left / 257)] * 3
+    assert got[0, 15].tolist() == [round(right / 257)] * 3
+
+
+def test_float_tiff_is_rescaled() -> None:
+    got = pixels(saved(Image.fromarray(np.array([[0.0, 0.5, 1.0, np.nan]], dtype=np.float32)), "TIFF"))
+    assert got[0, :, 0].tolist() == [0, 128, 255, 0]
+    got = pixels(saved(Image.fromarray(np.array([[-10.0, 0.0, 10.0]], dtype=np.float32)), "TIFF"))
+    assert got[0, :, 0].tolist() == [0, 128, 255]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "WEBP"])
+def test_transparency_becomes_white(kind: str) -> None:
+    got = pixels(saved(two_colours("RGBA", (255, 0, 0, 255), (0, 0, 0, 0)), kind, **LOSSLESS[kind]))
+    assert got[0, 0].tolist() == [255, 0, 0]
+    assert got[0, 15].tolist() == [255, 255, 255]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "GIF"])
+def test_a_palette_with_a_transparent_colour(kind: str) -> None:
+    image = Image.new("P", (16, 8), 0)
+    image.putpalette([255, 0, 0, 0, 0, 0])
+    image.paste(1, (8, 0, 16, 8))
+    assert pixels(saved(image, kind))[0, 15].tolist() == [0, 0, 0]
+    assert pixels(saved(image, kind, transparency=1))[0, 15].tolist() == [255, 255, 255]
+    assert pixels(saved(image, kind, transparency=1))[0, 0].tolist() == [255, 0, 0]
+
+
+def test_one_bit_and_grey_with_alpha() -> None:
+    assert pixels(saved(two_colours("1", 0, 1), "PNG"))[0, [0, 15], 0].tolist() == [0, 255]
+    assert pixels(saved(two_colours("LA", (90, 255), (90, 0)), "PNG"))[0, [0, 15], 0].tolist() == [90, 255]
+
+
+@pytest.mark.parametrize(
+    ("orientation", "corner"), [(1, (0, 0)), (2, (0, -1)), (3, (-1, -1)), (4, (-1, 0)), (6, (0, -1)), (8, (-1, 0))]
+)
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
+def test_exif_rotation_is_applied(kind: str, orientation: int, corner: tuple[int, int]) -> None:
+    image = Image.new("RGB", (32, 16), WHITE)
+    image.paste(RED, (0, 0, 8, 8))  # the top left corner, which the camera's turn moves elsewhere
+    exif = Image.Exif()
+    exif[274] = orientation
+    got = pixels(saved(image, kind, exif=exif.tobytes() if kind != "TIFF" else exif))
+    assert got.shape == ((32, 16, 3) if orientation in (6, 8) else (16, 32, 3))
+    assert np.abs(got[corner] - RED).max() <= 40
+
+
+def test_damaged_exif_is_no_reason_to_do_without_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(image: Image.Image) -> Image.Image:
+        raise SyntaxError("not a TIFF file")
+
+    monkeypatch.setattr(loading.ImageOps, "exif_transpose", fail)
+    assert pixels(saved(two_colours("RGB", RED, WHITE), "PNG"))[0, 0].tolist() == [255, 0, 0]
+
+
+def huge_png(width: int, height: int) -> bytes:
+    """Return a small PNG file that announces a huge image."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+PHOTO = saved(Image.effect_noise((64, 64), 60).convert("RGB"), "JPEG")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (PHOTO[: len(PHOTO) // 2], "damaged image .*truncated"),
+        (PHOTO[:20], "damaged image|not an image"),
+        (b"just some text", "not an image of a known format"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image"),
+        (huge_png(20_000, 20_000), "pixels"),
+        (huge_png(11_000, 10_000), "11000 x 10000 pixels, at most 100,000,000"),
+        (saved(Image.effect_noise((32, 32), 60), "PNG")[:200], "damaged"),
+    ],
+    ids=["half", "header only", "text", "postscript", "bomb", "too large", "cut png"],
+)
+def test_what_cannot_be_decoded_says_why(content: bytes, words: str) -> None:
+    with pytest.raises(UnreadableImageError, match=words):
+        decode(content)
+
+
+@given(st.binary(max_size=400), st.integers(0, 400))
+def test_damaged_bytes_give_an_image_or_one_sentence(noise: bytes, place: int) -> None:
+    damaged = PHOTO[:place] + noise + PHOTO[place + len(noise) :]
+    with contextlib.suppress(UnreadableImageError):
+        assert decode(damaged).mode == "RGB"
+
+
+def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty.jpg").write_bytes(b"")
+    (tmp_path / "folder.jpg").mkdir()
+    (tmp_path / "big.jpg").write_bytes(b"12345")
+    os.mkfifo(tmp_path / "pipe.jpg")
+    monkeypatch.setattr(loading, "MOST_BYTES", 4)
+    expected = {"empty": "empty", "folder": "not a regular file", "pipe": "not a regular file", "gone": "no such file"}
+    for name, words in {**expected, "big": "5 bytes", "nul\0": "cannot be read"}.items():
+        with pytest.raises(UnreadableImageError, match=words):
+            read_bytes(tmp_path / f"{name}.jpg")
+
+
+def test_a_file_without_rights_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.jpg").write_bytes(PHOTO)
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)  # root may read everything, so rights alone prove nothing
+    with pytest.raises(UnreadableImageError, match="permission denied"):
+        read_bytes(tmp_path / "a.jpg")
+
+
+def test_images_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(saved(two_colours("RGB", RED, WHITE), "PNG"))
+    array = np.zeros((4, 6, 3), dtype=np.uint8)
+    array[..., 0] = 255
+    sources = [tmp_path / "a.png", str(tmp_path / "a.png"), Image.new("RGBA", (4, 4), (255, 0, 0, 255)), array]
+    sources += [array.astype(np.float32) / 255, array.astype(np.uint16) * 257, array.astype(np.int64)]
+    for source in sources:
+        assert as_image(source).getpixel((0, 0)) == RED
+    assert as_image(array).size == (6, 4)
+    assert as_image(np.full((4, 4), 7, dtype=np.uint8)).getpixel((0, 0)) == (7, 7, 7)
+    assert as_image(np.full((4, 4, 1), True)).getpixel((0, 0)) == WHITE
+
+
+@pytest.mark.parametrize(
+    "source",
+    [None, 5, [1, 2], np.zeros((2, 2, 2)), np.zeros((0, 4)), np.zeros(3), np.array([["a"]]), np.zeros((1, 1, 1, 3))],
+)
+def test_what_is_no_image_is_refused(source: object) -> None:
+    with pytest.raises(InputError, match="An image is"):
+        as_image(source)
+
+
+def test_an_unreadable_path_or_open_image_names_the_problem(tmp_path: Path) -> None:
+    (tmp_path / "cut.jpg").write_bytes(PHOTO[:-200])
+    with pytest.raises(UnreadableImageError, match=r"cut\.jpg.*damaged"):
+        as_image(tmp_path / "cut.jpg")
+    with pytest.raises(UnreadableImageError, match="damaged"):
+        as_image(Image.open(tmp_path / "cut.jpg"))

@@ -1,0 +1,165 @@
+"""Collections from folders, manifests and lists: order, roots, and every problem named at once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from captune.data import images
+from captune.data.images import ImageCollection, find_images
+from captune.errors import InputError
+
+
+def touch(*paths: Path) -> None:
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+
+
+def names(collection: ImageCollection) -> list[str]:
+    return [collection.name(i) for i in range(len(collection))]
+
+
+def test_a_folder_is_read_recursively_in_a_stable_order(tmp_path: Path) -> None:
+    touch(tmp_path / "b" / "2.PNG", tmp_path / "a" / "deep" / "1.jpeg", tmp_path / "z.webp", tmp_path / "a" / "0.gif")
+    touch(tmp_path / "notes.txt", tmp_path / ".hidden.jpg", tmp_path / ".git" / "x.jpg")
+    assert names(find_images(tmp_path)) == ["z.webp", "a/0.gif", "a/deep/1.jpeg", "b/2.PNG"]
+
+
+@pytest.mark.parametrize("column", ["path", "IMAGE", " filename "])
+def test_a_csv_manifest_is_resolved_against_its_folder(tmp_path: Path, column: str) -> None:
+    manifest = tmp_path / "lists" / "m.csv"
+    touch(manifest)
+    manifest.write_text(f"\ufeffid,{column}\n7, ../a.jpg \n\n8,b.jpg\n", encoding="utf-8")
+    found = find_images(manifest)
+    assert [os.path.normpath(path) for path in found.paths] == [str(tmp_path / "a.jpg"), str(tmp_path / "lists/b.jpg")]
+    assert found.name(1) == "b.jpg"
+
+
+def test_a_parquet_manifest_and_a_text_list(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table({"n": [1, 2], "Path": ["a.jpg", "b.jpg"]}), tmp_path / "m.parquet")
+    (tmp_path / "list.txt").write_text("a.jpg\n\n  b.jpg\n", encoding="utf-8")
+    assert names(find_images(tmp_path / "m.parquet")) == ["a.jpg", "b.jpg"]
+    assert names(find_images(tmp_path / "list.txt")) == ["a.jpg", "b.jpg"]
+
+
+def test_an_absolute_path_in_a_manifest_stays(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "list.txt").write_text(f"{tmp_path}/a.jpg\n", encoding="utf-8")
+    assert names(find_images(tmp_path / "sub" / "list.txt")) == [f"{tmp_path}/a.jpg"]
+
+
+@pytest.mark.parametrize("entry", ["../secret.jpg", "sub/../../secret.jpg", "/etc/passwd", "link/secret.jpg"])
+def test_no_path_leads_out_of_the_root(tmp_path: Path, entry: str) -> None:
+    root = tmp_path / "root"
+    touch(root / "ok.jpg", tmp_path / "secret.jpg", root / "sub" / "x.jpg")
+    (root / "link").symlink_to(tmp_path)
+    (root / "m.csv").write_text(f"path\nok.jpg\n{entry}\n", encoding="utf-8")
+    assert len(find_images(root / "m.csv")) == 2  # without a root, any path is allowed
+    with pytest.raises(InputError, match="leads outside") as caught:
+        find_images(root / "m.csv", root)
+    assert "ok.jpg" not in str(caught.value)
+
+
+def test_paths_inside_the_root_are_allowed_and_named_as_without_it(tmp_path: Path) -> None:
+    touch(tmp_path / "a" / "x.jpg")
+    (tmp_path / "inside").symlink_to(tmp_path / "a")
+    (tmp_path / "list.txt").write_text("a/x.jpg\ninside/../a/../inside/x.jpg\n", encoding="utf-8")
+    assert names(find_images(tmp_path / "list.txt", tmp_path))[0] == "a/x.jpg"
+
+
+def test_a_root_also_holds_for_links_in_a_folder(tmp_path: Path) -> None:
+    touch(tmp_path / "secret.jpg", tmp_path / "root" / "ok.jpg")
+    (tmp_path / "root" / "link.jpg").symlink_to(tmp_path / "secret.jpg")
+    with pytest.raises(InputError, match="leads outside"):
+        find_images(tmp_path / "root", tmp_path / "root")
+
+
+def test_all_problems_of_a_manifest_are_listed_at_once(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    touch(root / "a.jpg")
+    (root / "m.csv").write_text('path,x\na.jpg,1\n"",2\n./a.jpg,3\n../b.jpg,4\nb\0c.jpg,5\n', encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        find_images(root / "m.csv", root)
+    message = str(caught.value)
+    for words in ("row 2 has an empty path", "NUL", "leads outside", "a.jpg' is listed 2 times"):
+        assert words in message
+
+
+def test_a_long_list_of_problems_is_shortened(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text("path,x\n" + ",1\n" * 25, encoding="utf-8")
+    with pytest.raises(InputError, match="and 15 more"):
+        find_images(tmp_path / "m.csv")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("m.csv", b"", "no 'path' column"),
+        ("m.csv", b"name,class\na,b\n", "found: name, class"),
+        ("m.csv", b"id,path\n1,a.jpg\n2\n", "too few columns in line 3"),
+        ("m.csv", b"path\n\xff\xfe\n", "UTF-8"),
+        ("m.parquet", b"not parquet", "not a Parquet file"),
+        ("photo.jpg", b"\xff\xd8\xff\xe0", "captune predict"),
+        ("list.txt", b"a\0b.jpg\n", "NUL"),
+    ],
+)
+def test_a_file_that_is_no_manifest_is_one_clear_error(tmp_path: Path, file: str, content: bytes, words: str) -> None:
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(InputError, match=words):
+        find_images(tmp_path / file)
+
+
+@pytest.mark.parametrize("source", ["missing", "x" * 5000, "nul\0"])
+def test_no_such_place_is_one_clear_error(source: str) -> None:
+    with pytest.raises(InputError, match="neither a folder nor a file"):
+        find_images(source)
+
+
+def test_parquet_without_its_extra_answers_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path / "m.parquet")
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(Exception, match=r"pip install 'captune\[parquet\]'"):
+        find_images(tmp_path / "m.parquet")
+
+
+def test_a_subset_keeps_order_and_names(tmp_path: Path) -> None:
+    touch(*(tmp_path / f"{i}.png" for i in range(4)))
+    assert names(find_images(tmp_path).subset([3, 1])) == ["3.png", "1.png"]
+
+
+def test_the_fingerprint_knows_names_and_sizes(tmp_path: Path) -> None:
+    touch(tmp_path / "a.png", tmp_path / "b.png")
+    collection = find_images(tmp_path)
+    before = collection.fingerprint
+    assert before == find_images(tmp_path).fingerprint
+    (tmp_path / "a.png").write_bytes(b"longer")
+    assert collection.fingerprint != before
+    assert collection.subset([0]).fingerprint != collection.subset([1]).fingerprint
+    (tmp_path / "a.png").unlink()
+    assert collection.fingerprint != before
+
+
+def test_a_name_that_is_no_utf8_is_shown_escaped(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.jpg"))
+    touch(path)
+    collection = find_images(tmp_path)
+    assert names(collection) == ["caf\\xe9.jpg"]
+    assert collection.fingerprint
+
+
+@given(st.lists(st.text(st.characters(blacklist_characters="\0\r\n/", blacklist_categories=("Cs",)), min_size=1)))
+def test_any_list_of_names_is_read_back_or_refused(entries: list[str]) -> None:
+    rows = [f"x{entry}" for entry in entries]
+    try:
+        collection = images._resolve(rows, Path("list.txt"), None)
+    except InputError:
+        assert len({os.path.normpath(row.strip()) for row in rows}) < len(rows)
+    else:
+        assert [str(path) for path in collection.paths] == [str(Path(row.strip())) for row in rows]

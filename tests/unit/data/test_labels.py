@@ -1,0 +1,92 @@
+"""Labels from folder names or tables: -1 where none is given, all problems at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from captune.data.images import ImageCollection, find_images, read_labels
+from captune.data.task import AdaptationTask, LabeledImages, make_task
+from captune.data.vocabulary import Vocabulary
+from captune.errors import InputError
+
+NAMES = ("forest", "river")
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> ImageCollection:
+    for name in ("forest/1.jpg", "forest/2.jpg", "river/1.jpg"):
+        (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "photos" / name).write_bytes(b"x")
+    return find_images(tmp_path / "photos")
+
+
+def test_labels_from_folders(photos: ImageCollection) -> None:
+    assert read_labels("folders", photos, NAMES).tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("place", ["labels.csv", "photos/labels.csv"])
+def test_labels_from_a_table_beside_or_inside(tmp_path: Path, photos: ImageCollection, place: str) -> None:
+    (tmp_path / place).write_text("path,class\nforest/2.jpg, river \nriver/1.jpg,\n", encoding="utf-8")
+    assert read_labels(tmp_path / place, photos, NAMES).tolist() == [-1, 1, -1]
+
+
+def test_labels_from_parquet(tmp_path: Path, photos: ImageCollection) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = arrow.table({"path": ["forest/1.jpg", "river/1.jpg"], "label": ["forest", None]})
+    parquet.write_table(table, tmp_path / "labels.parquet")
+    assert read_labels(tmp_path / "labels.parquet", photos, NAMES).tolist() == [0, -1, -1]
+
+
+def test_all_wrong_labels_and_paths_are_listed_at_once(tmp_path: Path, photos: ImageCollection) -> None:
+    rows = ["forest/1.jpg,Forest", "forest/2.jpg,lake", "river/1.jpg,lake", "gone.jpg,river", "forest/1.jpg,forest"]
+    rows += ["forest/1.jpg,river"]
+    (tmp_path / "labels.csv").write_text("\n".join(["path,label", *rows]), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        read_labels(tmp_path / "labels.csv", photos, NAMES)
+    message = str(caught.value)
+    expected = ("'Forest' names no class (1 images)", "'lake' names no class (2 images)", "first 'gone.jpg'")
+    for words in (*expected, "both 'forest' and 'river'", "classes: forest, river"):
+        assert words in message
+
+
+def test_unknown_folders_are_listed(photos: ImageCollection) -> None:
+    with pytest.raises(InputError, match=r"'forest' names no class \(2 images\)\n.*'river' names no class"):
+        read_labels("folders", photos, ("lake", "town"))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(None, "No labels at"), ("path\nx\n", "no 'label' column"), ("a,b\n", "no 'path' column")]
+)
+def test_a_table_that_cannot_be_used(tmp_path: Path, photos: ImageCollection, content: str | None, words: str) -> None:
+    if content is not None:
+        (tmp_path / "labels.csv").write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=words):
+        read_labels(tmp_path / "labels.csv", photos, NAMES)
+
+
+def test_a_task_splits_labeled_and_unlabeled_images(photos: ImageCollection) -> None:
+    task = make_task(Vocabulary(NAMES), photos, np.array([-1, 1, -1]))
+    assert [task.unlabeled.name(i) for i in range(2)] == ["forest/1.jpg", "river/1.jpg"]
+    assert len(task.labeled) == 1
+    assert (task.labeled.images.name(0), task.labeled.labels.tolist()) == ("forest/2.jpg", [1])
+    assert task.target_classes.tolist() == [0, 1]
+    assert task.seen_classes.tolist() == []
+    assert len(make_task(Vocabulary(NAMES), photos, None).labeled) == 0
+
+
+def test_seen_classes_are_those_that_are_no_target(photos: ImageCollection) -> None:
+    assert AdaptationTask(Vocabulary(NAMES), photos, target_classes=np.array([1])).seen_classes.tolist() == [0]
+
+
+def test_a_task_lists_all_that_is_wrong_with_it(photos: ImageCollection) -> None:
+    labeled = LabeledImages(photos.subset([0]), np.array([7]))
+    with pytest.raises(InputError) as caught:
+        AdaptationTask(Vocabulary(NAMES), photos.subset([]), labeled, np.array([2]))
+    for words in ("no unlabeled image", "label 7", "target class 2"):
+        assert words in str(caught.value)
+    with pytest.raises(InputError, match="3 labels"):
+        LabeledImages(photos, np.array([1]))

@@ -1,0 +1,106 @@
+"""Class names from every source, templates, and one error that lists all that is wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from captune.data.vocabulary import Vocabulary, read_class_names
+from captune.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("names.txt", "\ufeffforest \n\n dense river\n"),
+        ("names.yaml", "- forest\n- dense river\n"),
+        ("names.yml", "classes: [forest, dense river]\n"),
+        ("names.yaml", "names:\n  - forest\n  - dense river\n"),
+    ],
+)
+def test_names_from_files(tmp_path: Path, file: str, content: str) -> None:
+    (tmp_path / file).write_text(content, encoding="utf-8")
+    assert read_class_names(tmp_path / file) == ("forest", "dense river")
+
+
+def test_names_from_commas_folders_and_sequences(tmp_path: Path) -> None:
+    for name in ("river", "forest", ".cache"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "readme.txt").write_text("x")
+    assert read_class_names(" forest , river") == ("forest", "river")
+    assert read_class_names(tmp_path) == ("forest", "river")
+    assert read_class_names([" forest", "river"]) == ("forest", "river")
+
+
+def test_a_comma_list_may_be_longer_than_any_file_name() -> None:
+    many = [f"class number {i}" for i in range(500)]
+    assert read_class_names(",".join(many)) == tuple(many)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("names.yaml", b"a: 1", "must hold a YAML list"),
+        ("names.yaml", b"[a, b", "not valid YAML"),
+        ("names.txt", b"\xff\xfe\x00", "not UTF-8"),
+    ],
+)
+def test_a_file_without_names_is_one_clear_error(tmp_path: Path, file: str, content: bytes, words: str) -> None:
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(InputError, match=words):
+        read_class_names(tmp_path / file)
+
+
+def test_no_source_of_names(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no sub-folders"):
+        read_class_names(tmp_path)
+    with pytest.raises(InputError, match="Check the path"):
+        read_class_names("missing.txt")
+
+
+def test_all_problems_of_names_and_templates_are_listed_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        Vocabulary(("a", "", "A", "b"), ("a photo", "{} and {}", "{name}", "{", "{:>9}", "{!x}"), {9: ("x",)})
+    message = str(caught.value)
+    for words in ("class name 1 is empty", "'a' stands 2 times", "'a photo' must", "'{} and {}' must", "'{name}' must"):
+        assert words in message
+    for words in ("'{' is malformed", "'{:>9}' must", "'{!x}' must", "description for class 9"):
+        assert words in message
+
+
+@pytest.mark.parametrize(
+    ("names", "words"), [(("a",), "at least 2"), ((), "0 class names"), (("a", False, 7), "quote names such as 'no'")]
+)
+def test_too_few_names_and_names_that_are_no_text(names: tuple[str, ...], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Vocabulary(names)
+
+
+def test_no_template_is_an_error() -> None:
+    with pytest.raises(InputError, match="no template"):
+        Vocabulary(("a", "b"), ())
+
+
+def test_texts_are_templates_or_descriptions() -> None:
+    vocabulary = Vocabulary(("a {b}", "c"), ("a photo of {}.", "{{}} {}"))
+    assert vocabulary.texts(0) == ("a photo of a {b}.", "{} a {b}")
+    described = vocabulary.with_descriptions({1: ["one", "two"]})
+    assert described.texts(1) == ("one", "two")
+    assert described.texts(0) == vocabulary.texts(0)
+    assert vocabulary.descriptions == {}
+    assert described.index_of("c") == 1
+    assert len(described) == 2
+
+
+@given(st.text(), st.text())
+def test_an_accepted_template_always_holds_the_name(before: str, after: str) -> None:
+    template = f"{before}{{}}{after}"
+    try:
+        vocabulary = Vocabulary(("forest", "river"), (template,))
+    except InputError:
+        assert "{" in before + after or "}" in before + after
+    else:
+        assert "forest" in vocabulary.texts(0)[0]
