@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import pkgutil
+from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,8 +46,7 @@ def load(role: Role, name: str) -> type[Any]:
         return _plugin_class(role, importlib.import_module(f"{FOLDERS[role]}.{name}"))
     for point in _third_party(role):
         if point.name == name:
-            loaded = point.load()
-            return _plugin_class(role, loaded) if isinstance(loaded, ModuleType) else loaded
+            return _third_party_class(role, point)
     known = names(role)
     raise UnknownNameError(
         f"No {name!r} in {role}.{nearest(name, known)} Available: {', '.join(known)}. "
@@ -54,22 +54,37 @@ def load(role: Role, name: str) -> type[Any]:
     )
 
 
+def name_of(role: Role, cls: type[Any]) -> str:
+    """Return the name that `load` finds a plug-in's class by."""
+    folder, _, module = cls.__module__.rpartition(".")
+    if folder == FOLDERS[role]:
+        return module
+    for point in _third_party(role):
+        with suppress(InputError):  # a broken plug-in is not the one in use
+            if _third_party_class(role, point) is cls:
+                return point.name
+    raise UnknownNameError(
+        f"{cls.__qualname__} of {cls.__module__} is not registered: name it as an entry point in captune.{role}."
+    )
+
+
 def split_id(role: Role, identifier: str, example: str) -> tuple[str, str]:
     """Split `source:argument` and check the source, so that `load(role, source)` succeeds."""
-    source, colon, argument = identifier.partition(":")
+    source, _, argument = identifier.partition(":")
     known = names(role)
     if source not in known:
         hint = nearest(source, known) or f" An id reads 'source:name', for example {example!r}."
         raise UnknownNameError(
             f"No {source!r} in {role} (from the id {identifier!r}).{hint} Available: {', '.join(known)}."
         )
-    if not colon:
-        argument = ""
     return source, argument
 
 
 def _builtin_names(role: Role) -> list[str]:
-    spec = find_spec(FOLDERS[role])
+    try:
+        spec = find_spec(FOLDERS[role])
+    except ModuleNotFoundError:  # a role whose folder's parent is not there has no plug-ins of its own
+        spec = None
     if spec is None or spec.submodule_search_locations is None:
         return []
     found = pkgutil.iter_modules(list(spec.submodule_search_locations))
@@ -78,6 +93,17 @@ def _builtin_names(role: Role) -> list[str]:
 
 def _third_party(role: Role) -> list[EntryPoint]:
     return list(entry_points(group=f"captune.{role}"))
+
+
+def _third_party_class(role: Role, point: EntryPoint) -> type[Any]:
+    try:
+        loaded = point.load()
+    except Exception as error:  # whatever a foreign module raises while it is imported
+        raise InputError(
+            f"The third-party plug-in {point.name!r} in {role} ({point.value}) cannot be imported: {error}. "
+            "Repair or uninstall the package that brings it."
+        ) from error
+    return _plugin_class(role, loaded) if isinstance(loaded, ModuleType) else loaded
 
 
 def _plugin_class(role: Role, module: ModuleType) -> type[Any]:

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from captune.errors import InputError
+
 if TYPE_CHECKING:
     import torch
 
@@ -43,7 +45,7 @@ class Runtime:
     def say(self, message: str) -> None:
         """Show a remark, once whatever the number of processes."""
         if self.is_writer and not self.quiet:
-            console.print(message)
+            console.print(message, markup=False)
 
     @contextmanager
     def progress(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -71,9 +73,14 @@ def start(
     precision: str = "32-true",
     quiet: bool = False,
 ) -> Runtime:
-    """Start Fabric and seed everything; on the CPU the same seed gives the same bits."""
+    """Start Fabric and seed everything; on the CPU the same seed gives the same bits.
+
+    `workers` that are not given, or -1, become one for each core.
+    """
     import logging
 
+    if workers is not None and workers < -1:
+        raise InputError(f"workers = {workers}: expected 0 or more, or -1 for one process a core.")
     for name in ("lightning.fabric", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     from lightning_fabric import Fabric
@@ -83,7 +90,7 @@ def start(
     )
     fabric.launch()
     seed_everything(seed)
-    return Runtime(fabric, seed, default_workers() if workers is None else workers, quiet)
+    return Runtime(fabric, seed, default_workers() if workers in (None, -1) else workers, quiet)
 
 
 def seed_everything(seed: int) -> None:
@@ -97,8 +104,9 @@ def seed_everything(seed: int) -> None:
 
 
 def default_workers() -> int:
-    """Return how many processes decode images by default: one for each core, eight at most."""
-    return min(os.cpu_count() or 1, 8)
+    """Return how many processes decode images by default: one for each core that this process may use, up to eight."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, 8)
 
 
 def versions() -> dict[str, str]:

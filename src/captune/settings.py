@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import yaml
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from pydantic import TypeAdapter, ValidationError
 
 from captune.errors import InputError, nearest, raise_all
 
 T = TypeVar("T")
 NonNegative = Annotated[int, Ge(0)]
+Seed = Annotated[int, Ge(0), Le(2**63 - 1)]
 Positive = Annotated[int, Ge(1)]
 
 DEFAULT_BACKBONE = "hf:openai/clip-vit-base-patch32"
@@ -41,7 +42,7 @@ class RunSettings:
     method: str = "zero_shot"
     backbone: str = DEFAULT_BACKBONE
     template: str = "a photo of a {}"
-    seed: NonNegative = 0
+    seed: Seed = 0
     batch_size: Positive = 32
     workers: Annotated[int, Ge(-1)] = -1
     root: str = ""
@@ -56,11 +57,11 @@ def build(cls: type[T], values: Mapping[str, Any], what: str) -> T:
     given = {key: value for key, value in values.items() if key in known}
     try:
         # Strict JSON rules: no text for numbers, no 1 for true, but lists may become tuples.
-        built = adapter.validate_json(json.dumps(given), strict=True)
+        built = adapter.validate_json(json.dumps(given, allow_nan=False), strict=True)
     except ValidationError as error:
         problems += [_problem(cls, entry) for entry in error.errors()]
-    except (TypeError, ValueError) as error:
-        problems.append(f"a value is neither text, number, truth nor list: {error}")
+    except (TypeError, ValueError, RecursionError) as error:
+        problems.append(f"a value is neither text, finite number, truth nor list: {error}")
     raise_all(problems, f"These {what} cannot be used")
     return built
 
@@ -89,7 +90,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         content = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (a safe loader, made strict below)
     except OSError as error:
         raise InputError(f"The settings file {str(path)!r} cannot be read: {error.strerror}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date such as 2024-99-99 is a ValueError
         raise InputError(f"The settings file {str(path)!r} is not valid YAML: {error}") from error
     if content is None:
         return {}
@@ -109,7 +110,7 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
             continue
         try:
             values[key.strip()] = yaml.load(text, Loader=_StrictLoader)  # noqa: S506
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):
             problems.append(f"the value of {pair!r} is not valid YAML; quote it")
     raise_all(problems, "These --set overrides cannot be used")
     return values
