@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -47,12 +48,12 @@ class KeySet:
     """Which image contents are known: small enough to be handed to every worker process."""
 
     def __init__(self, keys: Keys) -> None:
-        halves = _halves(keys)
-        self._order = np.argsort(halves[:, 0], kind="stable")
-        self._first, self._second = halves[self._order, 0], halves[self._order, 1]
+        pairs = _pairs(keys)
+        self._order = np.lexsort((pairs["low"], pairs["high"]))
+        self._sorted = pairs[self._order]
 
     def __len__(self) -> int:
-        return len(self._first)
+        return len(self._sorted)
 
     def __call__(self, key: Keys) -> bool:
         """Return whether one content is known."""
@@ -60,12 +61,11 @@ class KeySet:
 
     def find(self, keys: Keys) -> NDArray[np.int64]:
         """Return the row of each content, -1 where it is not known."""
-        if len(self._first) == 0:
+        if len(self) == 0:
             return np.full(len(keys), -1, dtype=np.int64)
-        halves = _halves(keys)
-        places = np.minimum(np.searchsorted(self._first, halves[:, 0]), len(self._first) - 1)
-        is_known = (self._first[places] == halves[:, 0]) & (self._second[places] == halves[:, 1])
-        return np.where(is_known, self._order[places], -1)
+        pairs = _pairs(keys)
+        places = np.minimum(np.searchsorted(self._sorted, pairs), len(self) - 1)
+        return np.where(self._sorted[places] == pairs, self._order[places], -1)
 
 
 class Shelf:
@@ -122,6 +122,9 @@ class Shelf:
 def _read_part(path: Path, width: int) -> tuple[Keys, Floats] | None:
     try:
         content = path.read_bytes()
+    except OSError:  # another process dropped it, or the disk hiccups: its images are encoded again
+        return None
+    try:
         if _digest(content) != path.stem:
             raise ValueError("the content does not fit the name")
         tensors = load_tensors(content)
@@ -129,7 +132,8 @@ def _read_part(path: Path, width: int) -> tuple[Keys, Floats] | None:
         if keys.shape != (len(vectors), 16) or vectors.shape[1:] != (width,):
             raise ValueError("unexpected shapes")
     except Exception:  # whatever is wrong with a part, encoding its images again repairs it
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
         return None
     return keys, vectors
 
@@ -138,5 +142,5 @@ def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def _halves(keys: Keys) -> NDArray[np.uint64]:
-    return np.ascontiguousarray(keys, dtype=np.uint8).view(np.uint64).reshape(len(keys), 2)
+def _pairs(keys: Keys) -> NDArray[np.void]:
+    return np.ascontiguousarray(keys, dtype=np.uint8).view(np.dtype([("high", "u8"), ("low", "u8")])).reshape(len(keys))
