@@ -67,19 +67,21 @@ _NAMED_AND_SEEN = (
 )
 _SEEN = (
     "{words}",
-    "{words}",
     "a photo of {words}",
     "it has {words}",
-    "the fabric shows {words}",
-    "{words} and {more}",
+    "it has {words}.",
+    "the fabric shows {words}.",
+    "{words} and {more}.",
     "{words}, {more}",
+    "{words} with {more}.",
     "a {thing} with {words}",
     "a {colour} {thing} with {words}",
     "{words} in {colour} and {other}",
     "a photo of a {thing} with {words} {light}",
-    "{words} cover the {material} cloth",
-    "the cloth shows {words} {light}",
-    "a {material} {thing}, {words}, {more}",
+    "{words} cover the {material} cloth.",
+    "{words} on the whole {thing}.",
+    "the pattern shows {words} {light}.",
+    "a {material} {thing}, {words}",
 )
 _PLAIN = (
     "a {colour} and {other} {thing}",
