@@ -1,45 +1,43 @@
-"""Fixtures that several folders of tests share: tiny random models, written once per session."""
+"""What holds for every test: its own embedding cache, no network, and no deadline on a busy machine."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # before any import of the hub's client: no test waits for the network
-
-
-@pytest.fixture(scope="session")
-def clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from models import tiny_clip
-
-    return tiny_clip(tmp_path_factory.mktemp("models") / "clip")
+os.environ["HF_HUB_OFFLINE"] = "1"
+settings.register_profile("captune", deadline=None, max_examples=50)
+settings.load_profile("captune")
 
 
-@pytest.fixture(scope="session")
-def siglip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from models import tiny_siglip
-
-    return tiny_siglip(tmp_path_factory.mktemp("models") / "siglip")
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CAPTUNE_CACHE", str(Path(tmp_path_factory.getbasetemp()) / "captune-cache"))
 
 
 @pytest.fixture(scope="session")
-def siglip2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from models import tiny_siglip2
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return the folder of a tiny random model of a kind in `models.MAKERS`, written once per session."""
 
-    return tiny_siglip2(tmp_path_factory.mktemp("models") / "siglip2")
+    @cache
+    def make(kind: str) -> Path:
+        from models import MAKERS
+
+        return MAKERS[kind](tmp_path_factory.mktemp("models") / kind)
+
+    return make
 
 
 @pytest.fixture(scope="session")
-def siglip_flexible_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from models import tiny_siglip_flexible
-
-    return tiny_siglip_flexible(tmp_path_factory.mktemp("models") / "siglip_flexible")
+def clip_folder(model_folder: Callable[[str], Path]) -> Path:
+    return model_folder("clip")
 
 
 @pytest.fixture(scope="session")
-def dual_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from models import tiny_dual
-
-    return tiny_dual(tmp_path_factory.mktemp("models") / "dual")
+def dual_folder(model_folder: Callable[[str], Path]) -> Path:
+    return model_folder("dual_dinov2")

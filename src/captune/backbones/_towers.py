@@ -161,12 +161,11 @@ class BertTextTower(TextTower):
 
     def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
         """Project the mean over the text's own real tokens, or its first token."""
-        length = inputs.shape[1]
-        if self.pooling == "mean" and mask is not None:
-            weights = mask[:, :length, None].to(tokens.dtype)
-            feature = (tokens[:, :length] * weights).sum(1) / weights.sum(1)
-        else:
-            feature = tokens[:, 0]
+        feature = tokens[:, 0]
+        if self.pooling == "mean":
+            own = tokens[:, : inputs.shape[1]]
+            weights = own.new_ones(own.shape[:2]) if mask is None else mask[:, : own.shape[1]].to(own.dtype)
+            feature = (own * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
         return self.projection(normalize(feature, dim=-1) if self.normalize_first else feature)
 
     def word_embedding(self, ids: Tensor) -> Tensor:

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import socket
+from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from captune.errors import ModelError, nearest
 
 
 def quiet() -> None:
-    """Keep transformers' own progress bars and advice off the screen."""
-    from transformers.utils import logging
+    """Keep the libraries' own progress bars and advice off the screen."""
+    from transformers.utils import logging as transformers_logging
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+
+
+def local_path(name: str) -> str:
+    """Return the name with `~` expanded, which no shell does after `source:`."""
+    return str(Path(name).expanduser()) if name.startswith("~") else name
+
+
+@cache
+def hub_unreachable() -> bool:
+    """Tell whether the hub's address cannot be resolved, where its client would retry each file for half a minute."""
+    from huggingface_hub import constants
+
+    if any(os.environ.get(variable) for variable in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return False  # the proxy resolves the address
+    try:
+        socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, 443)
+    except OSError:
+        return True
+    return False
 
 
 def load_config(name: str, supported: tuple[str, ...], known: tuple[str, ...] = ()) -> Any:
@@ -21,32 +46,40 @@ def load_config(name: str, supported: tuple[str, ...], known: tuple[str, ...] = 
     from transformers import AutoConfig
 
     quiet()
+    if not name:
+        example = f", for example {known[0]!r}" if known else ""
+        raise ModelError(f"The id names no model: expected a hub name or a folder after the colon{example}.")
+    _check_folder(name)
     try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+        config = AutoConfig.from_pretrained(name, **_source(name))
+    except (OSError, ValueError, KeyError, TypeError) as error:  # TypeError: a config.json that is not a mapping
         raise ModelError(_not_loaded(name, "config.json", error, known)) from error
     if config.model_type not in supported:
-        raise ModelError(f"{name!r} is a {config.model_type!r} model; this source loads {', '.join(supported)} models.")
+        raise ModelError(
+            f"{name!r} is a {config.model_type!r} model, expected {' or '.join(supported)}. Choose such a model."
+        )
     return config
 
 
-def load_model(model_class: Any, name: str) -> Any:
+def load_model(model_class: Any, name: str, **options: Any) -> Any:
     """Return a model in fp32 from safetensors; weights that are missing or do not fit are an error."""
     import torch
 
+    # Else transformers asks a public service to convert pickled weights that we would not load anyway.
+    os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
     try:
         model, info = model_class.from_pretrained(
             name,
             dtype=torch.float32,
             attn_implementation="sdpa",
             use_safetensors=True,
-            trust_remote_code=False,
             output_loading_info=True,
+            **_source(name),
+            **options,
         )
     except Exception as error:  # safetensors, hub and shape errors have no common ancestor
         raise ModelError(_not_loaded(name, "model.safetensors", error, ())) from error
     missing = sorted(info.get("missing_keys", ())) + sorted(str(key) for key in info.get("mismatched_keys", ()))
-    missing = [key for key in missing if not key.startswith("pooler.")]  # BERT and ViT heads that nothing here uses
     if missing:
         raise ModelError(
             f"The weights of {name!r} are incomplete: {len(missing)} tensors are missing or of a wrong shape, "
@@ -55,14 +88,30 @@ def load_model(model_class: Any, name: str) -> Any:
     return model
 
 
-def load_tokenizer(name: str) -> Any:
-    """Return a model's tokenizer."""
+def load_tokenizer(name: str, vocabulary: int) -> Any:
+    """Return a model's tokenizer, which pads on the right and knows no more words than the model's `vocabulary`."""
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(name, **_source(name))
+        # Special tokens do not count: transformers makes up those that a tokenizer's files do not hold.
+        words = len(tokenizer) - len(set(tokenizer.all_special_tokens))
     except Exception as error:  # the tokenizers library raises plain Exception for a damaged file
         raise ModelError(_not_loaded(name, "tokenizer.json", error, ())) from error
+    if words < 2:
+        raise ModelError(
+            f"The tokenizer of {name!r} is missing or empty. Put tokenizer.json and tokenizer_config.json of the model "
+            "next to its config.json."
+        )
+    if words > vocabulary:
+        raise ModelError(
+            f"The tokenizer of {name!r} has {words} tokens, expected at most the {vocabulary} of the model. "
+            "Use the tokenizer that the model was trained with."
+        )
+    tokenizer.padding_side = "right"  # SigLIP 2's class pads left by default, the model was trained on right
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
 
 
 def load_image_settings(name: str) -> dict[str, Any]:
@@ -70,22 +119,48 @@ def load_image_settings(name: str) -> dict[str, Any]:
     from transformers.image_processing_base import ImageProcessingMixin
 
     try:
-        settings, _ = ImageProcessingMixin.get_image_processor_dict(name)
-    except (OSError, ValueError):
+        settings, _ = ImageProcessingMixin.get_image_processor_dict(name, **_source(name))
+    except (OSError, ValueError) as error:
+        if Path(name, "preprocessor_config.json").is_file():
+            raise ModelError(_not_loaded(name, "preprocessor_config.json", error, ())) from error
         return {}
     return dict(settings)
 
 
+def _source(name: str) -> dict[str, Any]:
+    is_remote = not Path(name).is_dir()
+    return {"trust_remote_code": False, "local_files_only": is_remote and hub_unreachable()}
+
+
+def _check_folder(name: str) -> None:
+    """Raise for a local folder that cannot hold a model, before anything heavy is imported or read."""
+    folder = Path(name)
+    if not folder.is_dir():
+        return
+    if (folder / "dual_encoder.json").is_file() and not (folder / "config.json").is_file():
+        raise ModelError(f"The folder {name!r} holds a dual encoder. Load it as: dual:{name}")
+    if (folder / "config.json").is_file() and not any(folder.glob("*.safetensors")):
+        pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
+        found = f"only {pickled[0]!r}, a pickle, which could run any code when it is read" if pickled else "no weights"
+        raise ModelError(
+            f"The folder {name!r} holds {found}; expected model.safetensors. Save the model as safetensors: "
+            "model.save_pretrained(folder) in a current transformers does it."
+        )
+
+
 def _not_loaded(name: str, file: str, error: Exception, known: tuple[str, ...]) -> str:
     if Path(name).is_dir():
-        return f"The folder {name!r} does not hold a usable {file}: {_first_line(error)}"
-    hint = nearest(name, known)
+        return (
+            f"The folder {name!r} does not hold a usable {file}: {_first_line(error)} "
+            "Download or save the model again, or check the path."
+        )
     return (
         f"No model {name!r}: it is not a local folder, and {file} is neither in the local cache nor could it be "
-        f"fetched from the hub.{hint} Check the name and the connection (HF_HUB_OFFLINE must not be 1 to download), "
-        "or give a local folder: hf:path/to/folder."
+        f"fetched from the hub.{nearest(name, known)} Check the name and the connection (HF_HUB_OFFLINE must not be 1 "
+        "to download), or give a local folder: hf:path/to/folder."
     )
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+    line = (str(error).strip() or type(error).__name__).splitlines()[0][:200].strip()
+    return line if line.endswith((".", "!", "?")) else f"{line}."

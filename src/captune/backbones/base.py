@@ -6,14 +6,16 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from captune.data.views import Preprocessing
+from captune.errors import ModelError
 
+Side: TypeAlias = Literal["image", "text"]
 Edit: TypeAlias = Callable[[int, Tensor], Tensor]
 """`edit(depth, tokens)` returns the tokens `(batch, length, width)` that enter the layer at this depth.
 
@@ -42,6 +44,7 @@ class Tower(ABC):
 
     width: int
     layers: Sequence[nn.Module]
+    """The layers that prompts can enter; empty for an encoder that cannot carry prompts, such as a ResNet."""
 
     @abstractmethod
     def enter(self, inputs: Tensor) -> Tensor:
@@ -82,6 +85,11 @@ class TextTower(Tower):
 
 def run_tower(tower: Tower, inputs: Tensor, mask: Tensor | None, edit: Edit | None) -> Tensor:
     """Run a tower with the edit before every layer; this is the only loop over layers there is."""
+    if edit is not None and not tower.layers:
+        raise ModelError(
+            f"{type(tower).__name__} has no layers that prompts can enter. Choose a tuner that works on embeddings, "
+            "or a backbone with transformer towers."
+        )
     tokens = tower.enter(inputs)
     for depth, layer in enumerate(tower.layers):
         if edit is not None:
@@ -125,6 +133,11 @@ class Backbone(ABC):
     @abstractmethod
     def check(cls, name: str) -> None:
         """Raise a clear error for a name that cannot be loaded, before anything heavy happens."""
+
+    @classmethod
+    def prompt_towers(cls, name: str) -> frozenset[Side]:
+        """Return which towers of the model called `name` can carry prompts, known before weights are loaded."""
+        return frozenset(("image", "text"))
 
     @abstractmethod
     def modules(self) -> Iterator[nn.Module]:

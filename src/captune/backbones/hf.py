@@ -11,12 +11,13 @@ from torch import nn
 from captune.backbones import _transformers_io as library
 from captune.backbones._towers import ClipImageTower, ClipTextTower, SiglipImageTower, SiglipTextTower
 from captune.backbones.base import Backbone, Tokens
-from captune.data.views import Preprocessing
+from captune.data.views import Preprocessing, Resample
+from captune.errors import ModelError
 
 SUPPORTED = ("clip", "siglip", "siglip2")
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 HALF = (0.5, 0.5, 0.5)
-RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+RESAMPLE: dict[int, Resample] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
 
 class HuggingFace(Backbone):
@@ -44,7 +45,7 @@ class HuggingFace(Backbone):
             self.text_tower = SiglipTextTower(model.text_model)
             self.embed_dim = int(model.config.text_config.projection_size)
         self.longest_text = int(model.config.text_config.max_position_embeddings)
-        self.logit_scale = math.exp(float(model.logit_scale))
+        self.logit_scale = math.exp(model.logit_scale.item())
         self.freeze()
 
     @classmethod
@@ -52,15 +53,16 @@ class HuggingFace(Backbone):
         """Load a model by hub name or local folder."""
         from transformers import AutoModel
 
-        config = library.load_config(name, SUPPORTED, cls.examples)
-        tokenizer = library.load_tokenizer(name)
-        preprocessing = read_preprocessing(library.load_image_settings(name), config)
-        return cls(f"hf:{name}", library.load_model(AutoModel, name), tokenizer, preprocessing)
+        path = library.local_path(name)
+        config = library.load_config(path, SUPPORTED, cls.examples)
+        tokenizer = library.load_tokenizer(path, int(config.text_config.vocab_size))
+        preprocessing = read_preprocessing(library.load_image_settings(path), config, name)
+        return cls(f"hf:{name}", library.load_model(AutoModel, path), tokenizer, preprocessing)
 
     @classmethod
     def check(cls, name: str) -> None:
         """Read only the configuration, so that a wrong name is found before anything else."""
-        library.load_config(name, SUPPORTED, cls.examples)
+        library.load_config(library.local_path(name), SUPPORTED, cls.examples)
 
     def modules(self) -> Iterator[nn.Module]:
         """Return the whole model."""
@@ -68,8 +70,9 @@ class HuggingFace(Backbone):
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Tokenize; CLIP's causal text is cut after the longest end-of-text token, SigLIP's keeps its full length."""
+        # SigLIP was trained on lower case; not every checkpoint's tokenizer does it by itself.
         encoded = self.tokenizer(
-            list(texts),
+            list(texts) if self.is_clip else [text.lower() for text in texts],
             padding="longest" if self.is_clip else "max_length",
             truncation=True,
             max_length=self.longest_text,
@@ -80,22 +83,32 @@ class HuggingFace(Backbone):
         return Tokens(ids, encoded["attention_mask"].bool().to(self.device))
 
 
-def read_preprocessing(settings: dict[str, Any], config: Any) -> Preprocessing:
+def read_preprocessing(settings: dict[str, Any], config: Any, name: str) -> Preprocessing:
     """Translate preprocessor_config.json; what it does not say follows the model family."""
-    is_clip = config.model_type == "clip"
-    side = _side(settings.get("crop_size")) or _side(settings.get("size")) or _config_side(config)
-    size = settings.get("size")
-    keeps_shape = size is None if is_clip else False
-    if isinstance(size, int) or (isinstance(size, dict) and "shortest_edge" in size):
-        keeps_shape = True
-    resize = _side(size) or side
+    is_clip, expected = config.model_type == "clip", _model_side(settings, config)
+    size, crop = settings.get("size"), settings.get("crop_size")
+    side = (_side(crop) if settings.get("do_center_crop", is_clip) else 0) or _side(size) or expected
+    if side != expected:
+        raise ModelError(
+            f"The preprocessing of {name!r} gives images of {side} pixels, expected {expected}, which the model takes. "
+            "Correct preprocessor_config.json."
+        )
+    keeps_shape = is_clip if size is None else isinstance(size, int) or "shortest_edge" in size
+    normalizes = settings.get("do_normalize", True)
+    mean, std = (settings.get(f"image_{part}") for part in ("mean", "std"))
     return Preprocessing(
         image_size=side,
-        resize=resize if keeps_shape else 0,
-        resample=RESAMPLE.get(settings.get("resample", 3 if is_clip else 2), "bicubic"),  # type: ignore[arg-type]
-        mean=tuple(settings.get("image_mean") or (CLIP_MEAN if is_clip else HALF)),
-        std=tuple(settings.get("image_std") or (CLIP_STD if is_clip else HALF)),
+        resize=(_side(size) or side) if keeps_shape else 0,
+        resample=_resample(settings.get("resample", 2 if config.model_type == "siglip2" else 3)),
+        mean=tuple(mean or (CLIP_MEAN if is_clip else HALF)) if normalizes else (0.0, 0.0, 0.0),
+        std=tuple(std or (CLIP_STD if is_clip else HALF)) if normalizes else (1.0, 1.0, 1.0),
     )
+
+
+def _resample(number: Any) -> Resample:
+    if number not in RESAMPLE:
+        raise ModelError(f"Unknown resample {number!r} in preprocessor_config.json, expected one of {RESAMPLE}.")
+    return RESAMPLE[number]
 
 
 def _side(size: Any) -> int:
@@ -104,8 +117,9 @@ def _side(size: Any) -> int:
     return int(size or 0)
 
 
-def _config_side(config: Any) -> int:
+def _model_side(settings: dict[str, Any], config: Any) -> int:
     vision = config.vision_config
-    if hasattr(vision, "num_patches"):  # SigLIP 2's flexible models: a square of all their positions
-        return int(math.isqrt(vision.num_patches) * vision.patch_size)
-    return int(vision.image_size)
+    if config.model_type != "siglip2":
+        return int(vision.image_size)
+    # Flexible models take any shape of at most so many patches: the square of them, so that images make one batch.
+    return int(math.isqrt(settings.get("max_num_patches") or vision.num_patches) * vision.patch_size)

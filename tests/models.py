@@ -1,0 +1,227 @@
+"""Tiny random models on disk, in the formats of real ones, so that tests need no download."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from torch import nn
+
+WORDS = (
+    "a",
+    "an",
+    "the",
+    "photo",
+    "of",
+    "in",
+    "on",
+    "with",
+    "cat",
+    "dog",
+    "bird",
+    "car",
+    "tree",
+    "red",
+    "striped",
+    "field",
+)
+WIDTH, LAYERS, HEADS, SIDE, PATCH, EMBED = 32, 3, 2, 32, 8, 24
+
+
+def tiny_clip(folder: Path, seed: int = 0, old_end_token: bool = False) -> Path:
+    """Write a CLIP; `old_end_token` gives it the wrong eos_token_id 2 of early checkpoints."""
+    from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+    vocabulary, merges = _word_pieces("</w>")
+    vocabulary = {piece: i for i, piece in enumerate([*vocabulary, "<|startoftext|>", "<|endoftext|>"])}
+    CLIPTokenizer(vocab=vocabulary, merges=merges, model_max_length=77).save_pretrained(folder)
+    last = len(vocabulary) - 1
+    special = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1} if old_end_token else _special(last - 1, last)
+    config = CLIPConfig(
+        text_config=_text(len(vocabulary), 77, **special),
+        vision_config=_vision(image_size=SIDE),
+        projection_dim=EMBED,
+    )
+    _save(CLIPModel(config), folder, seed)
+    side = {"height": SIDE, "width": SIDE}
+    CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=side).save_pretrained(folder)
+    return folder
+
+
+def tiny_siglip(folder: Path, seed: int = 0, resample: int = 3) -> Path:
+    """Write a SigLIP."""
+    from transformers import SiglipConfig, SiglipModel
+    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+
+    size = _siglip_tokenizer(folder)
+    config = SiglipConfig(
+        text_config=_text(size, 16, projection_size=WIDTH, **_special(2, 1)), vision_config=_vision(image_size=SIDE)
+    )
+    _save(SiglipModel(config), folder, seed)
+    SiglipImageProcessorPil(size={"height": SIDE, "width": SIDE}, resample=resample).save_pretrained(folder)
+    return folder
+
+
+def tiny_siglip2(folder: Path, seed: int = 0) -> Path:
+    """Write a SigLIP 2 of fixed resolution, which is a SigLIP with another tokenizer and a bilinear resize."""
+    return tiny_siglip(folder, seed, resample=2)
+
+
+def tiny_siglip_flexible(folder: Path, seed: int = 0) -> Path:
+    """Write a SigLIP 2 of flexible resolution (Siglip2Model)."""
+    from transformers import Siglip2Config, Siglip2Model
+    from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
+
+    size, patches = _siglip_tokenizer(folder), (SIDE // PATCH) ** 2
+    config = Siglip2Config(
+        text_config=_text(size, 16, projection_size=WIDTH, **_special(2, 1)), vision_config=_vision(num_patches=patches)
+    )
+    _save(Siglip2Model(config), folder, seed)
+    Siglip2ImageProcessorPil(patch_size=PATCH, max_num_patches=patches).save_pretrained(folder)
+    return folder
+
+
+def tiny_dual(folder: Path, vision: Literal["dinov2", "vit"] = "dinov2", seed: int = 0, **changes: Any) -> Path:
+    """Write a dual encoder; `changes` replace top-level entries of dual_encoder.json."""
+    from transformers import BertConfig, BertModel, BertTokenizer, Dinov2Config, Dinov2Model, ViTConfig, ViTModel
+
+    letters = [chr(code) for code in range(33, 127) if not chr(code).isupper()]
+    pieces = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *letters,
+        *(f"##{letter}" for letter in letters),
+        *WORDS[1:],
+    ]
+    BertTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}).save_pretrained(folder / "text")
+    text = _text(len(pieces), 32, hidden_dropout_prob=0.1, type_vocab_size=2)
+    _save(BertModel(BertConfig(**text), add_pooling_layer=False), folder / "text", seed)
+    # Made for 24 pixels and used at 32, as DINOv2 is: positions are interpolated.
+    tower = (
+        Dinov2Model(Dinov2Config(**_vision(image_size=24, mlp_ratio=2)))
+        if vision == "dinov2"
+        else ViTModel(ViTConfig(**_vision(image_size=24)), add_pooling_layer=False)
+    )
+    _save(tower, folder / "vision", seed + 1)
+    layout = {
+        "format": "captune-dual-encoder",
+        "version": 1,
+        "embed_dim": EMBED,
+        "vision": {
+            "folder": "vision",
+            "pooling": "cls",
+            "image_size": SIDE,
+            "resample": "bicubic",
+            "mean": [0.485, 0.456, 0.406],
+            "std": [0.229, 0.224, 0.225],
+        },
+        "text": {"folder": "text", "pooling": "mean", "max_length": 16},
+        "projection": "projection.safetensors",
+        "normalize_before_projection": True,
+    }
+    (folder / "dual_encoder.json").write_text(json.dumps({**layout, **changes}), encoding="utf-8")
+    generator = torch.Generator().manual_seed(seed + 2)
+    weights = {
+        "visual_projection.weight": torch.randn(EMBED, WIDTH, generator=generator),
+        "visual_projection.bias": torch.randn(EMBED, generator=generator) * 0.1,
+        "text_projection.weight": torch.randn(EMBED, WIDTH, generator=generator),
+        "logit_scale": torch.tensor(3.0),
+    }
+    save_file(weights, folder / "projection.safetensors")
+    return folder
+
+
+MAKERS: dict[str, Callable[[Path], Path]] = {
+    "clip": tiny_clip,
+    "clip_old": partial(tiny_clip, old_end_token=True),
+    "siglip": tiny_siglip,
+    "siglip2": tiny_siglip2,
+    "siglip_flexible": tiny_siglip_flexible,
+    "dual_dinov2": tiny_dual,
+    "dual_vit": partial(tiny_dual, vision="vit"),
+}
+"""Every kind of model that a test can make here."""
+
+
+def identifier(kind: str, folder: Path) -> str:
+    """Return the `source:name` id of a model of this kind."""
+    return f"{'dual' if kind.startswith('dual') else 'hf'}:{folder}"
+
+
+def _text(vocabulary: int, longest: int, **more: Any) -> dict[str, Any]:
+    return {**_tower(), "vocab_size": vocabulary, "max_position_embeddings": longest, **more}
+
+
+def _vision(**more: Any) -> dict[str, Any]:
+    return {**_tower(), "patch_size": PATCH, **more}
+
+
+def _tower() -> dict[str, Any]:
+    return {
+        "hidden_size": WIDTH,
+        "intermediate_size": 2 * WIDTH,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+    }
+
+
+def _special(start: int, end: int) -> dict[str, int]:
+    return {"bos_token_id": start, "eos_token_id": end, "pad_token_id": end}
+
+
+def _save(model: nn.Module, folder: Path, seed: int) -> None:
+    """Save with weights large enough for a mistake to show, the same for the same seed."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name == "logit_scale":
+                parameter.fill_(4.6052)  # a scale of 100, as real models have
+                continue
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2)
+            if "norm" in name.lower() and name.endswith("weight"):
+                parameter.add_(1.0)
+    transformers.utils.logging.disable_progress_bar()
+    model.save_pretrained(folder)  # type: ignore[operator]
+
+
+def _siglip_tokenizer(folder: Path) -> int:
+    """Write a tokenizer without a start token that ends every text with <eos> and pads with <pad>."""
+    from transformers import PreTrainedTokenizerFast
+
+    pieces, merges = _word_pieces("")
+    vocabulary = {piece: i for i, piece in enumerate(["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "▁", *pieces])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A <eos>", special_tokens=[("<eos>", 1)])
+    names = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<unk>"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, padding_side="right", **names).save_pretrained(folder)
+    return len(vocabulary)
+
+
+def _word_pieces(suffix: str) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return byte-level pieces and the merges that make each of WORDS one token, with and without a leading space."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pieces = [*alphabet, *(f"{letter}{suffix}" for letter in alphabet if suffix)]
+    merges: list[tuple[str, str]] = []
+    for word in WORDS if suffix else [f"{space}{word}" for word in WORDS for space in ("", "Ġ")]:
+        left = word[0]
+        for position, letter in enumerate(word[1:], start=2):
+            right = f"{letter}{suffix}" if position == len(word) else letter
+            if (left, right) not in merges:
+                merges.append((left, right))
+            left += right
+    pieces += [piece for left, right in merges if (piece := left + right) not in pieces]
+    return list(dict.fromkeys(pieces)), merges

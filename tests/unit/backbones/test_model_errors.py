@@ -1,0 +1,255 @@
+"""What a wrong id or a damaged model answers: the value, what was expected, what to do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from captune.backbones import _transformers_io as library
+from captune.errors import CaptuneError, ModelError, UnknownNameError
+from captune.pipeline import check_backbone, load_backbone
+
+Folders = Callable[[str], Path]
+
+
+@pytest.fixture
+def clip(model_folder: Folders, tmp_path: Path) -> Path:
+    """Return a copy that a test may damage."""
+    return Path(shutil.copytree(model_folder("clip"), tmp_path / "model"))
+
+
+@pytest.fixture
+def dual(model_folder: Folders, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(model_folder("dual_dinov2"), tmp_path / "model"))
+
+
+def answer(identifier: str, only_load: bool = False) -> str:
+    """Return what an id answers when it is checked, or when it is loaded for what a check cannot see."""
+    if only_load:
+        check_backbone(identifier)
+    with pytest.raises(CaptuneError) as caught:
+        (load_backbone if only_load else check_backbone)(identifier)
+    with pytest.raises(type(caught.value)):
+        load_backbone(identifier)
+    return str(caught.value)
+
+
+def change(file: Path, **values: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def test_wrong_source() -> None:
+    with pytest.raises(UnknownNameError, match=r"No 'hgf' in backbones .*Did you mean 'hf'\?.*Available: dual"):
+        check_backbone("hgf:openai/clip-vit-base-patch32")
+    with pytest.raises(UnknownNameError, match="An id reads 'source:name', for example"):
+        check_backbone("ViT-B/32")
+
+
+def test_wrong_hub_name_answers_quickly_with_the_nearest() -> None:
+    check_started = time.monotonic()
+    message = answer("hf:openai/clip-vit-bas-patch32")
+    assert time.monotonic() - check_started < 5
+    assert "No model 'openai/clip-vit-bas-patch32'" in message
+    assert "Did you mean 'openai/clip-vit-base-patch32'" in message
+    assert "HF_HUB_OFFLINE" in message
+
+
+def test_hub_that_cannot_be_resolved_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unresolved(*_: object) -> None:
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(library.socket, "getaddrinfo", unresolved)
+    for variable in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(variable, raising=False)
+    library.hub_unreachable.cache_clear()
+    assert library.hub_unreachable()
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    library.hub_unreachable.cache_clear()
+    assert not library.hub_unreachable()
+    library.hub_unreachable.cache_clear()
+
+
+def test_no_name() -> None:
+    assert "The id names no model" in answer("hf:")
+    assert "No dual encoder at ''" in answer("dual:")
+
+
+def test_missing_folder(tmp_path: Path) -> None:
+    assert f"No model '{tmp_path}/nothing'" in answer(f"hf:{tmp_path}/nothing")
+    assert f"No dual encoder at '{tmp_path}/nothing': expected a folder" in answer(f"dual:{tmp_path}/nothing")
+
+
+def test_folder_without_a_model(tmp_path: Path) -> None:
+    assert f"The folder '{tmp_path}' does not hold a usable config.json" in answer(f"hf:{tmp_path}")
+
+
+def test_the_other_source_is_named(clip: Path, model_folder: Folders) -> None:
+    other = model_folder("dual_dinov2")
+    assert f"Load it as: dual:{other}" in answer(f"hf:{other}")
+    assert f"load it as hf:{clip}" in answer(f"dual:{clip}")
+
+
+def test_folder_without_weights(clip: Path) -> None:
+    (clip / "model.safetensors").unlink()
+    assert "holds no weights; expected model.safetensors" in answer(f"hf:{clip}")
+
+
+def test_pickled_weights_are_refused(clip: Path) -> None:
+    torch.save(load_file(clip / "model.safetensors"), clip / "pytorch_model.bin")
+    (clip / "model.safetensors").unlink()
+    message = answer(f"hf:{clip}")
+    assert "only 'pytorch_model.bin', a pickle" in message
+    assert "expected model.safetensors. Save the model as safetensors" in message
+
+
+def test_truncated_weights(clip: Path) -> None:
+    content = (clip / "model.safetensors").read_bytes()
+    for kept in (len(content) // 2, 4, 0):
+        (clip / "model.safetensors").write_bytes(content[:kept])
+        assert "does not hold a usable model.safetensors" in answer(f"hf:{clip}", only_load=True)
+
+
+def test_missing_tensors(clip: Path) -> None:
+    weights = load_file(clip / "model.safetensors")
+    del weights["visual_projection.weight"], weights["logit_scale"]
+    save_file(weights, clip / "model.safetensors", metadata={"format": "pt"})
+    message = answer(f"hf:{clip}", only_load=True)
+    assert "incomplete: 2 tensors are missing or of a wrong shape, first 'logit_scale'" in message
+    assert "again" in message
+
+
+def test_tensors_of_a_wrong_shape(clip: Path) -> None:
+    weights = load_file(clip / "model.safetensors")
+    weights["visual_projection.weight"] = weights["visual_projection.weight"][:5].contiguous()
+    save_file(weights, clip / "model.safetensors", metadata={"format": "pt"})
+    assert str(clip) in answer(f"hf:{clip}", only_load=True)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"model_type": "nonsense"}'])
+def test_damaged_configuration(clip: Path, content: str) -> None:
+    (clip / "config.json").write_text(content)
+    assert str(clip) in answer(f"hf:{clip}")
+
+
+def test_unsupported_model_type(model_folder: Folders) -> None:
+    message = answer(f"hf:{model_folder('dual_dinov2') / 'text'}")
+    assert "is a 'bert' model, expected clip or siglip or siglip2. Choose such a model." in message
+
+
+@pytest.mark.parametrize("damage", ["remove", "empty"])
+def test_missing_tokenizer(clip: Path, damage: str) -> None:
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (clip / file).unlink() if damage == "remove" else (clip / file).write_text("{}")
+    assert "tokenizer" in answer(f"hf:{clip}", only_load=True)
+
+
+def test_tokenizer_of_another_model(clip: Path) -> None:
+    text = json.loads((clip / "config.json").read_text())["text_config"]
+    change(clip / "config.json", text_config={**text, "vocab_size": 9})
+    assert "expected at most the 9 of the model" in answer(f"hf:{clip}", only_load=True)
+
+
+def test_damaged_preprocessing(clip: Path) -> None:
+    (clip / "preprocessor_config.json").write_text("{")
+    assert "preprocessor_config.json" in answer(f"hf:{clip}", only_load=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "is not valid JSON"),
+        ("[]", "does not describe a dual encoder"),
+        ("{}", "format: Field required"),
+        (b"\xff\xfe\xff", "is not valid JSON"),
+    ],
+)
+def test_malformed_layout(dual: Path, content: str | bytes, said: str) -> None:
+    (dual / "dual_encoder.json").write_bytes(content.encode() if isinstance(content, str) else content)
+    assert said in answer(f"dual:{dual}")
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"version": 2}, "has version 2, expected at most 1. Upgrade captune."),
+        ({"version": "new"}, "version: Input should be a valid integer"),
+        ({"format": "other"}, "format: Input should be 'captune-dual-encoder'"),
+        ({"embed_dim": 0}, "embed_dim: Input should be greater than or equal to 1"),
+        ({"projection": "../projection.safetensors"}, "leads outside the folder"),
+        ({"projection": "/etc/passwd"}, "leads outside the folder"),
+        ({"text": {"folder": "../text"}}, "leads outside the folder"),
+        ({"text": {"folder": "nowhere"}}, "No text tower at"),
+        ({"text": {"folder": "vision"}}, "is a 'dinov2' model, expected bert"),
+        ({"text": {"folder": "text", "pooling": "max"}}, "text.pooling: Input should be 'mean' or 'cls'"),
+    ],
+)
+def test_wrong_layout(dual: Path, values: dict[str, Any], said: str) -> None:
+    change(dual / "dual_encoder.json", **values)
+    assert said in answer(f"dual:{dual}")
+
+
+def test_image_smaller_than_a_patch(dual: Path) -> None:
+    vision = {**json.loads((dual / "dual_encoder.json").read_text())["vision"], "image_size": 3}
+    change(dual / "dual_encoder.json", vision=vision)
+    assert "is 3, expected at least 8, one patch" in answer(f"dual:{dual}")
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "said"),
+    [
+        ("visual_projection.weight", torch.zeros(24, 9), "has shape (24, 9), expected (24, 32)"),
+        ("visual_projection.bias", torch.zeros(3), "has shape (3,), expected (24,)"),
+        ("text_projection.weight", None, "text_projection.weight in"),
+        ("logit_scale", None, "no single number 'logit_scale'"),
+        ("logit_scale", torch.zeros(2), "no single number 'logit_scale'"),
+    ],
+)
+def test_projections_that_do_not_fit(dual: Path, name: str, tensor: torch.Tensor | None, said: str) -> None:
+    weights = load_file(dual / "projection.safetensors")
+    weights.pop(name) if tensor is None else weights.update({name: tensor})
+    save_file(weights, dual / "projection.safetensors")
+    assert said in answer(f"dual:{dual}", only_load=True)
+
+
+def test_truncated_or_missing_projections(dual: Path) -> None:
+    file = dual / "projection.safetensors"
+    file.write_bytes(file.read_bytes()[:100])
+    assert "cannot be read" in answer(f"dual:{dual}", only_load=True)
+    file.unlink()
+    assert "cannot be read" in answer(f"dual:{dual}", only_load=True)
+
+
+def test_dual_tower_with_pickled_weights(dual: Path) -> None:
+    (dual / "vision" / "model.safetensors").rename(dual / "vision" / "pytorch_model.bin")
+    assert "a pickle" in answer(f"dual:{dual}")
+
+
+def test_home_folder_is_expanded(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(clip.parent))
+    assert load_backbone("hf:~/model").identifier == "hf:~/model"
+
+
+def test_unknown_embedded_model() -> None:
+    assert "No embedded model 'patern'." in answer("embedded:patern")
+
+
+def test_prompts_are_refused_by_a_tower_without_layers() -> None:
+    from captune.backbones._open_clip_towers import SealedTower
+    from captune.backbones.base import run_tower
+
+    tower = SealedTower(lambda inputs: inputs * 2, width=4)
+    assert torch.equal(run_tower(tower, torch.ones(1, 4), None, None), torch.full((1, 4), 2.0))
+    with pytest.raises(ModelError, match=r"has no layers that prompts can enter\. Choose a tuner"):
+        run_tower(tower, torch.ones(1, 4), None, lambda depth, tokens: tokens)
+    with pytest.raises(ModelError, match="cannot carry prompts"):
+        tower.word_embedding(torch.ones(1))
+    with pytest.raises(ModelError, match="cannot carry prompts"):
+        tower.position_embedding(0, 1)

@@ -1,0 +1,110 @@
+"""The weak view equals the image processors of transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+from transformers.models.siglip2.image_processing_pil_siglip2 import (
+    Siglip2ImageProcessorPil,
+    convert_image_to_patches,
+)
+
+from captune.backbones.base import Backbone
+from captune.backbones.hf import read_preprocessing
+from captune.data.views import Preprocessing, weak_view
+from captune.errors import ModelError
+
+SIZES = [(57, 41), (41, 57), (33, 100), (100, 33), (32, 32), (31, 200), (7, 5), (1, 9), (640, 481)]
+
+
+def picture(size: tuple[int, int]) -> Image.Image:
+    width, height = size
+    noise = np.random.default_rng(width * 1000 + height).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(noise)
+
+
+def view(image: Image.Image, preprocessing: Preprocessing) -> torch.Tensor:
+    return preprocessing.normalize(weak_view(image, preprocessing)[None])
+
+
+def clip(**vision: Any) -> SimpleNamespace:
+    return SimpleNamespace(model_type="clip", vision_config=SimpleNamespace(image_size=32, **vision))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    ("kind", "processor"),
+    [("clip", CLIPImageProcessorPil), ("siglip", SiglipImageProcessorPil), ("siglip2", SiglipImageProcessorPil)],
+)
+def test_weak_view_equals_transformers(
+    kind: str,
+    processor: Any,
+    size: tuple[int, int],
+    backbone_of: Callable[[str], Backbone],
+    model_folder: Callable[[str], Path],
+) -> None:
+    expected = processor.from_pretrained(model_folder(kind))(picture(size), return_tensors="pt")["pixel_values"]
+    torch.testing.assert_close(view(picture(size), backbone_of(kind).preprocessing), expected, atol=1e-5, rtol=0)
+
+
+def test_weak_view_of_a_square_equals_transformers_for_flexible_models(
+    backbone_of: Callable[[str], Backbone], model_folder: Callable[[str], Path]
+) -> None:
+    processor = Siglip2ImageProcessorPil.from_pretrained(model_folder("siglip_flexible"))
+    expected = processor(picture((75, 75)), return_tensors="pt")
+    assert expected["spatial_shapes"].tolist() == [[4, 4]]
+    pixels = view(picture((75, 75)), backbone_of("siglip_flexible").preprocessing)
+    patches = torch.from_numpy(convert_image_to_patches(pixels[0].numpy(), 8))
+    torch.testing.assert_close(patches[None], expected["pixel_values"], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("resize", [24, 32, 45])
+def test_resize_may_differ_from_the_crop(size: tuple[int, int], resize: int) -> None:
+    crop = {"height": 32, "width": 32}
+    settings = {"size": {"shortest_edge": resize}, "crop_size": crop, "resample": 2}
+    expected = CLIPImageProcessorPil(**settings)(picture(size), return_tensors="pt")["pixel_values"]
+    torch.testing.assert_close(
+        view(picture(size), read_preprocessing(settings, clip(), "x")), expected, atol=1e-5, rtol=0
+    )
+
+
+def test_old_files_name_sizes_as_numbers() -> None:
+    settings = {"size": 36, "crop_size": 32, "do_center_crop": True, "resample": 3}
+    assert (read_preprocessing(settings, clip(), "x").image_size, read_preprocessing(settings, clip(), "x").resize) == (
+        32,
+        36,
+    )
+
+
+def test_what_the_file_does_not_say_follows_the_family() -> None:
+    siglip = SimpleNamespace(model_type="siglip", vision_config=SimpleNamespace(image_size=32))
+    flexible = SimpleNamespace(model_type="siglip2", vision_config=SimpleNamespace(num_patches=16, patch_size=8))
+    own = read_preprocessing({}, clip(), "x")
+    assert (own.image_size, own.resize, own.resample, own.mean[0]) == (32, 32, "bicubic", 0.48145466)
+    own = read_preprocessing({}, siglip, "x")
+    assert (own.image_size, own.resize, own.resample, own.mean) == (32, 0, "bicubic", (0.5, 0.5, 0.5))
+    own = read_preprocessing({}, flexible, "x")
+    assert (own.image_size, own.resize, own.resample) == (32, 0, "bilinear")
+    assert read_preprocessing({"max_num_patches": 64}, flexible, "x").image_size == 64
+
+
+def test_pixels_are_left_as_they_are_without_normalisation() -> None:
+    own = read_preprocessing({"do_normalize": False}, clip(), "x")
+    assert (own.mean, own.std) == ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+
+
+def test_preprocessing_that_the_model_cannot_take_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"'some/model' gives images of 48 pixels, expected 32"):
+        read_preprocessing({"size": {"shortest_edge": 48}, "crop_size": 48}, clip(), "some/model")
+    with pytest.raises(ModelError, match="Unknown resample 9"):
+        read_preprocessing({"resample": 9}, clip(), "some/model")
