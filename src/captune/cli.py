@@ -43,6 +43,7 @@ def _run(options: argparse.Namespace) -> int:
 
     command: Any = getattr(commands, f"run_{options.command}")
     command(options)
+    sys.stdout.flush()  # here and not at exit, so that a closed pipe is noticed where it is handled
     return 0
 
 

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from captune import registry
 from captune.errors import InputError
 
 if TYPE_CHECKING:
     from captune.data.images import ImageCollection
+    from captune.results.classifier import Classifier
     from captune.results.metrics import Metrics
     from captune.results.run import AdaptationRun
+    from captune.scoring import Predictions
 
 FLAGS = ("method", "backbone", "template", "seed", "workers", "root")
 
@@ -41,17 +44,19 @@ def run_predict(options: argparse.Namespace) -> None:
     """Classify images and write a table of paths, labels and probabilities."""
     from captune.files import write_whole
     from captune.results.classifier import top_k
-    from captune.results.run import table
+    from captune.results.run import load, table
 
     if options.top_k < 1:
         raise InputError(f"--top-k is {options.top_k}, expected at least 1.")
-    images, predictions, names, set_aside = _score(options)
+    images = _find_any(options.images)
+    classifier = load(options.run)
+    predictions, set_aside = _score(options, classifier, images)
     best = top_k(predictions.probabilities, options.top_k)
     header = ["path", "label", "confidence"]
     header += [f"{what}_{rank}" for rank in range(2, best.shape[1] + 1) for what in ("label", "confidence")]
     rows = []
     for row, position in enumerate(predictions.image_index.tolist()):
-        shown = [(names[c], f"{predictions.probabilities[row, c]:.6f}") for c in best[row]]
+        shown = [(classifier.names[c], f"{predictions.probabilities[row, c]:.6f}") for c in best[row]]
         rows.append([images.name(position), *(word for pair in shown for word in pair)])
     if options.out:
         write_whole(Path(options.out), table(header, rows))
@@ -69,14 +74,13 @@ def run_evaluate(options: argparse.Namespace) -> None:
     from captune.results.metrics import summarize
     from captune.results.run import load
 
-    if not options.json:
-        sys.stderr.write(f"Evaluating {options.run} on {options.images}\n")
-    classifier = load(options.run)
     images = _find_any(options.images)
+    classifier = load(options.run)
     labels = read_labels(options.labels, images, classifier.names)
     if not np.any(labels >= 0):
         raise InputError(f"None of the {len(images)} images in {options.images!r} has a label in {options.labels!r}.")
-    images, predictions, names, set_aside = _score(options, classifier)
+    predictions, set_aside = _score(options, classifier, images)
+    names = classifier.names
     known = labels[predictions.image_index] >= 0
     metrics = summarize(predictions.probabilities[known], labels[predictions.image_index][known], n_classes=len(names))
     if options.json:
@@ -90,7 +94,7 @@ def run_list(options: argparse.Namespace) -> None:
     """Show the plug-ins of a role with their first sentence."""
     shown = Table("name", "what it is", box=None, pad_edge=False)
     for name in registry.names(options.what):
-        shown.add_row(name, registry.summary(options.what, name))
+        shown.add_row(name, Text(registry.summary(options.what, name)))
     Console(highlight=False).print(shown)
 
 
@@ -108,26 +112,29 @@ def settings_help(method: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _score(options: argparse.Namespace, classifier: Any = None) -> tuple[Any, ...]:  # noqa: ANN401
+def _score(
+    options: argparse.Namespace, classifier: Classifier, images: ImageCollection
+) -> tuple[Predictions, dict[int, str]]:
     from captune import runtime
     from captune.embedding_cache import EmbeddingCache
     from captune.results.prediction import predict_collection
-    from captune.results.run import load
 
-    images = _find_any(options.images)
-    loaded = classifier or load(options.run)
     engine = runtime.start(workers=options.workers)
-    predictions, set_aside = predict_collection(loaded, images, EmbeddingCache(), engine)
-    return images, predictions, loaded.names, set_aside
+    return predict_collection(classifier, images, EmbeddingCache(), engine)
 
 
 def _find_any(source: str) -> ImageCollection:
     from captune.data.images import SUFFIXES, ImageCollection, find_images
+    from captune.files import is_file
+    from captune.results.prediction import no_usable_image
 
     path = Path(source)
-    if path.suffix.lower() in SUFFIXES and path.is_file():
+    if path.suffix.lower() in SUFFIXES and is_file(path):
         return ImageCollection((path,), path.parent)
-    return find_images(path)
+    images = find_images(path)
+    if len(images) == 0:
+        raise InputError(no_usable_image(images, {}))
+    return images
 
 
 def _print_summary(run: AdaptationRun, out: Path) -> None:
@@ -136,7 +143,8 @@ def _print_summary(run: AdaptationRun, out: Path) -> None:
     counts = np.bincount(run.predictions.labels, minlength=len(run.classifier.names))
     order = np.argsort(-counts, kind="stable")
     console = Console(highlight=False)
-    console.print(f"{len(run.predictions.image_index)} images, {len(counts)} classes, method {run.settings['method']}.")
+    n_images, method = len(run.predictions.image_index), run.settings["method"]
+    console.print(f"{n_images} images, {len(counts)} classes, method {method}.", markup=False)
     most = ", ".join(f"{run.classifier.names[c]} {counts[c]}" for c in order[:3])
     never = int((counts == 0).sum())
     console.print(f"Most often predicted: {most}. Never predicted: {never} classes.", markup=False)
@@ -161,5 +169,5 @@ def _print_metrics(metrics: Metrics, names: tuple[str, ...]) -> None:
     console.print(numbers)
     classes = Table("class", "accuracy", "predicted", box=None, pad_edge=False)
     for name, accuracy, count in zip(names, metrics.per_class_accuracy, metrics.predicted_counts, strict=True):
-        classes.add_row(name, "-" if accuracy is None else f"{accuracy:.4f}", str(count))
+        classes.add_row(Text(name), "-" if accuracy is None else f"{accuracy:.4f}", str(count))
     console.print(classes)

@@ -50,8 +50,8 @@ def adapt(
     """
     started = time.time()
     plan = make_plan(images, classes, labels, settings)
-    target = claim_folder(out, overwrite) if out is not None else None
     check_backbone(plan.settings.backbone)
+    target = claim_folder(out, overwrite) if out is not None else None
 
     workers = None if plan.settings.workers < 0 else plan.settings.workers
     engine = runtime.start(seed=plan.settings.seed, workers=workers, quiet=quiet)
@@ -95,11 +95,13 @@ def make_plan(
 ) -> Plan:
     """Read and check settings, names, images and labels; one error lists all that is wrong with them."""
     problems: list[str] = []
-    method_class = _collect(problems, lambda: registry.load("methods", settings.get("method", RunSettings.method)))
+    method_name = str(settings.get("method", RunSettings.method))
+    method_class = _collect(problems, lambda: registry.load("methods", method_name))
     own_settings = method_class.Settings if method_class else None
     built = _collect(problems, lambda: build_run(settings, own_settings)) if own_settings else None
-    template = settings.get("template", RunSettings.template)
-    vocabulary = _collect(problems, lambda: Vocabulary(read_class_names(classes), (str(template),)))
+    backbone, template = (str(settings.get(key, getattr(RunSettings, key))) for key in ("backbone", "template"))
+    _collect(problems, lambda: registry.split_id("backbones", backbone, RunSettings.backbone))
+    vocabulary = _collect(problems, lambda: Vocabulary(read_class_names(classes), (template,)))
     found = _collect(problems, lambda: _find(images, settings.get("root")))
     known = None
     if labels is not None and vocabulary and found:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL.Image import Image
 from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -20,13 +21,13 @@ from torch import Tensor
 from captune import registry
 from captune.arrays import Floats, Ints
 from captune.backbones.base import Backbone
-from captune.data.loading import as_image
+from captune.data.loading import as_image, is_image_array
 from captune.data.views import weak_view
 from captune.data.vocabulary import Vocabulary
 from captune.errors import InputError, RunFolderError
-from captune.files import write_json, write_whole
+from captune.files import is_folder, write_json, write_whole
 from captune.scoring import score
-from captune.settings import build
+from captune.settings import DEFAULT_BACKBONE, build
 from captune.tuners.base import Tuner
 
 FORMAT, VERSION = "captune-classifier", 1
@@ -62,7 +63,7 @@ class Classifier:
         """Fix the class embeddings of a trained tuner."""
         with torch.inference_mode():
             class_vectors = tuner.class_embeddings().clone()
-        return cls(tuner, type(tuner).__module__.rpartition(".")[2], class_vectors)
+        return cls(tuner, registry.name_of("tuners", type(tuner)), class_vectors)
 
     @property
     def backbone(self) -> Backbone:
@@ -80,8 +81,9 @@ class Classifier:
         return self.vocabulary.names
 
     def predict_proba(self, images: Iterable[object]) -> Floats:
-        """Return probabilities `(images, classes)` of paths, Pillow images or arrays, in batches."""
-        sources = [images] if isinstance(images, (str, Path)) or hasattr(images, "convert") else list(images)
+        """Return probabilities `(images, classes)` of paths, Pillow images or arrays (or of one), in batches."""
+        is_one = isinstance(images, (str, Path, Image)) or (isinstance(images, np.ndarray) and is_image_array(images))
+        sources: list[Any] = [images] if is_one else list(images)
         parts = []
         for start in range(0, len(sources), AT_ONCE):
             chunk = sources[start : start + AT_ONCE]
@@ -120,7 +122,7 @@ class Classifier:
         card = Card(
             format=FORMAT,
             version=VERSION,
-            backbone=self.backbone.identifier,
+            backbone=_portable(self.backbone.identifier),
             backbone_fingerprint=self.backbone.fingerprint(),
             names=self.names,
             templates=self.vocabulary.templates,
@@ -136,26 +138,26 @@ class Classifier:
     def load(cls, folder: str | Path, backbone: Backbone | None = None) -> Classifier:
         """Read a saved classifier; `backbone` spares loading the weights again."""
         card, content = _read(Path(folder))
-        tuner_class = registry.load("tuners", card.tuner)
-        settings = build(tuner_class.Settings, card.tuner_settings, "tuner settings")
         if backbone is None:
-            source, name = registry.split_id("backbones", card.backbone, "hf:openai/clip-vit-base-patch32")
+            source, name = registry.split_id("backbones", card.backbone, DEFAULT_BACKBONE)
             backbone = registry.load("backbones", source).load(name)
         if backbone.fingerprint() != card.backbone_fingerprint:
             raise RunFolderError(
                 f"The weights of {card.backbone!r} are not those that the classifier in {str(folder)!r} was made "
                 "with. Use the same model files, or adapt again."
             )
-        tensors = load_tensors(content)
-        vocabulary = Vocabulary(card.names, card.templates, card.descriptions)
-        class_vectors = tensors.pop("class_vectors")
-        if tuple(class_vectors.shape) != (len(vocabulary), backbone.embed_dim):
-            raise RunFolderError(
-                f"The class vectors in {str(folder)!r} have shape {tuple(class_vectors.shape)}, expected "
-                f"{(len(vocabulary), backbone.embed_dim)}."
-            )
-        tuner = tuner_class(backbone, vocabulary, settings)
-        tuner.load_state_dict({key.removeprefix("tuner."): value for key, value in tensors.items()})
+        tuner_class = registry.load("tuners", card.tuner)
+        try:
+            settings = build(tuner_class.Settings, card.tuner_settings, "tuner settings")
+            tuner = tuner_class(backbone, Vocabulary(card.names, card.templates, card.descriptions), settings)
+            tensors = load_tensors(content)
+            class_vectors = tensors.pop("class_vectors")
+            expected = (len(card.names), backbone.embed_dim)
+            if tuple(class_vectors.shape) != expected or not class_vectors.isfinite().all():
+                raise ValueError(f"class vectors of shape {tuple(class_vectors.shape)}, expected finite {expected}")
+            tuner.load_state_dict({key.removeprefix("tuner."): value for key, value in tensors.items()})
+        except Exception as error:  # safetensors, torch and the checks of names and settings each have their own
+            raise RunFolderError(f"The classifier in {str(folder)!r} does not fit together: {error}.") from error
         return cls(tuner.to(backbone.device), card.tuner, class_vectors.to(backbone.device))
 
 
@@ -176,7 +178,7 @@ def _read(folder: Path) -> tuple[Card, bytes]:
         raise RunFolderError(f"The classifier in {str(folder)!r} cannot be read: {error}.") from error
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise RunFolderError(f"{str(folder / CARD)!r} is not a {FORMAT} file.")
-    if not isinstance(raw.get("version"), int) or raw["version"] > VERSION:
+    if raw.get("version") not in range(1, VERSION + 1):
         raise RunFolderError(
             f"The classifier in {str(folder)!r} has format version {raw.get('version')!r}, this captune reads up to "
             f"{VERSION}. Upgrade captune: pip install -U captune."
@@ -192,6 +194,12 @@ def _read(folder: Path) -> tuple[Card, bytes]:
             "Copy the run again or adapt again."
         )
     return card, content
+
+
+def _portable(identifier: str) -> str:
+    """Return a backbone's id that means the same from any folder of this machine."""
+    source, _, name = identifier.partition(":")
+    return f"{source}:{Path(name).resolve()}" if name and is_folder(name) else identifier
 
 
 def _digest(content: bytes) -> str:

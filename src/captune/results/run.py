@@ -50,6 +50,7 @@ class AdaptationRun:
     def save(self, folder: str | Path) -> Path:
         """Write the run folder; run.json comes last, so a folder with it is complete."""
         target = Path(folder)
+        (target / CARD).unlink(missing_ok=True)  # a run that is being replaced is no run until it is complete
         self.classifier.save(target / CLASSIFIER)
         write_whole(target / "predictions.csv", self._predictions_csv())
         rows = ((self.images.name(position), reason) for position, reason in sorted(self.set_aside.items()))
@@ -103,7 +104,7 @@ def read_card(folder: str | Path) -> dict[str, Any]:
         raise RunFolderError(f"{str(path)!r} cannot be read: {error}.") from error
     if not isinstance(card, dict) or card.get("format") != FORMAT:
         raise RunFolderError(f"{str(path)!r} is not a {FORMAT} file.")
-    if not isinstance(card.get("version"), int) or card["version"] > VERSION:
+    if card.get("version") not in range(1, VERSION + 1):
         raise RunFolderError(
             f"The run {str(folder)!r} has format version {card.get('version')!r}, this captune reads up to {VERSION}. "
             "Upgrade captune: pip install -U captune."

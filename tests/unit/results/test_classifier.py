@@ -1,0 +1,177 @@
+"""The saved classifier: the same answers after loading, and a clear error for every way it can be wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.numpy import load_file, save_file
+
+from captune.backbones.hf import HuggingFace
+from captune.data.vocabulary import Vocabulary
+from captune.errors import InputError, RunFolderError
+from captune.results import classifier as module
+from captune.results.classifier import CARD, WEIGHTS, Classifier, top_k
+from captune.tuners.frozen import Frozen
+from models import tiny_clip
+from toys import ToyBackbone, write_images
+
+NAMES = ("cat", "dog", "red car")
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> HuggingFace:
+    return HuggingFace.load(str(tiny_clip(tmp_path_factory.mktemp("clip"))))
+
+
+@pytest.fixture
+def classifier(clip: HuggingFace) -> Classifier:
+    vocabulary = Vocabulary(NAMES, ("a photo of a {}",), {1: ("a striped dog", "the dog")})
+    return Classifier.from_tuner(Frozen(clip, vocabulary))
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> list[Path]:
+    return sorted(write_images(tmp_path / "photos", 3, side=40).iterdir())
+
+
+def test_paths_images_and_arrays_get_the_same_answers(classifier: Classifier, photos: list[Path]) -> None:
+    expected = classifier.predict_proba(photos)
+    assert expected.shape == (3, 3)
+    assert np.allclose(expected.sum(axis=1), 1, atol=1e-5)
+    opened = [Image.open(path) for path in photos]
+    arrays = [np.asarray(image) for image in opened]
+    for sources in ([str(path) for path in photos], opened, arrays, np.stack(arrays), iter(arrays)):
+        assert np.array_equal(classifier.predict_proba(sources), expected)
+    for one in (photos[1], str(photos[1]), opened[1], arrays[1]):
+        assert np.allclose(classifier.predict_proba(one), expected[1:2], atol=1e-6)
+    assert classifier.predict(photos) == [NAMES[label] for label in expected.argmax(axis=1)]
+    assert classifier.predict([]) == []
+
+
+def test_batches_do_not_change_the_answer(
+    classifier: Classifier, photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = classifier.predict_proba(photos)
+    monkeypatch.setattr(module, "AT_ONCE", 2)
+    assert np.allclose(classifier.predict_proba(photos), expected, atol=1e-6)
+
+
+def test_a_wrong_image_is_named(classifier: Classifier, photos: list[Path]) -> None:
+    with pytest.raises(InputError, match=r"gone\.jpg.*no such file"):
+        classifier.predict([photos[0], "gone.jpg"])
+    with pytest.raises(InputError, match="An image is"):
+        classifier.predict([None])
+
+
+def test_a_loaded_classifier_gives_the_same_bits(classifier: Classifier, photos: list[Path], tmp_path: Path) -> None:
+    classifier.save(tmp_path / "c")
+    loaded = Classifier.load(tmp_path / "c")
+    assert loaded.predict_proba(photos).tobytes() == classifier.predict_proba(photos).tobytes()
+    assert loaded.vocabulary == classifier.vocabulary
+    assert loaded.names == NAMES
+
+
+def test_a_relative_model_folder_is_found_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, photos: list[Path]
+) -> None:
+    tiny_clip(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    made = Classifier.from_tuner(Frozen(HuggingFace.load("model"), Vocabulary(NAMES)))
+    made.save(tmp_path / "c")
+    monkeypatch.chdir("/")
+    assert Classifier.load(tmp_path / "c").predict(photos) == made.predict(photos)
+
+
+def test_embeddings_and_images_are_scored_alike(classifier: Classifier, photos: list[Path]) -> None:
+    from captune.data.views import weak_view
+
+    views = np.stack([weak_view(Image.open(path), classifier.backbone.preprocessing) for path in photos])
+    vectors = classifier.backbone.encode_image(classifier.backbone.preprocessing.normalize(views)).numpy()
+    assert np.allclose(classifier.score_embeddings(vectors), classifier.predict_proba(photos), atol=1e-6)
+    assert classifier.score_embeddings(vectors[:0]).shape == (0, 3)
+
+
+def test_cached_embeddings_do_not_fit_a_changed_encoder(
+    classifier: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(classifier.tuner), "edits_images", True)
+    with pytest.raises(InputError, match="'frozen' changes the image encoder"):
+        classifier.score_embeddings(np.zeros((1, 24), dtype=np.float32))
+
+
+def edit_card(folder: Path, **changes: Any) -> None:
+    card = json.loads((folder / CARD).read_text())
+    (folder / CARD).write_text(json.dumps({**card, **changes}))
+
+
+def vouch(folder: Path) -> None:
+    edit_card(folder, weights_digest=module._digest((folder / WEIGHTS).read_bytes()))
+
+
+def rewrite_weights(folder: Path, change: Callable[[dict[str, np.ndarray]], None]) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    change(tensors)
+    save_file(tensors, folder / WEIGHTS)
+    vouch(folder)
+
+
+def flip_a_byte(folder: Path) -> None:
+    content = bytearray((folder / WEIGHTS).read_bytes())
+    content[-1] ^= 1
+    (folder / WEIGHTS).write_bytes(content)
+
+
+def replace_by_noise(folder: Path) -> None:
+    (folder / WEIGHTS).write_bytes(b"noise")
+    vouch(folder)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "flipped byte": (flip_a_byte, "damaged or changed"),
+    "no card": (lambda folder: (folder / CARD).unlink(), "is missing"),
+    "no weights": (lambda folder: (folder / WEIGHTS).unlink(), "is missing"),
+    "card is no JSON": (lambda folder: (folder / CARD).write_text("{"), "cannot be read"),
+    "card is a list": (lambda folder: (folder / CARD).write_text("[]"), "not a captune-classifier file"),
+    "other format": (lambda folder: edit_card(folder, format="x"), "not a captune-classifier file"),
+    "newer version": (lambda folder: edit_card(folder, version=2), "format version 2.*Upgrade captune"),
+    "no version": (lambda folder: edit_card(folder, version=None), "format version None"),
+    "names are numbers": (lambda folder: edit_card(folder, names=[1, 2, 3]), "is damaged: names"),
+    "one name less": (lambda folder: edit_card(folder, names=NAMES[:2]), "does not fit together.*expected finite"),
+    "equal names": (lambda folder: edit_card(folder, names=["a", "a", "b"]), "does not fit together.*stands 2 times"),
+    "unknown setting": (lambda folder: edit_card(folder, tuner_settings={"x": 1}), "no setting 'x'"),
+    "other weights": (lambda folder: edit_card(folder, backbone_fingerprint="0"), "not those that the classifier"),
+    "no class vectors": (lambda f: rewrite_weights(f, lambda t: t.pop("class_vectors") is None), "class_vectors"),
+    "NaN": (lambda f: rewrite_weights(f, lambda t: t["class_vectors"].fill(np.nan)), "expected finite"),
+    "surplus": (lambda f: rewrite_weights(f, lambda t: t.update(more=np.zeros(1))), "does not fit together"),
+    "noise": (replace_by_noise, "does not fit together"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_or_foreign_classifier_is_one_clear_error(
+    classifier: Classifier, clip: HuggingFace, tmp_path: Path, kind: str
+) -> None:
+    damage, words = DAMAGE[kind]
+    classifier.save(tmp_path)
+    Classifier.load(tmp_path, clip)
+    damage(tmp_path)
+    with pytest.raises(RunFolderError, match=f"(?s){words}"):
+        Classifier.load(tmp_path, clip)
+
+
+def test_another_backbone_is_refused(classifier: Classifier, tmp_path: Path) -> None:
+    classifier.save(tmp_path)
+    with pytest.raises(RunFolderError, match="not those that the classifier"):
+        Classifier.load(tmp_path, ToyBackbone())
+
+
+def test_the_best_classes_come_first() -> None:
+    probabilities = np.array([[0.2, 0.5, 0.3], [0.4, 0.2, 0.4]], dtype=np.float32)
+    assert top_k(probabilities, 2).tolist() == [[1, 2], [0, 2]]
+    assert top_k(probabilities, 9).shape == (2, 3)

@@ -1,0 +1,129 @@
+"""A run is a folder: what it holds, how it is claimed, and what a wrong one answers."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import captune
+from captune.errors import CaptuneError, RunFolderError
+from captune.results.run import CARD, claim_folder, load, read_card
+from models import tiny_clip
+from toys import write_images
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    base = tmp_path_factory.mktemp("run")
+    photos = write_images(base / "photos", 4)
+    (photos / "002.png").write_bytes(b"")
+    backbone = f"hf:{tiny_clip(base / 'clip')}"
+    run = captune.adapt(
+        photos, ["cat", "dog"], backbone=backbone, out=base / "run", workers=0, quiet=True, cache=str(base / "cache")
+    )
+    return base, run
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_folder_holds_everything(made: tuple[Path, Any]) -> None:
+    base, run = made
+    folder = base / "run"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "classifier",
+        "predictions.csv",
+        "run.json",
+        "set_aside.csv",
+        "settings.yaml",
+    ]
+    predicted = rows(folder / "predictions.csv")
+    assert [row["path"] for row in predicted] == ["000.png", "001.png", "003.png"]
+    assert [row["label"] for row in predicted] == [run.classifier.names[label] for label in run.predictions.labels]
+    assert [float(row["confidence"]) for row in predicted] == pytest.approx(run.predictions.confidence, abs=1e-6)
+    assert rows(folder / "set_aside.csv") == [{"path": "002.png", "reason": "the file is empty"}]
+    settings = yaml.safe_load((folder / "settings.yaml").read_text())
+    assert settings == dict(run.settings)
+    assert settings["method"] == "zero_shot"
+
+
+def test_the_card_records_versions_seed_and_fingerprints(made: tuple[Path, Any]) -> None:
+    base, run = made
+    card = read_card(base / "run")
+    assert (card["n_images"], card["n_set_aside"], card["classes"]) == (4, 1, ["cat", "dog"])
+    environment = card["environment"]
+    assert environment["seed"] == 0
+    assert environment["data_fingerprint"] == run.images.fingerprint
+    assert environment["backbone_fingerprint"] == run.classifier.backbone.fingerprint()
+    assert environment["versions"]["captune"] == captune.__version__
+    assert card["stop_reason"] == "finished"
+
+
+def test_a_run_or_its_classifier_is_loaded(made: tuple[Path, Any]) -> None:
+    base, run = made
+    photo = base / "photos" / "000.png"
+    for folder in (base / "run", str(base / "run"), base / "run" / "classifier"):
+        assert captune.load(folder).predict([photo]) == run.classifier.predict([photo])
+
+
+def test_replacing_a_run_leaves_no_old_card_behind(
+    made: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, run = made
+    run.save(tmp_path)
+
+    def fail(self: object, folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(run.classifier), "save", fail)
+    with pytest.raises(KeyboardInterrupt):
+        run.save(tmp_path)
+    with pytest.raises(RunFolderError, match="is not a run folder"):
+        read_card(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "not a captune-run file"),
+        ('{"format": "captune-run", "version": 99}', "version 99.*Upgrade"),
+        ('{"format": "captune-run"}', "version None"),
+        (None, "captune adapt"),
+    ],
+)
+def test_a_wrong_folder_is_one_clear_error(tmp_path: Path, content: str | None, words: str) -> None:
+    if content is not None:
+        (tmp_path / CARD).write_text(content)
+    with pytest.raises(RunFolderError, match=words):
+        load(tmp_path)
+
+
+def test_a_folder_is_claimed_only_when_nothing_is_lost(tmp_path: Path) -> None:
+    assert claim_folder(tmp_path / "new" / "run", overwrite=False).is_dir()
+    assert claim_folder(tmp_path / "new" / "run", overwrite=False).is_dir()  # still empty
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").write_text("precious")
+    for overwrite in (False, True):
+        with pytest.raises(RunFolderError, match="holds no run"):
+            claim_folder(tmp_path / "photos", overwrite)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(CaptuneError, match="choose another --out"):
+        claim_folder(tmp_path / "file", overwrite=True)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / CARD).write_text(json.dumps({}))
+    with pytest.raises(RunFolderError, match="pass --overwrite"):
+        claim_folder(tmp_path / "old", overwrite=False)
+    assert claim_folder(tmp_path / "old", overwrite=True) == tmp_path / "old"
+    assert [path.name for path in (tmp_path / "old").iterdir()] == [CARD]
+    with pytest.raises(CaptuneError, match="cannot be written"):
+        claim_folder(tmp_path / ("x" * 300), overwrite=False)
+    with pytest.raises(CaptuneError, match="cannot be written"):
+        claim_folder(tmp_path / "file" / "below", overwrite=False)
