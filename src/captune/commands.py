@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 FLAGS = ("method", "backbone", "template", "seed", "workers", "root")
 
 
+class _Screen(Console):
+    """Standard output; a reader that went away is left to the command line, which ends quietly."""
+
+    def on_broken_pipe(self) -> None:
+        """Let the error through, where rich would end with code 1."""
+        raise BrokenPipeError
+
+
 def run_adapt(options: argparse.Namespace) -> None:
     """Adapt, save the run and say in a few lines what came out."""
     from captune import settings
@@ -95,7 +103,7 @@ def run_list(options: argparse.Namespace) -> None:
     shown = Table("name", "what it is", box=None, pad_edge=False)
     for name in registry.names(options.what):
         shown.add_row(name, Text(registry.summary(options.what, name)))
-    Console(highlight=False).print(shown)
+    _Screen(highlight=False).print(shown)
 
 
 def settings_help(method: str) -> str:
@@ -142,7 +150,7 @@ def _print_summary(run: AdaptationRun, out: Path) -> None:
 
     counts = np.bincount(run.predictions.labels, minlength=len(run.classifier.names))
     order = np.argsort(-counts, kind="stable")
-    console = Console(highlight=False)
+    console = _Screen(highlight=False)
     n_images, method = len(run.predictions.image_index), run.settings["method"]
     console.print(f"{n_images} images, {len(counts)} classes, method {method}.", markup=False)
     most = ", ".join(f"{run.classifier.names[c]} {counts[c]}" for c in order[:3])
@@ -154,7 +162,7 @@ def _print_summary(run: AdaptationRun, out: Path) -> None:
 
 
 def _print_metrics(metrics: Metrics, names: tuple[str, ...]) -> None:
-    console = Console(highlight=False)
+    console = _Screen(highlight=False)
     numbers = Table(show_header=False, box=None, pad_edge=False)
     for label, value in (
         ("images", f"{metrics.n_images}"),

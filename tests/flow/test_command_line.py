@@ -1,0 +1,179 @@
+"""The command line from end to end on a tiny CLIP: adapt, predict, evaluate, list, help."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import captune as package
+from captune import cli, commands
+from toys import write_images
+
+
+@pytest.fixture
+def run(captune: Any, photos: Path, backbone: str, tmp_path: Path) -> Path:
+    words = ("--classes", photos, "--backbone", backbone, "--out", tmp_path / "run", "--workers", 0)
+    answer = captune("adapt", photos, *words)
+    assert answer.code == 0, answer.err
+    return tmp_path / "run"
+
+
+def table(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_adapt_says_what_came_out(captune: Any, photos: Path, backbone: str, tmp_path: Path) -> None:
+    words = ("--classes", "cat,red dog", "--backbone", backbone, "--out", tmp_path / "run", "--seed", 3)
+    answer = captune("adapt", photos, *words, "--set", "batch_size=2", "--set", "workers=0")
+    assert answer.code == 0
+    assert "6 images, 2 classes, method zero_shot." in answer.out
+    assert "Most often predicted" in answer.out
+    card = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert card["settings"]["batch_size"] == 2
+    assert card["environment"]["seed"] == 3
+
+
+def test_settings_come_from_the_file_then_flags_then_overrides(
+    captune: Any, photos: Path, backbone: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "s.yaml"
+    config.write_text("seed: 1\nbatch_size: 3\nworkers: 0\ntemplate: 'the {}'\n")
+    words = ("--classes", photos, "--backbone", backbone, "--config", config, "--out", tmp_path / "run")
+    assert captune("adapt", photos, *words, "--seed", 2, "--set", "template=a {}").code == 0
+    settings = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]
+    assert (settings["seed"], settings["batch_size"], settings["template"]) == (2, 3, "a {}")
+
+
+def test_the_default_run_folder_is_named_after_the_method(
+    captune: Any, photos: Path, backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("adapt", photos, "--classes", photos, "--backbone", backbone, "--workers", 0)
+    assert captune(*words).code == 0
+    assert (tmp_path / "captune-zero_shot" / "run.json").is_file()
+    again = captune(*words)
+    assert again.code == 2
+    assert "--overwrite" in again.err
+    assert captune(*words, "--overwrite").code == 0
+
+
+def test_labels_take_images_out_of_the_unlabeled_ones(
+    captune: Any, photos: Path, backbone: str, tmp_path: Path
+) -> None:
+    (tmp_path / "labels.csv").write_text("path,label\ncat/000.jpg,cat\n")
+    words = ("--classes", photos, "--backbone", backbone, "--labels", tmp_path / "labels.csv", "--workers", 0)
+    assert captune("adapt", photos, *words, "--out", tmp_path / "run").code == 0
+
+
+def test_predict_prints_a_table(captune: Any, run: Path, photos: Path) -> None:
+    answer = captune("predict", run, photos, "--top-k", 5, "--workers", 0)
+    assert answer.code == 0
+    rows = table(answer.out)
+    assert list(rows[0]) == ["path", "label", "confidence", "label_2", "confidence_2"]
+    assert rows[0]["path"] == "cat/000.jpg"
+    assert all(float(row["confidence"]) + float(row["confidence_2"]) == pytest.approx(1, abs=1e-5) for row in rows)
+    saved = table((run / "predictions.csv").read_text())
+    assert [row["label"] for row in saved] == [row["label"] for row in rows]
+
+
+def test_predict_writes_a_file_and_names_unreadable_images(captune: Any, run: Path, tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "new", 2)
+    (folder / "bad.jpg").write_bytes(b"text")
+    answer = captune("predict", run, folder, "--out", tmp_path / "p" / "out.csv", "--workers", 0)
+    assert (answer.code, answer.out) == (0, "")
+    assert "set aside: bad.jpg: not an image" in answer.err
+    assert len(table((tmp_path / "p" / "out.csv").read_text())) == 2
+
+
+def test_predict_takes_one_image(captune: Any, run: Path, photos: Path) -> None:
+    answer = captune("predict", run, photos / "cat" / "001.jpg", "--workers", 0)
+    assert [row["path"] for row in table(answer.out)] == ["001.jpg"]
+
+
+def test_evaluate_prints_json_that_agrees_with_the_predictions(captune: Any, run: Path, photos: Path) -> None:
+    answer = captune("evaluate", run, photos, "--labels", "folders", "--json", "--workers", 0)
+    assert answer.code == 0
+    measured = json.loads(answer.out)
+    saved = table((run / "predictions.csv").read_text())
+    right = [row["path"].startswith(row["label"]) for row in saved]
+    assert measured["accuracy"] == pytest.approx(sum(right) / 6)
+    assert measured["n_images"] == 6
+    assert measured["n_set_aside"] == 0
+    assert measured["classes"] == ["cat", "red dog"]
+
+
+def test_evaluate_prints_a_table_and_takes_a_csv(captune: Any, run: Path, photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("path,label\ncat/000.jpg,cat\nred dog/001.png,red dog\n")
+    answer = captune("evaluate", run, photos, "--labels", tmp_path / "labels.csv", "--workers", 0)
+    assert answer.code == 0
+    for words in ("accuracy", "never predicted", "red dog", "images                   2"):
+        assert words in answer.out
+
+
+def test_class_names_that_look_like_markup_are_printed_as_they_are(captune: Any, backbone: str, tmp_path: Path) -> None:
+    for name in ("[bold]", "b[/red]"):
+        write_images(tmp_path / "photos" / name.replace("/", "∕"), 1, seed=len(name))
+    names = [path.name for path in sorted((tmp_path / "photos").iterdir())]
+    (tmp_path / "names.txt").write_text("\n".join([*names, "c[/red]"]))
+    words = ("--classes", tmp_path / "names.txt", "--backbone", backbone, "--out", tmp_path / "run", "--workers", 0)
+    assert captune("adapt", tmp_path / "photos", *words).code == 0
+    answer = captune("evaluate", tmp_path / "run", tmp_path / "photos", "--labels", "folders", "--workers", 0)
+    assert answer.code == 0
+    assert "[bold]" in answer.out
+    assert "c[/red]" in answer.out
+
+
+def test_list_shows_every_role(captune: Any) -> None:
+    for role in cli.ROLES:
+        assert captune("list", role).code == 0
+    assert "CLIP's own rule" in captune("list", "methods").out
+
+
+def test_version_and_help(captune: Any) -> None:
+    assert captune("--version").out == f"captune {package.__version__}\n"
+    assert "COMMAND" in captune("--help").out
+    settings = captune("adapt", "--help-settings", "zero_shot").out
+    assert "batch_size = 32" in settings
+    assert "Images that are encoded at once." in settings
+    wrong = captune("adapt", "--help-settings", "zeroshot")
+    assert wrong.code == 2
+    assert "Did you mean 'zero_shot'" in wrong.err
+
+
+@pytest.mark.parametrize("words", [(), ("adpat",), ("adapt",), ("predict", "run"), ("adapt", "x", "--clas", "a,b")])
+def test_wrong_usage_ends_with_2(captune: Any, words: tuple[str, ...]) -> None:
+    answer = captune(*words)
+    assert answer.code == 2
+    assert "usage: captune" in answer.err
+
+
+def test_an_interruption_and_a_defect_have_their_own_codes(captune: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(options: object) -> None:
+        raise KeyboardInterrupt
+
+    def fail(options: object) -> None:
+        raise RuntimeError("a wheel came off")
+
+    monkeypatch.setattr(commands, "run_list", interrupt)
+    assert captune("list", "methods").code == 130
+    monkeypatch.setattr(commands, "run_list", fail)
+    answer = captune("list", "methods")
+    assert answer.code == 1
+    assert "RuntimeError: a wheel came off" in answer.err
+    assert "CAPTUNE_DEBUG=1" in answer.err
+    monkeypatch.setenv("CAPTUNE_DEBUG", "1")
+    with pytest.raises(RuntimeError):
+        captune("list", "methods")
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    words = f"{sys.executable} -m captune.cli list methods | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
