@@ -111,7 +111,7 @@ def test_features_equal_open_clips_own(kind: str, saved: Callable[[str], str]) -
     embeddings = backbone.encode_image(images(1))
     assert embeddings.shape == (1, 24) == (1, backbone.embed_dim)
     torch.testing.assert_close(embeddings.norm(dim=-1), torch.ones(1), atol=1e-5, rtol=0)
-    assert backbone.logit_scale == pytest.approx(float(reference.logit_scale.exp()))
+    assert backbone.logit_scale == pytest.approx(reference.logit_scale.exp().item())
 
 
 @needs_open_clip
@@ -176,13 +176,16 @@ def test_edits(kind: str, saved: Callable[[str], str]) -> None:
 @needs_open_clip
 def test_weak_view_is_the_librarys_preprocessing(saved: Callable[[str], str]) -> None:
     import numpy as np
+    from open_clip.transform import PreprocessCfg, image_transform_v2
     from PIL import Image
 
     from captune.data.views import weak_view
 
     backbone, reference = pair(saved("tiny-vit"))
-    transform = open_clip.image_transform_v2(open_clip.PreprocessCfg(**reference.visual.preprocess_cfg), is_train=False)
-    for size in ((57, 41), (41, 58), (100, 33), (32, 32)):  # torchvision rounds a crop's corner, we cut it: <= 1 pixel
+    transform = image_transform_v2(PreprocessCfg(**reference.visual.preprocess_cfg), is_train=False)
+    # torchvision rounds the corner of the crop where we (and transformers) truncate it, so other sizes may be shifted
+    # by one pixel.
+    for size in ((57, 41), (41, 58), (100, 33), (32, 32)):
         noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
         image = Image.fromarray(noise)
         view = backbone.preprocessing.normalize(weak_view(image, backbone.preprocessing)[None])[0]
