@@ -1,0 +1,28 @@
+"""Read descriptions from a YAML file, such as one that a run wrote."""
+
+from __future__ import annotations
+
+from captune.describers._answers import AnswerCache
+from captune.describers._file_format import read_descriptions
+from captune.describers._patience import Patience
+from captune.describers.base import Describer, DescriptionRequest
+from captune.errors import DescriberError, InputError, nearest
+
+
+class FileDescriber(Describer):
+    """Looks classes up in a file; the argument is its path."""
+
+    def __init__(
+        self, argument: str = "", *, cache: AnswerCache | None = None, patience: Patience | None = None
+    ) -> None:
+        super().__init__(argument, cache=cache, patience=patience)
+        if not argument:
+            raise InputError("The describer 'file' needs a path, for example file:descriptions.yaml.")
+        self._known = read_descriptions(argument)
+
+    def describe(self, request: DescriptionRequest) -> list[str]:
+        """Return the first n sentences of a class."""
+        if request.name not in self._known:
+            hint = nearest(request.name, self._known)
+            raise DescriberError(f"{self.argument!r} has no class {request.name!r}.{hint}")
+        return self._known[request.name][: request.n]
