@@ -158,7 +158,7 @@ def test_a_thousand_classes_survive_a_server_that_dies(monkeypatch: pytest.Monke
         began = time.monotonic()
         broken = describe(names, tmp_path, patience)
         assert time.monotonic() - began < 60
-        assert len(server.questions) <= 400 + 2 * (8 + 3)
+        assert len(server.questions) <= 450  # those under way when it died, and a few more
         assert server.peak <= 8
     assert len(broken.found) == 400
     assert broken.found.keys() | broken.problems.keys() == set(names)

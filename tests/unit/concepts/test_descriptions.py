@@ -1,0 +1,83 @@
+"""The best of several descriptions, and their mean."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from captune.arrays import Floats, unit_rows
+from captune.concepts.descriptions import choose_descriptions, mean_descriptions
+from captune.errors import InputError
+
+
+def random_rows(n: int, width: int = 6, seed: int = 0) -> Floats:
+    return unit_rows(np.random.default_rng(seed).normal(size=(n, width)).astype(np.float32))
+
+
+def test_the_description_that_points_at_one_cluster_is_chosen() -> None:
+    centers = np.eye(4, dtype=np.float32)
+    noise = 0.02 * np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    images = unit_rows(np.repeat(centers, 10, axis=0) + noise)
+    vague = unit_rows(np.ones((3, 4), dtype=np.float32))
+    texts = np.concatenate([vague[:2], centers[2:3], vague[2:]])
+    for runs in (1, 5):
+        chosen = choose_descriptions(images, np.arange(40), {7: texts, 2: texts[::-1]}, 20.0, runs=runs)
+        assert (chosen[7].index, chosen[2].index) == (2, 1)
+        assert chosen[7].probability > 0.99
+        assert chosen[7].scores.shape == (4,)
+        assert chosen[7].scores.argmax() == 2
+
+
+def test_only_the_remaining_images_count() -> None:
+    images = np.repeat(np.eye(3, dtype=np.float32), 5, axis=0)
+    texts = unit_rows(np.array([[1, 0, 0], [0, 0.6, 0.5]], dtype=np.float32))
+    everything = choose_descriptions(images, np.arange(15), {0: texts}, 50.0)[0]
+    without_first = choose_descriptions(images, np.arange(5, 15), {0: texts}, 50.0)[0]
+    assert everything.index == 0
+    assert without_first.index == 1
+
+
+def test_one_description_is_the_best_one() -> None:
+    chosen = choose_descriptions(random_rows(9), np.arange(9), {4: random_rows(1, seed=1)}, 100.0)
+    assert (chosen[4].index, chosen[4].probability) == (0, 1.0)
+
+
+def test_one_image_takes_the_most_similar_description() -> None:
+    texts = random_rows(5, seed=2)
+    chosen = choose_descriptions(texts[3:4], np.array([0]), {0: texts}, 100.0)
+    assert (chosen[0].index, chosen[0].probability) == (3, 1.0)
+
+
+def test_without_images_the_first_description_is_taken() -> None:
+    chosen = choose_descriptions(random_rows(3), np.array([], dtype=np.int64), {0: random_rows(5)}, 100.0)
+    assert (chosen[0].index, chosen[0].probability) == (0, 0.0)
+    assert choose_descriptions(random_rows(3), np.arange(3), {}, 100.0) == {}
+
+
+@given(st.integers(0, 12), st.lists(st.integers(1, 7), max_size=4), st.integers(1, 3))
+def test_any_number_of_images_and_descriptions_has_an_answer(n_images: int, counts: list[int], runs: int) -> None:
+    descriptions = {c: random_rows(n, seed=c) for c, n in enumerate(counts)}
+    chosen = choose_descriptions(random_rows(n_images), np.arange(n_images), descriptions, 100.0, runs=runs)
+    assert list(chosen) == list(descriptions)
+    for class_id, choice in chosen.items():
+        assert 0 <= choice.index < len(descriptions[class_id])
+        assert 0 <= choice.probability <= 1
+
+
+def test_the_mean_has_length_one_and_may_count_the_name() -> None:
+    texts, names = random_rows(5, seed=1), random_rows(3, seed=2)
+    plain = mean_descriptions({1: texts})[1]
+    named = mean_descriptions({1: texts}, names)[1]
+    assert np.allclose(plain, texts.mean(axis=0) / np.linalg.norm(texts.mean(axis=0)), atol=1e-6)
+    both = np.concatenate([texts, names[1:2]]).mean(axis=0)
+    assert np.allclose(named, both / np.linalg.norm(both), atol=1e-6)
+    assert plain.dtype == named.dtype == np.float32
+
+
+def test_shapes_that_do_not_fit_are_explained() -> None:
+    with pytest.raises(InputError, match=r"class 2: .*got shape \(0, 6\)"):
+        choose_descriptions(random_rows(3), np.arange(3), {1: random_rows(2), 2: random_rows(0)}, 100.0)
+    with pytest.raises(InputError, match=r"\(descriptions, 6\)"):
+        mean_descriptions({0: random_rows(2, width=5)}, random_rows(3))
