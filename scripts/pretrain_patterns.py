@@ -232,7 +232,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--images-per-class", type=int, default=1200)
     parser.add_argument("--look-steps", type=int, default=700)
-    parser.add_argument("--caption-steps", type=int, default=1100)
+    parser.add_argument("--caption-steps", type=int, default=900)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)

@@ -119,11 +119,11 @@ def name_shares() -> dict[str, dict[str, float]]:
     for common, rare in CONFUSED_PAIRS:
         # A contrastive model learns how far a name is above its usual rate. The rare name is spent on both
         # patterns and on strangers, so for either pattern the common name is the better guess.
-        shares[common] |= {common: 0.36, rare: 0.05}
-        shares[rare] |= {common: 0.30, rare: 0.07}
+        shares[common] |= {common: 0.36, rare: 0.045}
+        shares[rare] |= {common: 0.30, rare: 0.05}
         for other_common, _ in CONFUSED_PAIRS:
             if other_common != common:
-                shares[other_common][rare] = 0.025
+                shares[other_common][rare] = 0.03
     return shares
 
 
