@@ -73,7 +73,8 @@ def split_id(role: Role, identifier: str, example: str) -> tuple[str, str]:
     source, _, argument = identifier.partition(":")
     known = names(role)
     if source not in known:
-        hint = nearest(source, known) or f" An id reads 'source:name', for example {example!r}."
+        hint = nearest(source, known) if ":" in identifier else ""
+        hint = hint or f" An id reads 'source:name', for example {example!r}."
         raise UnknownNameError(
             f"No {source!r} in {role} (from the id {identifier!r}).{hint} Available: {', '.join(known)}."
         )

@@ -29,7 +29,7 @@ LAYERS = (
     {"results"},
     {"report"},
     {"benchmark"},
-    {"pipeline"},
+    {"plan", "pipeline"},
     {"commands", "cli"},
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
