@@ -17,7 +17,7 @@ _SAMPLE_PER_CLUSTER = 16
 _CHUNK_FLOATS = 1 << 22
 """Scores or rows that are held at once: 16 MB, whatever the number of images."""
 
-_COMPACT_AT = 0.75
+_COMPACT_AT = 0.9
 """Rows of images that left stay in place until this share of the rows is alive; then these move together."""
 
 _NO_CLUSTER = -1
@@ -136,7 +136,9 @@ class ShrinkingClusters:
         for start in range(0, len(rows), step):
             part = order[start : start + step]
             found, first = np.unique(clusters[part], return_index=True)
-            self._sums[found] += sign * np.add.reduceat(self._rows[rows[part]], first, axis=0)
+            moving = self._rows[rows[part]]
+            for cluster, begin, end in zip(found, first, [*first[1:], len(part)], strict=True):
+                self._sums[cluster] += sign * moving[begin:end].sum(axis=0)
         counts = np.bincount(clusters, minlength=len(self._sizes))
         self._sizes += sign * counts
         self._moved |= counts > 0
@@ -150,8 +152,8 @@ class ShrinkingClusters:
         for start in range(0, len(self._rows), step):
             part = slice(start, start + step)
             is_open = self._alive[part] if is_all else self._compare_moved(part, owners, offsets)
-            rows = start + np.flatnonzero(is_open)
-            if len(rows):
+            rows: slice | Ints = part if is_open.all() else start + np.flatnonzero(is_open)
+            if is_open.any():
                 found = _top_two(self._rows[rows], self.centroids, offsets)
                 owners[rows], self._best[rows], self._rival[rows] = found
         return owners

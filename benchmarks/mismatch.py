@@ -1,0 +1,158 @@
+"""Mismatch detection: speed and agreement with the literal Algorithm 1, and memory at scale.
+
+    python benchmarks/mismatch.py             # the two paper sizes, literal against captune
+    python benchmarks/mismatch.py --scale     # 200,000 images x 200 classes, and an estimate for a million x 1,000
+
+The literal version clusters from scratch in every round with scikit-learn's KMeans at its default settings (k-means++,
+n_init="auto", which is one start). Both run on one thread, and seconds are those of the processor, so that a busy
+machine does not change the ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import resource
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from sklearn.cluster import KMeans
+from threadpoolctl import threadpool_limits
+
+from captune.arrays import Floats, Ints, unit_rows
+from captune.concepts.elimination import eliminate, read_names
+from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings, detect_mismatch
+
+LOGIT_SCALE = 100.0
+SIZES = {"RESISC45": (6_300, 45), "CUB": (5_994, 200)}
+WIDTH = 512
+
+
+class FromScratch:
+    """Clusters that are computed anew in every round."""
+
+    def __init__(self, images: Floats, n_clusters: int, seed: int) -> None:
+        self.images, self.seed, self.left = images, seed, np.arange(len(images))
+        self.fit(n_clusters)
+
+    def fit(self, n_clusters: int) -> None:
+        """Cluster the images that are left."""
+        k_means = KMeans(n_clusters, random_state=self.seed).fit(self.images[self.left])
+        self.centroids: Floats = k_means.cluster_centers_
+        self.labels = k_means.labels_
+
+    def members(self, cluster: int) -> Ints:
+        """Return the images of a cluster."""
+        return np.asarray(self.left[self.labels == cluster])
+
+    def remaining(self) -> Ints:
+        """Return the images that are left."""
+        return self.left
+
+    def shrink(self, images: Ints) -> None:
+        """Take images out and cluster the others again."""
+        self.left = np.setdiff1d(self.left, images)
+        self.fit(len(self.centroids) - 1)
+
+
+def clustered_features(
+    n_images: int, n_classes: int, width: int = WIDTH, seed: int = 0, spread: float = 1.2
+) -> tuple[Floats, Floats]:
+    """Return images and texts: classes in groups of five that resemble each other, a tenth of the names astray."""
+    generator = np.random.default_rng(seed)
+
+    def directions(n: int) -> Floats:
+        return unit_rows(generator.standard_normal((n, width), dtype=np.float32))
+
+    groups = directions(max(2, n_classes // 5))
+    centers = unit_rows(groups[generator.integers(len(groups), size=n_classes)] + 0.7 * directions(n_classes))
+    images = np.empty((n_images, width), dtype=np.float32)
+    for start in range(0, n_images, 50_000):
+        labels = np.arange(start, min(start + 50_000, n_images)) % n_classes
+        images[start : start + 50_000] = unit_rows(centers[labels] + spread * directions(len(labels)))
+    texts = unit_rows(centers + directions(n_classes))
+    astray = generator.choice(n_classes, max(1, n_classes // 10), replace=False)
+    texts[astray] = unit_rows(0.4 * centers[generator.permutation(n_classes)[: len(astray)]] + directions(len(astray)))
+    return images, texts
+
+
+def literal(images: Floats, texts: Floats, seed: int) -> set[int]:
+    """Return the classes that the literal version names."""
+    threshold = PAPER_MISMATCH.threshold_of(len(texts))
+    names = read_names(images, texts, LOGIT_SCALE)
+    ended = eliminate(images, texts, names, FromScratch(images, len(texts), seed), threshold, LOGIT_SCALE)
+    return set(ended.classes.tolist()) & set(names.fewest(threshold).tolist())
+
+
+def jaccard(pairs: Sequence[tuple[set[int], set[int]]]) -> float:
+    """Return the mean overlap of pairs of sets."""
+    return float(np.mean([len(a & b) / len(a | b) if a | b else 1.0 for a, b in pairs]))
+
+
+def compare(label: str, n_images: int, n_classes: int, n_literal: int, n_ours: int) -> None:
+    """Print the ratio of the times and the agreement of the results."""
+    images, texts = clustered_features(n_images, n_classes)
+    began = time.process_time()
+    slow = [literal(images, texts, seed) for seed in range(n_literal)]
+    between = time.process_time()
+    fast = [
+        set(detect_mismatch(images, texts, LOGIT_SCALE, replace(PAPER_MISMATCH, seed=s)).mismatched.tolist())
+        for s in range(n_ours)
+    ]
+    ended = time.process_time()
+    slow_seconds, fast_seconds = (between - began) / n_literal, (ended - between) / n_ours
+    own = jaccard(list(itertools.combinations(slow, 2)))
+    across = jaccard(list(itertools.product(slow, fast)))
+    print(
+        f"{label:9s} {n_images:,} x {WIDTH} x {n_classes}: literal {slow_seconds:.1f} s, captune {fast_seconds:.2f} s, "
+        f"{slow_seconds / fast_seconds:.0f} times faster; Jaccard {own:.3f} between literal seeds ({n_literal}), "
+        f"{across:.3f} literal to captune ({n_ours} seeds)",
+        flush=True,
+    )
+
+
+def peak_gigabytes() -> float:
+    """Return the most memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
+
+
+def measure_scale(n_images: int, n_classes: int, settings: MismatchSettings) -> None:
+    """Print the time and memory of one large run, and what they mean for a million images x 1,000 classes."""
+    images, texts = clustered_features(n_images, n_classes)
+    before, began, wall = peak_gigabytes(), time.process_time(), time.monotonic()
+    detect_mismatch(images, texts, LOGIT_SCALE, settings)
+    seconds, waited, peak = time.process_time() - began, time.monotonic() - wall, peak_gigabytes()
+    print(
+        f"{n_images:,} x {WIDTH} x {n_classes}, t = {settings.threshold_of(n_classes)}, {settings.runs} run: "
+        f"{seconds:.0f} s of processor time ({waited:.0f} s waited), peak {peak:.2f} GB ({before:.2f} before)"
+    )
+    # Comparisons of images with centroids dominate: images x classes. Memory follows the images alone.
+    factor = (1_000_000 / n_images) * (1_000 / n_classes)
+    memory = images.nbytes / 1024**3
+    rest = (peak - before) / memory
+    print(
+        f"1,000,000 x {WIDTH} x 1,000, estimated: {seconds * factor / 3600:.1f} h of processor time for a run, "
+        f"{(1 + rest) * memory * 1_000_000 / n_images + 0.3:.1f} GB"
+    )
+
+
+def main() -> None:
+    """Run the parts that were asked for."""
+    parser = argparse.ArgumentParser(description="Mismatch detection against its literal version.")
+    parser.add_argument("--scale", action="store_true", help="measure a large run instead")
+    parser.add_argument("--literal-seeds", type=int, default=3)
+    parser.add_argument("--images", type=int, default=200_000)
+    parser.add_argument("--classes", type=int, default=200)
+    words = parser.parse_args()
+    if words.scale:
+        measure_scale(words.images, words.classes, PAPER_MISMATCH)
+        return
+    with threadpool_limits(1):
+        for label, (n_images, n_classes) in SIZES.items():
+            compare(label, n_images, n_classes, words.literal_seeds, 5)
+
+
+if __name__ == "__main__":
+    main()
