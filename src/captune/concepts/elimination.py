@@ -124,7 +124,9 @@ def leaving_images(
     both = members[names.predicted[members] == label]
     if len(both):
         return both[np.argsort(-names.confidence[both], kind="stable")[:limit]]
-    log_probability = scale * (images[remaining] @ text) - names.log_totals[remaining]
+    step = max(1, _CHUNK_FLOATS // len(text))
+    parts = [images[remaining[start : start + step]] @ text for start in range(0, len(remaining), step)]
+    log_probability = scale * np.concatenate(parts) - names.log_totals[remaining]
     return remaining[[int(log_probability.argmax())]]
 
 
