@@ -36,7 +36,8 @@ class NamesAlone:
     """Zero-shot predictions without the `(images, classes)` matrix; classes are positions among those taking part."""
 
     predicted: Ints
-    confidence: Floats
+    odds_against: Floats
+    """(1 - p) / p of the predicted class, which still tells images apart where p rounds to one."""
     log_totals: Floats
     """Logarithm of the softmax's denominator for every image."""
     counts: Ints
@@ -73,20 +74,23 @@ def read_names(images: Floats, class_embeddings: Floats, logit_scale: float) -> 
     """Predict every image from the class names, in chunks."""
     n_images, n_classes = len(images), len(class_embeddings)
     predicted = np.empty(n_images, dtype=np.int64)
-    best, log_totals = np.empty(n_images, dtype=np.float32), np.empty(n_images, dtype=np.float32)
+    odds_against, log_totals = np.empty(n_images, dtype=np.float32), np.empty(n_images, dtype=np.float32)
     mass = np.zeros(n_classes, dtype=np.float64)
     step = max(1, _CHUNK_FLOATS // n_classes)
     for start in range(0, n_images, step):
         part = slice(start, start + step)
         scores = logit_scale * (images[part] @ class_embeddings.T)
-        predicted[part], best[part] = scores.argmax(axis=1), scores.max(axis=1)
-        weights = np.exp(scores - best[part, None])
-        totals = weights.sum(axis=1)
-        log_totals[part] = best[part] + np.log(totals)
+        predicted[part], best = scores.argmax(axis=1), scores.max(axis=1)
+        weights = np.exp(scores - best[:, None])
+        weights[np.arange(len(weights)), predicted[part]] = 0
+        odds_against[part] = weights.sum(axis=1)
+        weights[np.arange(len(weights)), predicted[part]] = 1
+        totals = 1 + odds_against[part]
+        log_totals[part] = best + np.log(totals)
         mass += (weights / totals[:, None]).sum(axis=0)
     counts = np.bincount(predicted, minlength=n_classes).astype(np.int64)
     mean_probability = (mass / max(1, n_images)).astype(np.float32)
-    return NamesAlone(predicted, np.exp(best - log_totals), log_totals, counts, mean_probability)
+    return NamesAlone(predicted, odds_against, log_totals, counts, mean_probability)
 
 
 def match_texts(texts: Floats, centroids: Floats, logit_scale: float) -> TextMatches:
@@ -123,7 +127,7 @@ def leaving_images(
     """
     both = members[names.predicted[members] == label]
     if len(both):
-        return both[np.argsort(-names.confidence[both], kind="stable")[:limit]]
+        return both[np.argsort(names.odds_against[both], kind="stable")[:limit]]
     step = max(1, _CHUNK_FLOATS // len(text))
     parts = [images[remaining[start : start + step]] @ text for start in range(0, len(remaining), step)]
     log_probability = scale * np.concatenate(parts) - names.log_totals[remaining]
