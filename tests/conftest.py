@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: threads that wait for each other cost more than they give
 settings.register_profile("captune", deadline=None, max_examples=50)
 settings.load_profile("captune")
 
