@@ -78,6 +78,11 @@ def _add_adapt(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this clas
     words.add_argument("--method", help="adaptation method (see: captune list methods)")
     words.add_argument("--backbone", metavar="ID", help="encoder pair as source:name (see: captune list backbones)")
     words.add_argument("--template", help="sentence with one {} for the class name")
+    words.add_argument("--preset", metavar="quick|full", help="full is the paper, quick needs no GPU")
+    words.add_argument(
+        "--describer", metavar="ID", help="who describes misleading names: openai:MODEL, file:YAML, none"
+    )
+    words.add_argument("--domain", metavar="PHRASE", help="what the images show, e.g. 'a satellite photo of {}'")
     words.add_argument("--seed", type=int, help="seed of everything random")
     words.add_argument("--workers", type=int, help="processes that decode images")
     words.add_argument("--root", help="folder that manifest paths may not lead out of")
@@ -85,6 +90,7 @@ def _add_adapt(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this clas
     words.add_argument("--set", action="append", default=[], metavar="key=value", help="one setting; may be repeated")
     words.add_argument("--out", metavar="RUN", help="run folder to write (default: captune-METHOD)")
     words.add_argument("--overwrite", action="store_true", help="replace the run in --out")
+    words.add_argument("--resume", action="store_true", help="go on with the interrupted run in --out")
     words.add_argument("--help-settings", action=_SettingsHelp, metavar="METHOD", help="explain a method's settings")
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from captune.results.run import AdaptationRun
     from captune.scoring import Predictions
 
-FLAGS = ("method", "backbone", "template", "seed", "workers", "root")
+FLAGS = ("method", "preset", "backbone", "template", "describer", "domain", "seed", "workers", "root")
 
 
 class _Screen(Console):
@@ -44,7 +44,15 @@ def run_adapt(options: argparse.Namespace) -> None:
     from captune.pipeline import adapt
 
     out = options.out or f"captune-{values.get('method', settings.RunSettings.method)}"
-    run = adapt(options.images, options.classes, labels=options.labels, out=out, overwrite=options.overwrite, **values)
+    run = adapt(
+        options.images,
+        options.classes,
+        labels=options.labels,
+        out=out,
+        overwrite=options.overwrite,
+        resume=options.resume,
+        **values,
+    )
     _print_summary(run, Path(out))
 
 

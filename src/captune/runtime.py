@@ -48,8 +48,8 @@ class Runtime:
             console.print(message, markup=False)
 
     @contextmanager
-    def progress(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Show a bar with rate and time left; yields the function that advances it."""
+    def progress(self, what: str, total: int) -> Iterator[Callable[..., None]]:
+        """Show a bar with rate and time left; yields the function that advances it, with a few words if any."""
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -60,7 +60,11 @@ class Runtime:
         hidden = self.quiet or not self.is_writer or total == 0
         with Progress(*columns, console=console, disable=hidden) as bars:
             task = bars.add_task(what, total=total)
-            yield lambda n: bars.advance(task, n)
+
+            def advance(n: int, words: str = "") -> None:
+                bars.update(task, advance=n, description=f"{what} {words}" if words else what)
+
+            yield advance
 
 
 def start(

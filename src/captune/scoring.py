@@ -13,7 +13,7 @@ from captune.arrays import Floats, Ints, softmax_rows
 from captune.backbones.base import Backbone
 from captune.data.images import ImageCollection
 from captune.data.loading import load_batches
-from captune.data.views import WeakView
+from captune.data.views import StrongView, WeakView
 from captune.data.vocabulary import Vocabulary
 from captune.embedding_cache import EmbeddingCache
 from captune.errors import InputError
@@ -68,17 +68,24 @@ class EmbeddedImages:
 
 
 def embed_images(
-    backbone: Backbone, images: ImageCollection, cache: EmbeddingCache, runtime: Runtime, batch_size: int = 32
+    backbone: Backbone,
+    images: ImageCollection,
+    cache: EmbeddingCache,
+    runtime: Runtime,
+    batch_size: int = 32,
+    strong: StrongView | None = None,
 ) -> EmbeddedImages:
-    """Embed the model's own view of every image; what the cache holds is not encoded again."""
-    shelf = cache.open(backbone.fingerprint(), repr(backbone.preprocessing), backbone.embed_dim)
+    """Embed the model's own view of every image, or a strong one; what the cache holds is not encoded again."""
+    view = strong or WeakView(backbone.preprocessing)
+    # A strong view is drawn by the image's position, so it is worth nothing to another collection.
+    described = repr(view) + (images.fingerprint if strong else "")
+    shelf = cache.open(backbone.fingerprint(), described, backbone.embed_dim)
     n_images = len(images)
     # Fixed batches, whatever the cache holds, so that a resumed run computes the same bits.
     batches = [np.arange(i, min(i + batch_size, n_images)) for i in range(0, n_images, batch_size)]
     vectors = np.empty((n_images, backbone.embed_dim), dtype=np.float32)
     is_done = np.zeros(n_images, dtype=np.bool_)
     set_aside: dict[int, str] = {}
-    view = WeakView(backbone.preprocessing)
     with runtime.progress("Embedding images", n_images) as advance, shelf:
         for batch in load_batches(images, batches, view, shelf.known, runtime.workers):
             encoded = encode_pixels(backbone, batch.pixels)

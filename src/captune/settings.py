@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from annotated_types import Ge, Le
@@ -32,6 +32,12 @@ class RunSettings:
         method: The adaptation method; `captune list methods` names them.
         backbone: The encoder pair as `source:name`, e.g. hf:openai/clip-vit-base-patch32, dual:folder.
         template: The sentence that a class name is put into, with one {}.
+        preset: Named settings of the method: `full` is the paper, `quick` is for machines without a GPU; empty takes
+            `full` on a GPU and `quick` on a CPU.
+        describer: Who describes classes whose names mislead: openai:MODEL, file:descriptions.yaml or none.
+        domain: What the images show, with one {} for the class name, e.g. "a satellite photo of {}".
+        target_classes: `auto` lets pseudo-labels name only classes without given labels where some classes have
+            given labels and others none; `all` lets them name every class.
         seed: Seed of everything random; the same seed gives the same result.
         batch_size: Images that are encoded at once.
         workers: Processes that decode images; -1 takes one for each core, 0 decodes in the main process.
@@ -42,6 +48,10 @@ class RunSettings:
     method: str = "zero_shot"
     backbone: str = DEFAULT_BACKBONE
     template: str = "a photo of a {}"
+    preset: str = ""
+    describer: str = "none"
+    domain: str = "{}"
+    target_classes: Literal["auto", "all"] = "auto"
     seed: Seed = 0
     batch_size: Positive = 32
     workers: Annotated[int, Ge(-1)] = -1

@@ -66,10 +66,19 @@ class AdaptationTask:
         return np.setdiff1d(np.arange(len(self.vocabulary)), self.target_classes)
 
 
-def make_task(vocabulary: Vocabulary, images: ImageCollection, labels: Ints | None) -> AdaptationTask:
-    """Split images into labeled and unlabeled ones; `labels` holds -1 where the class is not known."""
+def make_task(
+    vocabulary: Vocabulary, images: ImageCollection, labels: Ints | None, only_unlabeled_classes: bool = True
+) -> AdaptationTask:
+    """Split images into labeled and unlabeled ones; `labels` holds -1 where the class is not known.
+
+    Where some classes have labels and others none, pseudo-labels name only the others (transductive zero-shot
+    learning), unless `only_unlabeled_classes` is off.
+    """
     if labels is None:
         return AdaptationTask(vocabulary, images)
     known = np.flatnonzero(labels >= 0)
     labeled = LabeledImages(images.subset(known), labels[known])
-    return AdaptationTask(vocabulary, images.subset(np.flatnonzero(labels < 0)), labeled)
+    unlabeled = images.subset(np.flatnonzero(labels < 0))
+    without = np.setdiff1d(np.arange(len(vocabulary)), labels[known])
+    targets = without if only_unlabeled_classes and len(known) else np.empty(0, dtype=np.int64)
+    return AdaptationTask(vocabulary, unlabeled, labeled, targets)

@@ -113,6 +113,19 @@ def strong_view(
     return np.ascontiguousarray(view[:, ::-1]) if generator.random() < flip else view
 
 
+@dataclass(frozen=True)
+class StrongView:
+    """One numbered strong view of every image, as worker processes call it."""
+
+    preprocessing: Preprocessing
+    seed: int
+    number: int
+
+    def __call__(self, image: Image.Image, position: int) -> NDArray[np.uint8]:
+        """Return the random view of the image at a position."""
+        return strong_view(image, self.preprocessing, view_generator(self.seed, self.number, position))
+
+
 def view_generator(seed: int, epoch: int, position: int) -> np.random.Generator:
     """Return the random numbers of one image in one epoch, the same whichever worker draws them."""
     return np.random.default_rng([seed, epoch, position])

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from captune.backbones.base import Backbone
 from captune.data.images import ImageCollection
 from captune.data.task import AdaptationTask
+from captune.data.views import StrongView
+from captune.describers.base import Describer
+from captune.describers.none import NoDescriber
 from captune.embedding_cache import EmbeddingCache
+from captune.labeling.pseudo_labels import PseudoLabels
 from captune.runtime import Runtime
 from captune.scoring import EmbeddedImages, embed_images
+from captune.training.checkpoint import CheckpointFolder
+from captune.training.feeds import EmbeddingFeed, Feed, PixelFeed
 from captune.tuners.base import NoSettings, Tuner
 
 
@@ -23,7 +29,11 @@ class Context:
     runtime: Runtime
     cache: EmbeddingCache
     batch_size: int = 32
+    describer: Describer = field(default_factory=NoDescriber)
+    domain: str = "{}"
+    checkpoints: CheckpointFolder | None = None
     rounds: list[dict[str, Any]] = field(default_factory=list)
+    history: list[tuple[int, PseudoLabels]] = field(default_factory=list)
     _embedded: dict[tuple[str, int], EmbeddedImages] = field(default_factory=dict)
 
     def embed(self, backbone: Backbone, images: ImageCollection) -> EmbeddedImages:
@@ -32,6 +42,24 @@ class Context:
         if key not in self._embedded:
             self._embedded[key] = embed_images(backbone, images, self.cache, self.runtime, self.batch_size)
         return self._embedded[key]
+
+    def feed(self, tuner: Tuner, task: AdaptationTask, strong_views: int) -> Feed:
+        """Return where a student's inputs come from: nothing is decoded again that a fixed encoder saw already."""
+        backbone = tuner.backbone
+        unlabeled, labeled = self.embed(backbone, task.unlabeled), self.embed(backbone, task.labeled.images)
+        given = task.labeled.labels[labeled.image_index]
+        if tuner.edits_images:
+            readable = task.unlabeled.subset(unlabeled.image_index)
+            given_images = task.labeled.images.subset(labeled.image_index)
+            return PixelFeed(readable, given_images, given, backbone.preprocessing, self.runtime)
+        readable = task.unlabeled.subset(unlabeled.image_index)
+        strong = [
+            embed_images(backbone, readable, self.cache, self.runtime, self.batch_size, view).vectors
+            for view in (
+                StrongView(backbone.preprocessing, self.runtime.seed, number) for number in range(strong_views)
+            )
+        ]
+        return EmbeddingFeed(unlabeled.vectors, strong, labeled.vectors, given, self.runtime)
 
     def record(self, **facts: Any) -> None:  # noqa: ANN401 (anything that JSON can hold)
         """Keep what happened in a round for the run folder and the report."""
@@ -47,6 +75,8 @@ class Method(ABC):
     """An adaptation method; its settings are a frozen dataclass."""
 
     Settings: ClassVar[type[Any]] = NoSettings
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Named departures from the default settings; `full` and `quick` are chosen by the machine if none is named."""
 
     def __init__(self, settings: Any = None) -> None:  # noqa: ANN401 (each method has its own type)
         self.settings = self.Settings() if settings is None else settings

@@ -21,6 +21,7 @@ from captune.scoring import Predictions
 FORMAT, VERSION = "captune-run", 1
 CARD = "run.json"
 CLASSIFIER = "classifier"
+CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -121,15 +122,25 @@ def load(folder: str | Path) -> Classifier:
     return Classifier.load(path / CLASSIFIER)
 
 
-def claim_folder(folder: str | Path, overwrite: bool) -> Path:
+def claim_folder(folder: str | Path, overwrite: bool, resume: bool = False) -> Path:
     """Make sure early that a run can be written here, and that nothing of value is in the way."""
     target = Path(folder)
     try:
+        is_run, has_checkpoints = (target / CARD).is_file(), (target / CHECKPOINTS).is_dir()
         occupied = target.exists() and (not target.is_dir() or any(target.iterdir()))
-        if occupied and not (overwrite and (target / CARD).is_file()):
-            what = "holds a run" if (target / CARD).is_file() else "is not empty and holds no run"
-            hint = "pass --overwrite to replace it, or " if (target / CARD).is_file() else ""
-            raise RunFolderError(f"The output folder {str(target)!r} {what}: {hint}choose another --out.")
+        if is_run and resume:
+            raise RunFolderError(f"The run in {str(target)!r} is finished: there is nothing to resume.")
+        may_write = (overwrite and (is_run or has_checkpoints)) or (resume and has_checkpoints)
+        if occupied and not may_write:
+            what = "is not empty and holds no run"
+            if is_run:
+                what = "holds a run: pass --overwrite to replace it"
+            elif has_checkpoints:
+                what = "holds an interrupted run: pass --resume to go on, --overwrite to start anew"
+            raise RunFolderError(f"The output folder {str(target)!r} {what}, or choose another --out.")
+        if overwrite and has_checkpoints:
+            for path in (target / CHECKPOINTS).glob("*.safetensors"):
+                path.unlink()
         write_whole(target / ".captune-writable", b"")
         (target / ".captune-writable").unlink()
     except OSError as error:

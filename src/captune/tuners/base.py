@@ -24,6 +24,9 @@ class Tuner(nn.Module, ABC):
     edits_images: ClassVar[bool] = False
     """Whether the image encoder itself is changed; where not, cached embeddings are refined instead."""
 
+    prompted_towers: ClassVar[frozenset[str]] = frozenset()
+    """The towers (`image`, `text`) that must carry prompts; a backbone that cannot is refused before loading."""
+
     def __init__(self, backbone: Backbone, vocabulary: Vocabulary, settings: Any = None) -> None:  # noqa: ANN401
         super().__init__()
         # Kept out of the module tree: the backbone is neither trained nor saved with the tuner.

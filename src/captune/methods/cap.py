@@ -1,0 +1,236 @@
+"""CAP: concept alignment, then prompts or adapters tuned with a confusion-aware calibrated margin (ICML 2025)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from captune import registry
+from captune.arrays import Floats, Ints
+from captune.backbones.base import Backbone
+from captune.concepts.confusion import class_prototypes, class_similarity, confident_counts, confusion_margin
+from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings
+from captune.data.task import AdaptationTask
+from captune.labeling.consensus import neighbour_consensus, neighbour_graph
+from captune.labeling.first_labels import first_labels
+from captune.labeling.pseudo_labels import PseudoLabels, Source
+from captune.labeling.selection import class_mask, given_allowed, top_k_per_class
+from captune.methods._alignment import align_task
+from captune.methods._cap_settings import QUICK, CapSettings
+from captune.methods.base import Context, Method
+from captune.scoring import embed_classes, score
+from captune.training.feeds import Request
+from captune.training.loop import Course, Optimisation, fit
+from captune.training.objective import ConfusionObjective, LabeledViews
+from captune.tuners.base import Tuner
+
+
+class Cap(Method):
+    """Concept-adaptive pseudo-labeling."""
+
+    Settings: ClassVar[type[CapSettings]] = CapSettings
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"full": {}, "quick": QUICK}
+
+    def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
+        """Align concepts, take the first pseudo-labels, then train while they grow."""
+        settings: CapSettings = self.settings
+        unlabeled = context.embed(backbone, task.unlabeled)
+        texts = embed_classes(backbone, task.vocabulary)
+        vocabulary, described = task.vocabulary, {}
+
+        # Section 3.1: which names mislead, and what stands for them instead?
+        if settings.concept_alignment:
+            detection = PAPER_MISMATCH if settings.detection == "paper" else MismatchSettings()
+            detection = replace(detection, seed=context.runtime.seed)
+            found = align_task(
+                task, backbone, unlabeled.vectors, texts, context, detection, settings.describe, settings.choose
+            )
+            described = dict(found.vectors)
+            if settings.class_texts == "aligned":
+                vocabulary = vocabulary.with_descriptions(found.sentences)
+
+        # Sections 3.2 and 3.3: the student learns from D_PL and from its own confident predictions.
+        device = context.runtime.device
+        tuner: Tuner = registry.load("tuners", settings.tuner)(backbone, vocabulary).to(device)
+        feed = context.feed(tuner, task, settings.strong_views)
+        allowed = torch.from_numpy(class_mask(task.target_classes, len(texts)))
+        objective = ConfusionObjective(
+            tuner, feed, allowed, settings.tau, settings.adapter_width, settings.independent_adapters
+        ).to(device)
+        course = _CapCourse(task, objective, unlabeled.vectors, context, settings)
+        course.take_first_labels(texts, described)
+        chosen = {field.name: getattr(settings, field.name) for field in fields(Optimisation)}
+        fit(objective, course, Optimisation(**chosen), context.runtime, context.checkpoints)
+        context.history.append((settings.epochs, course.reliable))
+        return tuner
+
+
+class _CapCourse(Course):
+    """What happens around the steps: D_PL grows, and every epoch has its margin."""
+
+    def __init__(
+        self,
+        task: AdaptationTask,
+        objective: ConfusionObjective,
+        vectors: Floats,
+        context: Context,
+        settings: CapSettings,
+    ) -> None:
+        self.task, self.objective, self.vectors = task, objective, vectors
+        self.context, self.settings = context, settings
+        self.n_classes = len(task.vocabulary)
+        self.reliable = PseudoLabels.empty(self.n_classes)  # D_PL
+        self.accepted = np.zeros(self.n_classes, dtype=np.int64)
+        self.graph = neighbour_graph(vectors, settings.neighbours) if settings.neighbours else None
+        self.said: Ints | None = None  # what neighbours say of each image
+
+    def take_first_labels(self, texts: Floats, described: Mapping[int, Floats]) -> None:
+        """Fill D_PL before any training, by description where a name misleads."""
+        scale, settings = self.objective.tuner.backbone.logit_scale, self.settings
+        targets = self.task.target_classes
+        if self.graph is None:
+            self.reliable = first_labels(self.vectors, texts, scale, described, k=settings.k, allowed=targets)
+            return
+        aligned = texts.copy()
+        for class_id, vector in described.items():
+            aligned[class_id] = vector
+        guess = given_allowed(score(self.vectors, aligned, scale), targets)
+        self._ask_neighbours(guess, settings.k, epoch=0)
+
+    def begin(self, epoch: int) -> None:
+        """Grow D_PL every few epochs (Appendix B) and compute the margin of the epoch (Section 3.2)."""
+        settings = self.settings
+        is_released = settings.recipe == "released"
+        if epoch and (is_released or epoch % settings.grow_every == 0):
+            self.context.history.append((epoch, self.reliable))
+            self._grow(epoch)
+        if not settings.margin or epoch == 0:  # the first epoch only warms up
+            return
+        images, probabilities, classes = self.objective.look(self.reliable.image_index)
+        prototypes = class_prototypes(images, self.reliable.labels, classes)
+        similarity = class_similarity(prototypes, classes)
+        counts = self.accepted if is_released else confident_counts(probabilities, settings.tau)
+        scale = None if is_released or not settings.scale_margin else self.objective.tuner.backbone.logit_scale
+        margin = confusion_margin(
+            similarity,
+            counts,
+            margin=settings.margin_scale,
+            logit_scale=scale,
+            recipe=settings.recipe,
+            labeled=self.task.seen_classes,
+        )
+        self.objective.margin = torch.from_numpy(margin.matrix).to(self.context.runtime.device)
+
+    def batches(self, epoch: int, first_step: int) -> Iterator[LabeledViews]:
+        """Yield steps over D_PL, the labeled and the unlabeled images, drawn by seed and epoch alone."""
+        settings, feed = self.settings, self.objective.feed
+        device = self.context.runtime.device
+        generator = np.random.default_rng([self.context.runtime.seed, epoch])
+        sizes = (len(self.reliable), len(feed.given_labels), len(self.vectors))
+        drawn = [_draw(generator, size, settings.iterations, settings.train_batch) for size in sizes]
+        of_image = np.full(len(self.vectors), -1, dtype=np.int64)
+        of_image[self.reliable.image_index] = self.reliable.labels
+        requests = [
+            Request(self.reliable.image_index[drawn[0][i]], drawn[1][i], drawn[2][i])
+            for i in range(settings.iterations)
+        ]
+        for views in feed.views(requests, epoch, first_step):
+            request = views.request
+            said = None if self.said is None else torch.from_numpy(self.said[request.unlabeled]).to(device)
+            yield LabeledViews(
+                views,
+                torch.from_numpy(of_image[request.reliable]).to(device),
+                torch.from_numpy(feed.given_labels[request.given]).to(device),
+                said,
+            )
+
+    def end(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
+        """Record the epoch, and how many labels of each class the student made and accepted."""
+        self.accepted = sums["accepted"].cpu().numpy()
+        self.context.record(
+            step="epoch",
+            epoch=epoch + 1,
+            loss=round(float(sums["loss"]) / self.settings.iterations, 6),
+            accepted_share=round(float(self.accepted.sum()) / max(1, int(sums["offered"])), 4),
+            accepted=self.accepted.tolist(),
+            reliable=self.reliable.counts().tolist(),
+            largest_margin=round(float(self.objective.margin.max()), 4) if self.objective.margin is not None else 0.0,
+        )
+
+    def describe(self, epoch: int, sums: Mapping[str, Tensor]) -> str:
+        """Return loss, accepted share and imbalance so far in this epoch."""
+        accepted = sums["accepted"]
+        n_accepted, offered = int(accepted.sum()), max(1, int(sums["offered"]))
+        steps = max(1, offered // self.settings.train_batch)
+        uneven = float(accepted.max()) * self.n_classes / max(1, n_accepted)
+        return f"loss {float(sums['loss']) / steps:.3f}, accepted {n_accepted / offered:.0%}, imbalance {uneven:.1f}"
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return D_PL with its history, the margin and the counts."""
+        tensors = {"accepted": torch.from_numpy(self.accepted)}
+        if self.objective.margin is not None:
+            tensors["margin"] = self.objective.margin
+        if self.said is not None:
+            tensors["said"] = torch.from_numpy(self.said)
+        for epoch, labels in (*self.context.history, (-1, self.reliable)):
+            for name in ("image_index", "labels", "confidence", "round", "source"):
+                tensors[f"labels.{epoch}.{name}"] = torch.from_numpy(getattr(labels, name))
+        epochs = [epoch for epoch, _ in self.context.history]
+        return tensors, {"rounds": self.context.rounds, "history": epochs}
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Take back what `state` gave."""
+        device = self.context.runtime.device
+        self.accepted = tensors["accepted"].numpy()
+        self.objective.margin = tensors["margin"].to(device) if "margin" in tensors else None
+        self.said = tensors["said"].numpy() if "said" in tensors else None
+        names = ("image_index", "labels", "confidence", "round", "source")
+        read = {
+            epoch: PseudoLabels(
+                n_classes=self.n_classes, **{name: tensors[f"labels.{epoch}.{name}"].numpy() for name in names}
+            )
+            for epoch in (*facts["history"], -1)
+        }
+        self.reliable = read.pop(-1)
+        self.context.history[:] = list(read.items())
+        self.context.rounds[:] = facts["rounds"]
+
+    def _grow(self, epoch: int) -> None:
+        settings, n_images = self.settings, len(self.vectors)
+        _, probabilities, _ = self.objective.look(np.arange(n_images))
+        n_targets = len(self.task.target_classes)
+        if settings.recipe == "released":
+            most = max(settings.k, min(1000, int(0.8 * n_images / n_targets)))
+            k = settings.k + int((most - settings.k) * min(1.0, epoch / (0.7 * settings.epochs)))
+            found = top_k_per_class(probabilities, k, self.task.target_classes)
+            self.reliable = found.stamped(epoch, Source.MODEL)
+        elif self.graph is not None:
+            even = max(settings.k, n_images / n_targets)
+            k = int(settings.k + (even - settings.k) * epoch / settings.epochs)
+            self._ask_neighbours(probabilities, k, epoch)
+        else:
+            n_new = max(1, int(n_images * settings.grow_every / (settings.epochs * n_targets)))
+            free = np.setdiff1d(np.arange(n_images), self.reliable.image_index)
+            found = top_k_per_class(probabilities[free], n_new, self.task.target_classes, predicted_only=True)
+            self.reliable = self.reliable.extend(found.reindexed(free).stamped(epoch, Source.MODEL))
+
+    def _ask_neighbours(self, probabilities: Floats, k: int, epoch: int) -> None:
+        assert self.graph is not None
+        consensus = neighbour_consensus(probabilities, self.graph, self.settings.balance)
+        found = top_k_per_class(consensus, k, self.task.target_classes, predicted_only=epoch > 0)
+        self.reliable = found.stamped(epoch, Source.MODEL)
+        self.said = consensus.argmax(axis=1)
+
+
+def _draw(generator: np.random.Generator, n_items: int, n_steps: int, size: int) -> list[Ints]:
+    """Draw a batch for every step, going through all items before any comes again."""
+    if n_items == 0:
+        return [np.empty(0, dtype=np.int64) for _ in range(n_steps)]
+    rounds = -(-n_steps * size // n_items)
+    order = np.concatenate([generator.permutation(n_items) for _ in range(rounds)])
+    return [order[i * size : (i + 1) * size] for i in range(n_steps)]

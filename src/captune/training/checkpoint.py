@@ -1,0 +1,88 @@
+"""Checkpoints: whole safetensors files named by epoch, step and digest; the newest undamaged one is taken."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from captune.errors import RunFolderError
+from captune.files import write_whole
+
+VERSION = 1
+KEPT = 2
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a training after some steps of an epoch: tensors and plain facts."""
+
+    epoch: int
+    step: int
+    tensors: Mapping[str, Tensor]
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class CheckpointFolder:
+    """Where a run keeps its checkpoints; `key` is a digest of everything that the training depends on."""
+
+    folder: Path
+    key: str
+
+    def save(self, checkpoint: Checkpoint) -> Path:
+        """Write a checkpoint and drop all but the newest two: a damaged one still leaves one to go on from."""
+        facts = {"version": VERSION, "key": self.key, "epoch": checkpoint.epoch, "step": checkpoint.step}
+        note = json.dumps({**facts, "facts": checkpoint.facts}, allow_nan=False)
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
+        content = save_tensors(tensors, {"captune": note})
+        name = f"{checkpoint.epoch:05d}-{checkpoint.step:06d}-{_digest(content)}.safetensors"
+        write_whole(self.folder / name, content)
+        for old in self._files()[:-KEPT]:
+            old.unlink(missing_ok=True)
+        return self.folder / name
+
+    def newest(self) -> Checkpoint | None:
+        """Return the newest checkpoint that is whole, or None; one made with other settings is an error."""
+        for path in reversed(self._files()):
+            content = path.read_bytes()
+            if _digest(content) != path.stem.rpartition("-")[2]:
+                continue  # a damaged file is passed over, not trusted
+            with safe_open(str(path), "pt") as file:
+                note = json.loads(file.metadata()["captune"])
+            if note["version"] > VERSION:
+                raise RunFolderError(f"{str(path)!r} was written by a newer captune. Upgrade: pip install -U captune.")
+            if note["key"] != self.key:
+                raise RunFolderError(
+                    f"The checkpoints in {str(self.folder)!r} were made with other settings, images or weights. "
+                    "Resume with exactly the command that was interrupted, or start anew in another --out."
+                )
+            return Checkpoint(note["epoch"], note["step"], load_tensors(content), note["facts"])
+        return None
+
+    def clear(self) -> None:
+        """Remove all checkpoints, once the run is complete."""
+        for path in self._files():
+            path.unlink(missing_ok=True)
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob("*.safetensors"))
+
+
+def digest_of(facts: Mapping[str, Any]) -> str:
+    """Return a digest of plain facts, the key of a run's checkpoints."""
+    return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=12).hexdigest()

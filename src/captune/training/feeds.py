@@ -1,0 +1,173 @@
+"""Where the inputs of a step come from: cached embeddings where the image encoder is fixed, else the images."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from captune.arrays import Floats, Ints
+from captune.data.images import ImageCollection
+from captune.data.loading import load_batches
+from captune.data.views import Preprocessing, strong_view, view_generator, weak_view
+from captune.errors import TrainingError
+from captune.runtime import Runtime
+from captune.tuners.base import Tuner
+
+
+class Request(NamedTuple):
+    """Which images a step wants: positions among the unlabeled (reliable, unlabeled) or the labeled (given) ones."""
+
+    reliable: Ints
+    given: Ints
+    unlabeled: Ints
+
+
+class Views(NamedTuple):
+    """The inputs of a step: weak views of all three kinds, a strong view of the unlabeled, and what was readable."""
+
+    reliable: Tensor
+    given: Tensor
+    weak: Tensor
+    strong: Tensor
+    request: Request
+
+
+class Feed(ABC):
+    """Gives a student its inputs and reads embeddings from it."""
+
+    given_labels: Ints
+    """Labels of the readable labeled images, by position."""
+
+    @abstractmethod
+    def views(self, requests: Sequence[Request], epoch: int, first: int) -> Iterator[Views]:
+        """Yield the inputs of an epoch's steps, from step `first` on."""
+
+    @abstractmethod
+    def embed(self, tuner: Tuner, views: Tensor) -> Tensor:
+        """Return the student's embeddings of inputs, `(images, width)`."""
+
+    @abstractmethod
+    def look(self, tuner: Tuner, positions: Ints) -> Tensor:
+        """Return the student's embeddings of unlabeled images, without gradients, `(images, width)`."""
+
+
+class EmbeddingFeed(Feed):
+    """Cached embeddings of weak and strong views, `(images, width)` and `(views, images, width)`."""
+
+    def __init__(
+        self, weak: Floats, strong: Sequence[Floats], labeled: Floats, given_labels: Ints, runtime: Runtime
+    ) -> None:
+        self.given_labels = given_labels
+        device = runtime.device
+        self.weak, self.labeled = torch.from_numpy(weak).to(device), torch.from_numpy(labeled).to(device)
+        self.strong = [torch.from_numpy(view).to(device) for view in strong]
+        self.seed = runtime.seed
+
+    def views(self, requests: Sequence[Request], epoch: int, first: int) -> Iterator[Views]:
+        """Yield rows of the cached embeddings; each step draws which strong view it sees."""
+        for step, request in enumerate(requests[first:], start=first):
+            drawn = int(np.random.default_rng([self.seed, epoch, step]).integers(len(self.strong)))
+            yield Views(
+                self.weak[request.reliable],
+                self.labeled[request.given],
+                self.weak[request.unlabeled],
+                self.strong[drawn][request.unlabeled],
+                request,
+            )
+
+    def embed(self, tuner: Tuner, views: Tensor) -> Tensor:
+        """Pass cached embeddings through the student's adapter."""
+        return tuner.refine(views)
+
+    @torch.inference_mode()
+    def look(self, tuner: Tuner, positions: Ints) -> Tensor:
+        """Pass cached embeddings of unlabeled images through the student's adapter."""
+        return torch.cat([tuner.refine(self.weak[part]) for part in np.array_split(positions, _parts(positions, 8192))])
+
+
+class PixelFeed(Feed):
+    """Images decoded by worker processes; the student's own encoder makes the embeddings."""
+
+    def __init__(
+        self,
+        unlabeled: ImageCollection,
+        labeled: ImageCollection,
+        given_labels: Ints,
+        preprocessing: Preprocessing,
+        runtime: Runtime,
+    ) -> None:
+        self.given_labels = given_labels
+        # The unlabeled images stand twice: behind the second offset they are seen in the strong view.
+        self.images = ImageCollection(unlabeled.paths + labeled.paths + unlabeled.paths, unlabeled.root)
+        self.given_from, self.strong_from = len(unlabeled), len(unlabeled) + len(labeled)
+        self.preprocessing, self.runtime = preprocessing, runtime
+
+    def views(self, requests: Sequence[Request], epoch: int, first: int) -> Iterator[Views]:
+        """Yield decoded and normalised views; an image that has become unreadable is left out of its step."""
+        wanted = [
+            (r.reliable, r.given + self.given_from, r.unlabeled, r.unlabeled + self.strong_from)
+            for r in requests[first:]
+        ]
+        view = _TrainingView(self.preprocessing, self.runtime.seed, epoch, self.strong_from)
+        orders = [np.concatenate(parts) for parts in wanted]
+        loaded = load_batches(self.images, orders, view, workers=self.runtime.workers)
+        for request, parts, batch in zip(requests[first:], wanted, loaded, strict=True):
+            lost = np.asarray(sorted(batch.problems), dtype=np.int64)
+            lost = np.unique(np.concatenate([lost, lost[lost >= self.strong_from] - self.strong_from]))
+            is_kept = [~np.isin(part, lost) for part in (*parts[:3], parts[2])]
+            kind = np.repeat(np.arange(4), [len(part) for part in parts])
+            is_read = ~np.isin(np.concatenate(parts), np.asarray(sorted(batch.problems), dtype=np.int64))
+            chosen = np.concatenate(is_kept)[is_read]
+            pixels = self.preprocessing.normalize(batch.pixels).to(self.runtime.device)
+            inputs = [pixels[torch.from_numpy(np.flatnonzero((kind[is_read] == k) & chosen))] for k in range(4)]
+            kept = Request(request.reliable[is_kept[0]], request.given[is_kept[1]], request.unlabeled[is_kept[2]])
+            yield Views(inputs[0], inputs[1], inputs[2], inputs[3], kept)
+
+    def embed(self, tuner: Tuner, views: Tensor) -> Tensor:
+        """Encode pixels with the student's prompts."""
+        return tuner.image_embeddings(views)
+
+    @torch.inference_mode()
+    def look(self, tuner: Tuner, positions: Ints) -> Tensor:
+        """Encode the weak views of unlabeled images with the student's prompts."""
+        batches = np.array_split(positions, _parts(positions, 64))
+        view = _TrainingView(self.preprocessing, 0, 0, self.strong_from)
+        found = []
+        for batch in load_batches(self.images, batches, view, workers=self.runtime.workers):
+            if batch.problems:
+                position, why = next(iter(batch.problems.items()))
+                raise TrainingError(
+                    f"The image {self.images.name(position)!r} could be read before but no longer: {why}. "
+                    "Put it back, or start anew without it."
+                )
+            pixels = self.preprocessing.normalize(batch.pixels).to(self.runtime.device)
+            found.append(tuner.image_embeddings(pixels))
+        return torch.cat(found)
+
+
+@dataclass(frozen=True)
+class _TrainingView:
+    """Weak views below an offset, strong ones, seeded by image and epoch, from it on."""
+
+    preprocessing: Preprocessing
+    seed: int
+    epoch: int
+    strong_from: int
+
+    def __call__(self, image: Image.Image, position: int) -> NDArray[np.uint8]:
+        if position < self.strong_from:
+            return weak_view(image, self.preprocessing)
+        drawn = view_generator(self.seed, self.epoch, position - self.strong_from)
+        return strong_view(image, self.preprocessing, drawn)
+
+
+def _parts(positions: Ints, at_once: int) -> int:
+    return max(1, -(-len(positions) // at_once))
