@@ -91,6 +91,6 @@ def open_describer(
     from captune import registry
 
     source, argument = registry.split_id("describers", identifier, "openai:gpt-4o-mini")
-    cache = AnswerCache(Path(cache_folder)) if cache_folder else None
+    cache = AnswerCache(Path(cache_folder).expanduser()) if cache_folder else None
     describer: Describer = registry.load("describers", source)(argument, cache=cache, patience=patience)
     return describer

@@ -12,6 +12,7 @@ from captune.describers.base import SetupError
 from captune.errors import DescriberError, missing_extra
 
 DEFAULT_MODEL = "gpt-4o-mini"
+_ADDRESS = "https://api.openai.com/v1"
 _LOCAL_KEY = "none"
 """What servers without keys, such as Ollama, are given; the package insists on a key."""
 
@@ -38,8 +39,12 @@ class OpenAIDescriber(AskingDescriber):
                 "openai: there is no key. Set OPENAI_API_KEY; or set OPENAI_BASE_URL to a server of your own, "
                 "for example http://localhost:11434/v1 for Ollama."
             )
-        # Retries are ours: they are counted, logged without keys and tested.
-        return openai.OpenAI(api_key=key or _LOCAL_KEY, timeout=self.patience.timeout, max_retries=0)
+        if address and not address.startswith(("http://", "https://")):
+            raise SetupError(f"openai: OPENAI_BASE_URL is {redact(address)!r}, expected http://... or https://...")
+        # Retries are ours: they are counted, reported without keys and tested.
+        return openai.OpenAI(
+            api_key=key or _LOCAL_KEY, base_url=address or _ADDRESS, timeout=self.patience.timeout, max_retries=0
+        )
 
     def ask(self, question: str) -> Reply:
         """Put a question once."""

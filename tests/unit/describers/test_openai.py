@@ -207,6 +207,9 @@ def test_no_key_is_needed_for_a_server_of_ones_own_and_missed_otherwise(monkeypa
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     with pytest.raises(DescriberError, match="Set OPENAI_API_KEY"):
         describe(["river"])
+    monkeypatch.setenv("OPENAI_BASE_URL", "localhost:11434/v1")
+    with pytest.raises(DescriberError, match="'localhost:11434/v1', expected http"):
+        describe(["river"])
 
 
 def test_without_the_package_the_answer_is_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
