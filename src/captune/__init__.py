@@ -6,14 +6,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from captune.audit import audit as audit
     from captune.errors import CaptuneError as CaptuneError
     from captune.pipeline import adapt as adapt
     from captune.results.run import load as load
 
 __version__ = "0.1.0"
-__all__ = ["CaptuneError", "__version__", "adapt", "load"]
+__all__ = ["CaptuneError", "__version__", "adapt", "audit", "load"]
 
-_HOMES = {"adapt": "captune.pipeline", "load": "captune.results.run", "CaptuneError": "captune.errors"}
+_HOMES = {
+    "adapt": "captune.pipeline",
+    "audit": "captune.audit",
+    "load": "captune.results.run",
+    "CaptuneError": "captune.errors",
+}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 (the type checker reads the imports above)

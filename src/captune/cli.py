@@ -53,12 +53,41 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"captune {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_audit(commands)
     _add_adapt(commands)
     _add_predict(commands)
     _add_evaluate(commands)
     listing = commands.add_parser("list", help="show what can be chosen", allow_abbrev=False)
     listing.add_argument("what", choices=ROLES, metavar="|".join(ROLES))
     return parser
+
+
+def _add_audit(commands: Any) -> None:  # noqa: ANN401
+    words = commands.add_parser(
+        "audit", help="find names that mislead and classes that collide, without training", allow_abbrev=False
+    )
+    words.add_argument("images", metavar="IMAGES", help="folder, CSV/Parquet manifest, or text file of paths")
+    words.add_argument("--labels", metavar="folders|CSV", help="known classes, to measure the audit against")
+    _add_common(words, "audit folder to write (default: captune-audit)")
+
+
+def _add_common(words: argparse.ArgumentParser, out: str) -> None:
+    words.add_argument(
+        "--classes", required=True, metavar="FILE|a,b,c", help="text or YAML file, comma list, or folder of sub-folders"
+    )
+    words.add_argument("--backbone", metavar="ID", help="encoder pair as source:name (see: captune list backbones)")
+    words.add_argument("--template", help="sentence with one {} for the class name")
+    words.add_argument(
+        "--describer", metavar="ID", help="who describes misleading names: openai:MODEL, file:YAML, none"
+    )
+    words.add_argument("--domain", metavar="PHRASE", help="what the images show, e.g. 'a satellite photo of {}'")
+    words.add_argument("--seed", type=int, help="seed of everything random")
+    words.add_argument("--workers", type=int, help="processes that decode images")
+    words.add_argument("--root", help="folder that manifest paths may not lead out of")
+    words.add_argument("--config", metavar="YAML", help="settings file")
+    words.add_argument("--set", action="append", default=[], metavar="key=value", help="one setting; may be repeated")
+    words.add_argument("--out", metavar="FOLDER", help=out)
+    words.add_argument("--overwrite", action="store_true", help="replace what is in --out")
 
 
 def _add_adapt(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
@@ -71,25 +100,10 @@ def _add_adapt(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this clas
         "captune adapt --help-settings METHOD explains them.",
     )
     words.add_argument("images", metavar="IMAGES", help="folder, CSV/Parquet manifest, or text file of paths")
-    words.add_argument(
-        "--classes", required=True, metavar="FILE|a,b,c", help="text or YAML file, comma list, or folder of sub-folders"
-    )
     words.add_argument("--labels", metavar="CSV", help="table (path, label) of the images whose class is known")
     words.add_argument("--method", help="adaptation method (see: captune list methods)")
-    words.add_argument("--backbone", metavar="ID", help="encoder pair as source:name (see: captune list backbones)")
-    words.add_argument("--template", help="sentence with one {} for the class name")
     words.add_argument("--preset", metavar="quick|full", help="full is the paper, quick needs no GPU")
-    words.add_argument(
-        "--describer", metavar="ID", help="who describes misleading names: openai:MODEL, file:YAML, none"
-    )
-    words.add_argument("--domain", metavar="PHRASE", help="what the images show, e.g. 'a satellite photo of {}'")
-    words.add_argument("--seed", type=int, help="seed of everything random")
-    words.add_argument("--workers", type=int, help="processes that decode images")
-    words.add_argument("--root", help="folder that manifest paths may not lead out of")
-    words.add_argument("--config", metavar="YAML", help="settings file")
-    words.add_argument("--set", action="append", default=[], metavar="key=value", help="one setting; may be repeated")
-    words.add_argument("--out", metavar="RUN", help="run folder to write (default: captune-METHOD)")
-    words.add_argument("--overwrite", action="store_true", help="replace the run in --out")
+    _add_common(words, "run folder to write (default: captune-METHOD)")
     words.add_argument("--resume", action="store_true", help="go on with the interrupted run in --out")
     words.add_argument("--help-settings", action=_SettingsHelp, metavar="METHOD", help="explain a method's settings")
 

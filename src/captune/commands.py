@@ -38,9 +38,7 @@ def run_adapt(options: argparse.Namespace) -> None:
     """Adapt, save the run and say in a few lines what came out."""
     from captune import settings
 
-    values: dict[str, Any] = settings.read_yaml(options.config) if options.config else {}
-    values |= {flag: getattr(options, flag) for flag in FLAGS if getattr(options, flag) is not None}
-    values |= settings.parse_overrides(options.set)
+    values = _values(options)
     from captune.pipeline import adapt
 
     out = options.out or f"captune-{values.get('method', settings.RunSettings.method)}"
@@ -54,6 +52,18 @@ def run_adapt(options: argparse.Namespace) -> None:
         **values,
     )
     _print_summary(run, Path(out))
+
+
+def run_audit(options: argparse.Namespace) -> None:
+    """Audit, save what was found and show it."""
+    from captune import _audit_screen
+    from captune.audit import audit
+
+    out = options.out or "captune-audit"
+    found = audit(
+        options.images, options.classes, labels=options.labels, out=out, overwrite=options.overwrite, **_values(options)
+    )
+    _audit_screen.show(found.facts, Path(out))
 
 
 def run_predict(options: argparse.Namespace) -> None:
@@ -126,6 +136,15 @@ def settings_help(method: str) -> str:
         lines.append(f"{title}:" if fields else f"{title}: none")
         lines += [f"  {field.name} = {field.default!r}\n      {sentences.get(field.name, '')}" for field in fields]
     return "\n".join(lines) + "\n"
+
+
+def _values(options: argparse.Namespace) -> dict[str, Any]:
+    """Return settings from the file, then the flags, then --set: the later ones win."""
+    from captune import settings
+
+    values: dict[str, Any] = settings.read_yaml(options.config) if options.config else {}
+    values |= {flag: getattr(options, flag) for flag in FLAGS if getattr(options, flag, None) is not None}
+    return values | settings.parse_overrides(options.set)
 
 
 def _score(

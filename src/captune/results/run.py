@@ -122,11 +122,11 @@ def load(folder: str | Path) -> Classifier:
     return Classifier.load(path / CLASSIFIER)
 
 
-def claim_folder(folder: str | Path, overwrite: bool, resume: bool = False) -> Path:
+def claim_folder(folder: str | Path, overwrite: bool, resume: bool = False, card: str = CARD) -> Path:
     """Make sure early that a run can be written here, and that nothing of value is in the way."""
     target = Path(folder)
     try:
-        is_run, has_checkpoints = (target / CARD).is_file(), (target / CHECKPOINTS).is_dir()
+        is_run, has_checkpoints = (target / card).is_file(), (target / CHECKPOINTS).is_dir()
         occupied = target.exists() and (not target.is_dir() or any(target.iterdir()))
         if is_run and resume:
             raise RunFolderError(f"The run in {str(target)!r} is finished: there is nothing to resume.")
