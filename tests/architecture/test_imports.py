@@ -29,8 +29,8 @@ LAYERS = (
     {"results"},
     {"report"},
     {"benchmark"},
-    {"plan", "pipeline"},
-    {"commands", "cli"},
+    {"plan", "pipeline", "audit"},
+    {"commands", "cli", "_audit_screen"},
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 FOUNDATION = {"errors", "arrays"}

@@ -19,6 +19,9 @@ from captune.files import write_whole
 
 VERSION = 1
 KEPT = 2
+FILES = f"{'[0-9]' * 5}-{'[0-9]' * 6}-{'[0-9a-f]' * 24}.safetensors"
+LEFTOVERS = ".captune-*.part"
+"""What a kill in the middle of a write leaves behind."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,18 @@ class CheckpointFolder:
             self.folder.rmdir()
 
     def _files(self) -> list[Path]:
-        return sorted(self.folder.glob("*.safetensors"))
+        return sorted(self.folder.glob(FILES))
+
+
+def holds_checkpoints(folder: Path) -> bool:
+    """Return whether a folder is one of checkpoints: someone else's folder of that name holds other files too."""
+    return folder.is_dir() and set(folder.iterdir()) == {*folder.glob(FILES), *folder.glob(LEFTOVERS)}
+
+
+def drop_checkpoints(folder: Path) -> None:
+    """Remove the checkpoints of a run that is started anew."""
+    for path in (*folder.glob(FILES), *folder.glob(LEFTOVERS)):
+        path.unlink(missing_ok=True)
 
 
 def digest_of(facts: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ import yaml
 
 import captune
 from captune.errors import CaptuneError, RunFolderError
-from captune.results.run import CARD, claim_folder, load, read_card
+from captune.results.run import CARD, CHECKPOINTS, claim_folder, load, read_card
 from models import tiny_clip
 from toys import write_images
 
@@ -37,13 +37,8 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_the_folder_holds_everything(made: tuple[Path, Any]) -> None:
     base, run = made
     folder = base / "run"
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "classifier",
-        "predictions.csv",
-        "run.json",
-        "set_aside.csv",
-        "settings.yaml",
-    ]
+    expected = {"classifier", "predictions.csv", "run.json", "set_aside.csv", "settings.yaml"}
+    assert expected <= {path.name for path in folder.iterdir()}
     predicted = rows(folder / "predictions.csv")
     assert [row["path"] for row in predicted] == ["000.png", "001.png", "003.png"]
     assert [row["label"] for row in predicted] == [run.classifier.names[label] for label in run.predictions.labels]
@@ -127,3 +122,29 @@ def test_a_folder_is_claimed_only_when_nothing_is_lost(tmp_path: Path) -> None:
         claim_folder(tmp_path / ("x" * 300), overwrite=False)
     with pytest.raises(CaptuneError, match="cannot be written"):
         claim_folder(tmp_path / "file" / "below", overwrite=False)
+
+
+def test_an_interrupted_run_is_resumed_or_started_anew(tmp_path: Path) -> None:
+    ours = tmp_path / CHECKPOINTS / f"00001-000002-{'a' * 24}.safetensors"
+    ours.parent.mkdir()
+    ours.write_text("x")
+    (tmp_path / CHECKPOINTS / ".captune-x.part").write_text("a kill in the middle of a write")
+    with pytest.raises(RunFolderError, match="pass --resume to go on"):
+        claim_folder(tmp_path, overwrite=False)
+    claim_folder(tmp_path, overwrite=False, resume=True)
+    assert ours.is_file()
+    claim_folder(tmp_path, overwrite=True)
+    assert list(ours.parent.iterdir()) == []
+    (tmp_path / CARD).write_text("{}")
+    with pytest.raises(RunFolderError, match="nothing to resume"):
+        claim_folder(tmp_path, overwrite=False, resume=True)
+
+
+def test_checkpoints_of_others_are_never_deleted(tmp_path: Path) -> None:
+    (tmp_path / CHECKPOINTS).mkdir()
+    (tmp_path / CHECKPOINTS / "model.safetensors").write_text("precious")
+    with pytest.raises(RunFolderError, match="holds no run: choose another"):
+        claim_folder(tmp_path, overwrite=True)
+    (tmp_path / CARD).write_text("{}")
+    claim_folder(tmp_path, overwrite=True)
+    assert (tmp_path / CHECKPOINTS / "model.safetensors").is_file()

@@ -1,0 +1,50 @@
+"""A plan is checked before anything is loaded, and all that is wrong with it is told at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from captune.errors import InputError
+from captune.plan import make_plan
+from captune.settings import RunSettings
+from toys import write_images
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return write_images(tmp_path / "photos", 3)
+
+
+def test_nothing_needs_to_be_set(photos: Path) -> None:
+    plan = make_plan(photos, ["cat", "dog"], None, {})
+    assert plan.settings == RunSettings()
+    assert len(plan.task.unlabeled) == 3
+    assert plan.all_settings()["method"] == "zero_shot"
+
+
+def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
+    wrong = {"backbone": "duel:x", "template": "photo", "batch_size": 0, "sead": 1, "describer": "opanai:x"}
+    with pytest.raises(InputError) as caught:
+        make_plan(tmp_path / "gone", ["cat", "cat"], None, wrong)
+    message = str(caught.value)
+    for words in ("'duel'", "'photo'", "batch_size = 0", "'sead'", "'opanai'", "'cat' stands 2 times", "No images at"):
+        assert words in message
+
+
+@pytest.mark.parametrize("value", [3, None, ["zero_shot"]])
+def test_a_method_that_is_no_name(photos: Path, value: object) -> None:
+    with pytest.raises(InputError, match="in methods"):
+        make_plan(photos, ["cat", "dog"], None, {"method": value})
+
+
+def test_one_problem_is_told_without_a_heading(photos: Path) -> None:
+    with pytest.raises(InputError, match=r"^These class names"):
+        make_plan(photos, ["cat"], None, {})
+
+
+def test_all_images_labeled_leaves_nothing_to_adapt_to(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "l.csv").write_text("path,label\n" + "".join(f"photos/00{i}.png,cat\n" for i in range(3)))
+    with pytest.raises(InputError, match="no unlabeled image"):
+        make_plan(photos, ["cat", "dog"], tmp_path / "l.csv", {})
