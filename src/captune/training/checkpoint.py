@@ -45,7 +45,7 @@ class CheckpointFolder:
         """Write a checkpoint and drop all but the newest two: a damaged one still leaves one to go on from."""
         facts = {"version": VERSION, "key": self.key, "epoch": checkpoint.epoch, "step": checkpoint.step}
         note = json.dumps({**facts, "facts": checkpoint.facts}, allow_nan=False)
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
+        tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in checkpoint.tensors.items()}
         content = save_tensors(tensors, {"captune": note})
         name = f"{checkpoint.epoch:05d}-{checkpoint.step:06d}-{_digest(content)}.safetensors"
         write_whole(self.folder / name, content)

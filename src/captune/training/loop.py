@@ -144,7 +144,7 @@ def _step(
         kept = keeper.last_saved()
         where = f" The state before is kept in {kept}." if kept else ""
         raise TrainingError(
-            f"The loss became {float(result.loss)}: the training diverged.{where} "
+            f"The loss became {float(result.loss.detach())}: the training diverged.{where} "
             "Try again with a lower learning_rate, e.g. --set learning_rate=0.003."
         )
     optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,120 @@
+"""The one training loop: rates, decay groups, interrupts, resumption to the same bits, and a stop at NaN."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from captune import runtime
+from captune.errors import TrainingError
+from captune.training.checkpoint import CheckpointFolder
+from captune.training.loop import Course, Optimisation, StepResult, fit, learning_rate, parameter_groups
+
+PLAN = Optimisation(epochs=4, iterations=5, learning_rate=0.1, weight_decay=0.01)
+
+
+class Line(nn.Module):
+    """Fits a line, so that every number can be followed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.tensor([0.3]))
+        self.shift = nn.Parameter(torch.tensor([-0.2]))
+        self.shift.no_decay = True
+
+    def forward(self, batch: Tensor) -> StepResult:
+        loss = ((self.slope * batch + self.shift - (2 * batch + 1)) ** 2).mean()
+        return StepResult(loss, {"seen": torch.tensor(len(batch))})
+
+
+class Steps(Course):
+    """Batches by epoch and step; keeps a number of its own between them."""
+
+    def __init__(self, kill_at: tuple[int, int] | None = None, poison: bool = False) -> None:
+        self.kill_at, self.poison = kill_at, poison
+        self.own = torch.zeros(1)
+        self.begun: list[int] = []
+        self.ended: list[float] = []
+
+    def begin(self, epoch: int) -> None:
+        self.begun.append(epoch)
+        self.own = self.own + 0.1 * epoch
+
+    def batches(self, epoch: int, first_step: int) -> Iterator[Tensor]:
+        for step in range(first_step, PLAN.iterations):
+            if self.kill_at == (epoch, step):
+                os.kill(os.getpid(), signal.SIGINT)
+            batch = torch.randn(8, generator=torch.Generator().manual_seed(100 * epoch + step)) + self.own
+            yield batch * math.nan if self.poison and epoch == 2 else batch
+
+    def end(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
+        self.ended.append(float(sums["loss"]))
+        assert int(sums["seen"]) == 8 * PLAN.iterations
+
+    def describe(self, epoch: int, sums: Mapping[str, Tensor]) -> str:
+        return f"loss {float(sums['loss']):.2f}"
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return {"own": self.own}, {"ended": self.ended}
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        self.own, self.ended = tensors["own"], list(facts["ended"])
+
+
+@pytest.fixture(scope="module")
+def engine() -> runtime.Runtime:
+    return runtime.start(quiet=True)
+
+
+def bits(line: Line) -> bytes:
+    return torch.cat([line.slope, line.shift]).detach().numpy().tobytes()
+
+
+def test_it_learns(engine: runtime.Runtime) -> None:
+    line, course = Line(), Steps()
+    fit(line, course, PLAN, engine)
+    assert course.begun == [0, 1, 2, 3]
+    assert course.ended[-1] < course.ended[0]
+
+
+@pytest.mark.parametrize("moment", [(0, 0), (1, 3), (2, 4), (3, 1)])
+def test_an_interrupted_fit_ends_with_the_same_bits(
+    engine: runtime.Runtime, tmp_path: Path, moment: tuple[int, int]
+) -> None:
+    whole, course = Line(), Steps()
+    fit(whole, course, PLAN, engine)
+    folder = CheckpointFolder(tmp_path, "key")
+    with pytest.raises(KeyboardInterrupt):
+        fit(Line(), Steps(kill_at=moment), PLAN, engine, folder)
+    resumed, rest = Line(), Steps()
+    fit(resumed, rest, PLAN, engine, folder)
+    assert bits(resumed) == bits(whole)
+    assert rest.ended == course.ended
+
+
+def test_a_loss_that_is_no_number_stops_with_the_last_good_state(engine: runtime.Runtime, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"diverged.*kept in .*00002-000000.*learning_rate"):
+        fit(Line(), Steps(poison=True), PLAN, engine, CheckpointFolder(tmp_path, "key"))
+
+
+def test_the_rate_rises_and_falls() -> None:
+    rates = [learning_rate(PLAN, step) for step in range(20)]
+    assert rates[:5] == pytest.approx([0.02, 0.04, 0.06, 0.08, 0.1])
+    assert rates[5] == pytest.approx(0.1)
+    assert rates[5:] == sorted(rates[5:], reverse=True)
+    assert 0 < rates[-1] < 0.002
+    no_warmup = Optimisation(epochs=1, iterations=1, learning_rate=0.5, warmup_epochs=0)
+    assert learning_rate(no_warmup, 0) == 0.5
+
+
+def test_what_must_not_decay_does_not() -> None:
+    groups = parameter_groups(Line(), 0.01)
+    assert [(len(group["params"]), group["weight_decay"]) for group in groups] == [(1, 0.01), (1, 0.0)]
