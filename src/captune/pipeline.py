@@ -13,6 +13,7 @@ from captune.embedding_cache import EmbeddingCache, default_folder
 from captune.methods.base import Context
 from captune.plan import Plan, check_backbone, load_backbone, make_plan
 from captune.results.classifier import Classifier
+from captune.results.evidence import gather
 from captune.results.prediction import predict_collection
 from captune.results.run import CHECKPOINTS, AdaptationRun, claim_folder
 from captune.training.checkpoint import CheckpointFolder, digest_of
@@ -80,12 +81,31 @@ def adapt(
         classifier=classifier,
         environment={**environment, "seconds": round(time.time() - started, 3)},
         rounds=context.rounds,
+        evidence=gather(plan.task, plan.images, backbone, context, predictions) if target is not None else None,
+        sources=_sources(images, classes, labels),
     )
     if target is not None and engine.is_writer:
         run.save(target)
         if checkpoints is not None:
             checkpoints.clear()
+        _write_report(target, engine)
     return run
+
+
+def _sources(images: str | Path, classes: str | Path | Sequence[str], labels: str | Path | None) -> dict[str, str]:
+    """Return where everything came from, as the command line would say it."""
+    given = str(classes) if isinstance(classes, (str, Path)) else ",".join(classes)
+    return {"images": str(images), "classes": given, **({"labels": str(labels)} if labels is not None else {})}
+
+
+def _write_report(target: Path, engine: runtime.Runtime) -> None:
+    """Write the report; a run that is complete is worth more than its page, so a failure is only told."""
+    try:
+        from captune.report.page import write_report
+
+        write_report([target])
+    except Exception as error:
+        engine.say(f"The run is saved, but its report could not be made: {type(error).__name__}: {error}")
 
 
 def _key(plan: Plan, environment: dict[str, Any]) -> str:

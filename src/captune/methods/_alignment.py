@@ -50,6 +50,7 @@ def align_task(
         step="concept_alignment",
         mismatched=mismatched,
         frequency={names[c]: round(float(found.findings.frequency[c]), 4) for c in found.findings.classes},
+        concentration={names[c]: round(float(found.findings.concentration[c]), 4) for c in found.findings.classes},
         descriptions={names[c]: list(sentences) for c, sentences in found.sentences.items()},
         problems=dict(found.descriptions.problems),
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from captune.arrays import Floats
 from captune.backbones.base import Backbone
 from captune.data.images import ImageCollection
 from captune.data.task import AdaptationTask
@@ -34,6 +35,9 @@ class Context:
     checkpoints: CheckpointFolder | None = None
     rounds: list[dict[str, Any]] = field(default_factory=list)
     history: list[tuple[int, PseudoLabels]] = field(default_factory=list)
+    """Pseudo-labels as they stood after an epoch, counted among the unlabeled images that can be read."""
+    arrays: dict[str, Floats] = field(default_factory=dict)
+    """What a report shows besides numbers, such as `similarity` and `margin` `(classes, classes)`."""
     _embedded: dict[tuple[str, int], EmbeddedImages] = field(default_factory=dict)
 
     def embed(self, backbone: Backbone, images: ImageCollection) -> EmbeddedImages:

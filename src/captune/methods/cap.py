@@ -124,6 +124,7 @@ class _CapCourse(Course):
             recipe=settings.recipe,
             labeled=self.task.seen_classes,
         )
+        self.context.arrays.update(similarity=similarity, margin=margin.matrix)
         self.objective.margin = torch.from_numpy(margin.matrix).to(self.context.runtime.device)
 
     def batches(self, epoch: int, first_step: int) -> Iterator[LabeledViews]:
@@ -175,6 +176,7 @@ class _CapCourse(Course):
         tensors = {"accepted": torch.from_numpy(self.accepted)}
         if self.objective.margin is not None:
             tensors["margin"] = self.objective.margin
+        tensors |= {f"shown.{name}": torch.tensor(array) for name, array in self.context.arrays.items()}
         if self.said is not None:
             tensors["said"] = torch.from_numpy(self.said)
         for epoch, labels in (*self.context.history, (-1, self.reliable)):
@@ -199,6 +201,8 @@ class _CapCourse(Course):
         self.reliable = read.pop(-1)
         self.context.history[:] = list(read.items())
         self.context.rounds[:] = facts["rounds"]
+        shown = {name.partition(".")[2]: tensor for name, tensor in tensors.items() if name.startswith("shown.")}
+        self.context.arrays.update({name: tensor.numpy() for name, tensor in shown.items()})
 
     def _grow(self, epoch: int) -> None:
         settings, n_images = self.settings, len(self.vectors)
@@ -222,7 +226,10 @@ class _CapCourse(Course):
     def _ask_neighbours(self, probabilities: Floats, k: int, epoch: int) -> None:
         assert self.graph is not None
         consensus = neighbour_consensus(probabilities, self.graph, self.settings.balance)
-        found = top_k_per_class(consensus, k, self.task.target_classes, predicted_only=epoch > 0)
+        found = top_k_per_class(consensus, self.settings.k, self.task.target_classes)
+        if epoch:  # past the first k, which every class keeps, only images that are predicted as the class come in
+            more = top_k_per_class(consensus, k, self.task.target_classes, predicted_only=True)
+            found = more.extend(found)
         self.reliable = found.stamped(epoch, Source.MODEL)
         self.said = consensus.argmax(axis=1)
 

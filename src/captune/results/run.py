@@ -5,17 +5,21 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
+from safetensors.numpy import save as save_arrays
 
 from captune.data.images import ImageCollection
 from captune.errors import RunFolderError
 from captune.files import write_json, write_whole
 from captune.results.classifier import Classifier
+from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS, Evidence
 from captune.scoring import Predictions
 from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
 
@@ -23,6 +27,7 @@ FORMAT, VERSION = "captune-run", 1
 CARD = "run.json"
 CLASSIFIER = "classifier"
 CHECKPOINTS = "checkpoints"
+REPORT = "report.html"
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,8 @@ class AdaptationRun:
         environment: Versions, seed, data fingerprint, times.
         rounds: What the method recorded on its way.
         stop_reason: Why it ended.
+        evidence: What a report needs; kept for runs that are saved.
+        sources: Where images, classes and labels came from, as they were given.
     """
 
     settings: Mapping[str, Any]
@@ -48,16 +55,26 @@ class AdaptationRun:
     environment: Mapping[str, Any]
     rounds: Sequence[Mapping[str, Any]] = field(default_factory=list)
     stop_reason: str = "finished"
+    evidence: Evidence | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     def save(self, folder: str | Path) -> Path:
         """Write the run folder; run.json comes last, so a folder with it is complete."""
         target = Path(folder)
         (target / CARD).unlink(missing_ok=True)  # a run that is being replaced is no run until it is complete
+        for name in (FILE, PSEUDO_LABELS, HISTORY, REPORT):
+            (target / name).unlink(missing_ok=True)
         self.classifier.save(target / CLASSIFIER)
         write_whole(target / "predictions.csv", self._predictions_csv())
         rows = ((self.images.name(position), reason) for position, reason in sorted(self.set_aside.items()))
         write_whole(target / "set_aside.csv", table(("path", "reason"), rows))
         write_whole(target / "settings.yaml", yaml.safe_dump(dict(self.settings), sort_keys=False, allow_unicode=True))
+        if self.evidence is not None:
+            arrays = {name: np.ascontiguousarray(array) for name, array in self.evidence.arrays.items()}
+            write_whole(target / FILE, save_arrays(arrays))
+            for name, (header, rows_of_table) in self.evidence.tables(self.classifier.names).items():
+                write_whole(target / name, table(header, rows_of_table))
+        health = self.evidence.health if self.evidence is not None else None
         card = {
             "format": FORMAT,
             "version": VERSION,
@@ -67,6 +84,9 @@ class AdaptationRun:
             "n_images": len(self.images),
             "n_set_aside": len(self.set_aside),
             "environment": dict(self.environment),
+            "sources": {what: _readable(source) for what, source in self.sources.items()},
+            "image_root": _readable(str(self.images.root.absolute())),
+            "health": health.as_dict() if health is not None else None,
             "rounds": [dict(facts) for facts in self.rounds],
         }
         write_json(target / CARD, card)
@@ -82,6 +102,11 @@ class AdaptationRun:
             )
         )
         return table(("path", "label", "confidence"), rows)
+
+
+def _readable(path: str) -> str:
+    """Return a path with bytes that are no UTF-8 escaped, as JSON needs it."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

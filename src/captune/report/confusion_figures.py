@@ -1,0 +1,161 @@
+"""Figures about classes that collide: heat maps, confidence before and after, calibration and accuracy of groups."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from captune.arrays import Floats, Ints
+from captune.report.drawing import AFTER, BEFORE, BLUE, GREY, VERMILION, Drawing, new_figure, shown, style
+from captune.report.measures import Measures
+
+MOST_NAMED = 60
+MOST_GROUPS = 10
+BINS = 200
+BANDWIDTH = 0.03
+
+
+def draw_heat_map(measures: Measures, what: str) -> Drawing | None:
+    """Draw `similarity` or `margin` between classes, with classes of one group beside each other."""
+    matrix = measures.similarity if what == "similarity" else measures.run.arrays.get("margin")
+    if matrix is None:
+        return None
+    order = group_order(measures)
+    values, names = matrix[np.ix_(order, order)].copy(), [measures.run.names[c] for c in order]
+    np.fill_diagonal(values, np.nan)  # a class with itself says nothing and would take all the contrast
+    side = min(7.0, 2.6 + 0.13 * len(order))
+    with style():
+        figure, (axis,) = new_figure(side + 0.6, side)
+        image = axis.imshow(values, cmap="cividis", interpolation="nearest")
+        figure.colorbar(image, ax=axis, shrink=0.8, label=what if what == "similarity" else "margin (logits)")
+        axis.spines[:].set_visible(False)
+        if len(order) <= MOST_NAMED:
+            axis.set_xticks(range(len(order)), [shown(name) for name in names], rotation=90, fontsize=6.5)
+            axis.set_yticks(range(len(order)), [shown(name) for name in names], fontsize=6.5)
+            axis.tick_params(length=0)
+        if what == "margin":
+            axis.set(ylabel="label", xlabel="rival")
+    top = np.dstack(np.unravel_index(np.argsort(-np.nan_to_num(values, nan=-np.inf), axis=None)[:3], values.shape))[0]
+    pairs = ", ".join(f"{names[i]} and {names[j]} ({values[i, j]:.2f})" for i, j in top if np.isfinite(values[i, j]))
+    captions = {
+        "similarity": "How alike classes are to the model: the larger cosine, of their images or of their texts.",
+        "margin": "The margin of the last epoch: by how much the class of a row must win against a column's.",
+    }
+    rows = [
+        [name, *(round(float(v), 4) if np.isfinite(v) else "" for v in row)]
+        for name, row in zip(names, values, strict=True)
+    ]
+    alt = f"Heat map of {what} between {len(order)} classes. Largest: {pairs}."
+    return Drawing(f"class-{what}", captions[what], alt, figure, ("class", *names), rows)
+
+
+def group_order(measures: Measures) -> Ints:
+    """Return all classes, those of one confused group beside each other and first."""
+    grouped = [c for group in measures.groups for c in group.classes]
+    rest = [c for c in range(measures.run.n_classes) if c not in set(grouped)]
+    return np.asarray([*grouped, *rest], dtype=np.int64)
+
+
+def draw_confidence(measures: Measures) -> Drawing | None:
+    """Draw the density of confidence of images in confused groups, right and wrong where labels exist."""
+    run = measures.run
+    if "before" not in run.arrays:
+        return None
+    members = [c for group in measures.groups for c in group.classes] or list(range(run.n_classes))
+    where = "in confused groups" if measures.groups else "of all classes"
+    states = ("before", "after") if run.is_adapted else ("after",)
+    curves: list[tuple[str, str, str, Floats]] = []
+    for state in states:
+        probabilities = run.arrays[state]
+        confidence, predicted = probabilities.max(axis=1), probabilities.argmax(axis=1)
+        if measures.has_truth:
+            inside = np.isin(measures.truth, members)
+            sure, right = confidence[measures.known][inside], (predicted[measures.known] == measures.truth)[inside]
+            curves += [(state, "right", BLUE, sure[right]), (state, "wrong", VERMILION, sure[~right])]
+        else:
+            inside = np.isin(predicted, members)
+            curves.append(("", state, BEFORE if state == "before" else AFTER, confidence[inside]))
+    return _density_drawing(curves, where, run.card["settings"].get("tau"))
+
+
+def _density_drawing(curves: list[tuple[str, str, str, Floats]], where: str, tau: float | None) -> Drawing | None:
+    curves = [curve for curve in curves if len(curve[3])]
+    panels = list(dict.fromkeys(panel for panel, *_ in curves))
+    if not panels:
+        return None
+    grid = (np.arange(BINS) + 0.5) / BINS
+    rows: list[tuple[object, ...]] = []
+    with style():
+        figure, axes = new_figure(7.2, 2.5, columns=len(panels))
+        for axis, panel in zip(axes, panels, strict=True):
+            for _, label, colour, values in (curve for curve in curves if curve[0] == panel):
+                heights = density(values)
+                axis.plot(
+                    grid, heights, color=colour, linestyle="--" if label in ("wrong", "before") else "-", label=label
+                )
+                axis.fill_between(grid, heights, color=colour, alpha=0.18)
+                rows += [
+                    (panel or label, label, round(float(x), 4), round(float(y), 4))
+                    for x, y in zip(grid, heights, strict=True)
+                ]
+            if tau is not None:
+                axis.axvline(tau, color=GREY, linestyle=":", linewidth=1)
+            axis.set(xlim=(0, 1), ylim=(0, None), xlabel="confidence", ylabel="density", title=panel)
+            axis.legend(loc="best")
+    note = f"Confidence of the images {where}. "
+    note += "Wrong predictions should not be confident. " if len(curves) > 2 or panels != [""] else ""
+    note += f"The dotted line is the threshold for pseudo-labels, {tau:g}." if tau is not None else ""
+    words = (
+        f"{panel} {label}: {len(values)} images, mean confidence {values.mean():.2f}".strip()
+        for panel, label, _, values in curves
+    )
+    return Drawing(
+        "confidence-density", note, "; ".join(words), figure, ("state", "curve", "confidence", "density"), rows
+    )
+
+
+def density(confidence: Floats) -> NDArray[np.float64]:
+    """Return a smooth density on [0, 1] that integrates to one; what would leak over an end is reflected."""
+    counts = np.histogram(confidence, BINS, (0.0, 1.0))[0] / max(1, len(confidence))
+    grid = (np.arange(BINS) + 0.5) / BINS
+    mirrors = np.stack([grid, -grid, 2.0 - grid])
+    kernel = np.exp(-0.5 * ((grid[None, :, None] - mirrors[:, None, :]) / BANDWIDTH) ** 2).sum(axis=0)
+    kernel /= kernel.sum(axis=0, keepdims=True)  # every image counts the same
+    return np.asarray(kernel @ counts * BINS)
+
+
+def draw_groups(measures: Measures) -> Drawing | None:
+    """Draw local calibration error and accuracy of each confused group, before and after."""
+    if not (measures.has_truth and measures.groups):
+        return None
+    found = [(group, measures.group_measures(group)) for group in measures.groups[:MOST_GROUPS]]
+    found = [(group, numbers) for group, numbers in found if numbers["n_images"]]
+    if not found:
+        return None
+    states = ("before", "after") if measures.run.is_adapted else ("after",)
+    at = np.arange(len(found))
+    with style():
+        figure, axes = new_figure(7.2, 2.6, columns=2)
+        for axis, key, title in ((axes[0], "ece", "local calibration error (ECE)"), (axes[1], "accuracy", "accuracy")):
+            for number, state in enumerate(states):
+                values = [numbers[f"{key}_{state}"] for _, numbers in found]
+                shift = (number - (len(states) - 1) / 2) * 0.4
+                axis.bar(at + shift, values, width=0.38, color=BEFORE if state == "before" else AFTER, label=state)
+            axis.set(title=title, xlabel="confused group", ylim=(0, None))
+            axis.set_xticks(at, [str(i + 1) for i in at])
+        if len(states) > 1:
+            axes[1].legend(loc="best")
+    names = [" / ".join(measures.run.names[c] for c in group.classes) for group, _ in found]
+    keys = ("n_images", "ece_before", "ece_after", "accuracy_before", "accuracy_after")
+    rows = [
+        [i + 1, name, *(numbers[key] for key in keys)]
+        for i, (name, (_, numbers)) in enumerate(zip(names, found, strict=True))
+    ]
+    alt = "; ".join(
+        f"group {row[0]} ({row[1]}): ECE {row[3]:.2f} to {row[4]:.2f}, accuracy {row[5]:.2f} to {row[6]:.2f}"
+        for row in rows
+    )
+    note = (
+        "Calibration error and accuracy within each confused group; the numbers of the groups are those of the table."
+    )
+    return Drawing("confused-groups", note, alt, figure, ("group", "classes", *keys), rows)

@@ -1,0 +1,109 @@
+"""Figures for a page and for files: inline SVG that takes the page's colours, and PNG, SVG and CSV beside it."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup, escape
+
+from captune.files import write_whole
+from captune.results.run import table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette: told apart with every common colour blindness, on light and on dark ground.
+BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE = "#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7"
+GREY = "#8a929c"
+BEFORE, AFTER = GREY, BLUE
+SERIES = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
+MARKS = ("o", "s", "^", "D", "v", "P")
+INK = "#1d2a36"
+"""Dark ink in files; inside a page it becomes the colour of the text around, light or dark."""
+
+FOLDER = "figures"
+LONGEST_NAME = 26
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """A figure with its caption, what it shows for those who cannot see it, and its numbers as a table."""
+
+    name: str
+    caption: str
+    alt: str
+    figure: Figure
+    header: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+    def inline(self) -> Markup:
+        """Return the figure as SVG to stand inside a page: no prologue, no addresses, ids of its own."""
+        text = self._render("svg").decode("utf-8")
+        text = text[text.index("<svg") :]
+        text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+        text = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", text)
+        text = text.replace("xlink:href", "href").replace(INK, "currentColor")
+        text = re.sub(r'\bid="([^"]*)"', rf'id="{self.name}-\1"', text)
+        text = re.sub(r'href="#([^"]*)"', rf'href="#{self.name}-\1"', text)
+        text = re.sub(r"url\(#([^)]*)\)", rf"url(#{self.name}-\1)", text)
+        label = escape(self.alt)
+        return Markup(text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1))
+
+    def write(self, folder: Path) -> None:
+        """Write the figure as PNG and SVG and its numbers as CSV."""
+        write_whole(folder / f"{self.name}.png", self._render("png"))
+        write_whole(folder / f"{self.name}.svg", self._render("svg"))
+        write_whole(folder / f"{self.name}.csv", table(self.header, self.rows))
+
+    def _render(self, kind: str) -> bytes:
+        target = io.BytesIO()
+        facts = {"Date": None} if kind == "svg" else {"Software": None}
+        with style(self.name), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a letter that the font lacks is shown as a box, and the run goes on
+            self.figure.savefig(target, format=kind, dpi=110, transparent=kind == "svg", metadata=facts)
+        return target.getvalue()
+
+
+@contextmanager
+def style(salt: str = "captune") -> Iterator[None]:
+    """Draw in captune's style while this lasts, with the same bytes every time."""
+    import matplotlib as mpl
+
+    ink = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK)
+    rules: Any = {
+        "text.parse_math": False,  # a class called $x$ is a name, not a formula
+        "svg.fonttype": "none",
+        "svg.hashsalt": salt,
+        "font.family": "sans-serif",
+        "font.size": 9.0,
+        "axes.titlesize": 9.5,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "legend.frameon": False,
+        "figure.facecolor": "white",
+        **ink,
+    }
+    with mpl.rc_context(rules):
+        yield
+
+
+def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
+    """Return a figure outside pyplot's global state, and its axes row by row."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+def shown(name: str) -> str:
+    """Return a class name as a figure can hold it: short and printable."""
+    short = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+    return "".join(letter if letter.isprintable() else " " for letter in short)

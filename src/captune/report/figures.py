@@ -1,0 +1,170 @@
+"""Figures about misleading names, training, and the best and worst classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from captune.arrays import Ints
+from captune.report.drawing import (
+    AFTER,
+    BEFORE,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    VERMILION,
+    Drawing,
+    new_figure,
+    shown,
+    style,
+)
+from captune.report.measures import Measures
+
+SHOWN_CLASSES = 10
+LOWEST = 5
+
+
+def draw_concentration(measures: Measures) -> Drawing | None:
+    """Draw Figure 1: the worst classes, and how their images nevertheless lie together in one cluster."""
+    share = measures.concentration
+    if measures.has_truth:
+        weakness = measures.accuracies(after=False)
+        chosen = _lowest(weakness, LOWEST)
+        left, what = weakness[chosen], "zero-shot accuracy"
+        caption = "The lowest zero-shot accuracies, and where the images of these classes lie"
+    else:
+        chosen = np.asarray(measures.mismatched[:SHOWN_CLASSES], dtype=np.int64)
+        left, what = measures.frequency[chosen], "runs that named it"
+        caption = "Names that mislead, and where the likely images of these classes lie"
+    chosen = chosen[~np.isnan(share[chosen])]
+    if not len(chosen):
+        return None
+    left, names = left[: len(chosen)], [measures.run.names[c] for c in chosen]
+    with style():
+        figure, (first, second) = new_figure(7.2, 0.9 + 0.28 * len(chosen), columns=2)
+        at = np.arange(len(chosen))
+        first.barh(at, left, color=BLUE, height=0.6)
+        first.set(xlim=(0, 1), xlabel=what)
+        second.barh(at, share[chosen], color=VERMILION, height=0.6, label="largest cluster")
+        second.barh(at, 1 - share[chosen], left=share[chosen], color=GREY, height=0.6, label="other clusters")
+        second.set(xlim=(0, 1), xlabel="share of the images")
+        figure.legend(*second.get_legend_handles_labels(), ncols=2, loc="outside upper right")
+        _name_rows((first, second), names)
+    rows = [(n, round(float(a), 4), round(float(b), 4)) for n, a, b in zip(names, left, share[chosen], strict=True)]
+    text = "; ".join(f"{name}: {what} {a:.2f}, {b:.0%} of the images in one cluster" for name, a, b in rows)
+    note = (
+        f"{caption}. A class with a low value on the left and a long bar on the right is well visible to the model; "
+        "only its name misleads."
+    )
+    return Drawing("cluster-concentration", note, text, figure, ("class", what, "largest_cluster"), rows)
+
+
+def draw_training(measures: Measures) -> Drawing | None:
+    """Draw loss, accepted share, imbalance and, where labels exist, the accuracy of pseudo-labels by epoch."""
+    epochs = measures.run.epochs
+    if not epochs:
+        return None
+    from matplotlib.ticker import MaxNLocator
+
+    at = [int(facts["epoch"]) for facts in epochs]
+    curves: list[tuple[str, list[int], list[float], str]] = []
+    for key, title, colour in (
+        ("loss", "loss", BLUE),
+        ("accepted_share", "accepted share of predictions", GREEN),
+        ("largest_margin", "largest margin", ORANGE),
+    ):
+        if all(isinstance(facts.get(key), (int, float)) for facts in epochs):
+            curves.append((title, at, [float(facts[key]) for facts in epochs], colour))
+    for key, title in (("accepted", "imbalance of accepted labels"), ("reliable", "imbalance of kept pseudo-labels")):
+        if all(isinstance(facts.get(key), list) and sum(facts[key]) for facts in epochs):
+            curves.append((title, at, [_imbalance(facts[key]) for facts in epochs], VERMILION))
+    curves += _label_accuracy(measures)
+    if not curves:
+        return None
+    columns = min(3, len(curves))
+    n_rows = -(-len(curves) // columns)
+    with style():
+        figure, axes = new_figure(7.6, 0.3 + 1.75 * n_rows, columns, n_rows)
+        for axis, (title, x, y, colour) in zip(axes, curves, strict=False):
+            axis.plot(x, y, color=colour, marker="o" if len(x) < 15 else None, markersize=3)
+            axis.set_title(title)
+            axis.set_xlabel("epoch")
+            axis.margins(y=0.15)
+            axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        for axis in axes[len(curves) :]:
+            axis.set_axis_off()
+    rows = [(title, x, round(y, 6)) for title, xs, ys, _ in curves for x, y in zip(xs, ys, strict=True)]
+    text = "; ".join(f"{title} from {ys[0]:.3g} to {ys[-1]:.3g}" for title, _, ys, _ in curves)
+    note = "Training, epoch by epoch. Imbalance is the largest class count over the mean one: 1 is even."
+    return Drawing("training-curves", note, text, figure, ("curve", "epoch", "value"), rows)
+
+
+def draw_extremes(measures: Measures) -> Drawing | None:
+    """Draw the accuracy of the lowest and highest ten classes, before and after."""
+    if not measures.has_truth:
+        return None
+    before, after = measures.accuracies(after=False), measures.accuracies(after=True)
+    low, high = extremes(measures)
+    names = measures.run.names
+    with style():
+        figure, axes = new_figure(7.6, 0.9 + 0.27 * max(len(low), 1), columns=2)
+        for axis, chosen, title in ((axes[0], low, "lowest before"), (axes[1], high, "highest before")):
+            at = np.arange(len(chosen))
+            if measures.run.is_adapted:
+                axis.barh(at - 0.2, before[chosen], height=0.38, color=BEFORE, label="before")
+            shift = 0.2 if measures.run.is_adapted else 0.0
+            axis.barh(at + shift, after[chosen], height=0.38, color=AFTER, label="after")
+            axis.set(xlim=(0, 1), xlabel="accuracy", title=title)
+            _name_rows((axis,), [names[c] for c in chosen])
+        if measures.run.is_adapted:
+            figure.legend(*axes[0].get_legend_handles_labels(), ncols=2, loc="outside upper right")
+    rows = [
+        (which, names[c], round(float(before[c]), 4), round(float(after[c]), 4))
+        for which, chosen in (("lowest", low), ("highest", high))
+        for c in chosen
+    ]
+    text = "; ".join(f"{name}: {b:.2f} before, {a:.2f} after" for _, name, b, a in rows)
+    note = "The classes with the lowest and the highest accuracy before adaptation, and what became of them."
+    return Drawing("lowest-and-highest-classes", note, text, figure, ("group", "class", "before", "after"), rows)
+
+
+def extremes(measures: Measures) -> tuple[Ints, Ints]:
+    """Return the classes with the lowest and the highest accuracy before adaptation, never one in both."""
+    before = measures.accuracies(after=False)
+    n_known = int((~np.isnan(before)).sum())
+    n_low = min(SHOWN_CLASSES, (n_known + 1) // 2)
+    low = _lowest(before, n_low)
+    high = _lowest(-before, min(SHOWN_CLASSES, n_known - n_low))
+    return low, high
+
+
+def _lowest(values: Any, n: int) -> Ints:  # noqa: ANN401 (any float array)
+    order = np.argsort(values, kind="stable")  # nan comes last
+    return np.asarray(order[: min(n, int((~np.isnan(values)).sum()))], dtype=np.int64)
+
+
+def _label_accuracy(measures: Measures) -> list[tuple[str, list[int], list[float], str]]:
+    truth = measures.run.truth
+    if truth is None:
+        return []
+    points = []
+    for state in measures.run.history:
+        known = truth[state.rows] >= 0
+        if known.any():
+            points.append((state.epoch, float((truth[state.rows] == state.labels)[known].mean())))
+    return [("accuracy of pseudo-labels", [e for e, _ in points], [a for _, a in points], BLUE)] if points else []
+
+
+def _imbalance(counts: Sequence[int]) -> float:
+    return max(counts) * len(counts) / sum(counts)
+
+
+def _name_rows(axes: Sequence[Any], names: Sequence[str]) -> None:
+    """Write names beside horizontal bars, the first on top, only at the first of several axes."""
+    for number, axis in enumerate(axes):
+        axis.set_yticks(range(len(names)), [shown(name) for name in names] if number == 0 else [""] * len(names))
+        axis.set_ylim(len(names) - 0.4, -0.6)
+        axis.tick_params(axis="y", length=0)

@@ -1,0 +1,87 @@
+"""The page: run folders in, one self-contained report.html and its figures out."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from captune import __version__
+from captune.errors import InputError
+from captune.files import write_whole
+from captune.report.comparison import compare_runs
+from captune.report.drawing import FOLDER, Drawing
+from captune.report.reading import read_run
+from captune.report.sections import describe_run
+from captune.results.run import REPORT
+
+COMPARISON = "captune-comparison.html"
+_OURS = re.compile(
+    r"(cluster-concentration|map-(mismatch|confusion)-\d+|class-(similarity|margin)|confidence-density|confused-groups"
+    r"|training-curves|lowest-and-highest-classes|compared-[a-z]+)\.(png|svg|csv)"
+)
+
+
+def write_report(
+    folders: Sequence[str | Path], out: str | Path | None = None, labels: str | Path | None = None
+) -> Path:
+    """Write the report of one run, or a comparison of several, with its figures, and return where the page is.
+
+    One run's page is its `report.html` unless `out` says otherwise, and its figures go to its folder `figures`. A
+    comparison is written to `out` or `captune-comparison.html`. `labels` is `folders` or a table (path, label).
+    """
+    if not folders:
+        raise InputError("There is no run to report on: expected at least one run folder.")
+    runs = [read_run(folder, labels) for folder in folders]
+    if len(runs) == 1:
+        target = Path(out) if out is not None else runs[0].folder / REPORT
+        figure_folder = runs[0].folder / FOLDER
+        template, (content, drawings) = "page.html.j2", describe_run(runs[0])
+    else:
+        target = Path(out or COMPARISON)
+        figure_folder = target.with_name(f"{target.stem}-{FOLDER}")
+        template, (content, drawings) = "compare.html.j2", compare_runs(runs)
+    if target.is_dir():
+        raise InputError(f"The report {str(target)!r} is a folder: expected the name of an HTML file.")
+    page = render(template, {**content, "figure_folder": figure_folder.name})
+    _write_figures(figure_folder, drawings)
+    write_whole(target, page)
+    return target
+
+
+def render(template: str, content: Mapping[str, Any]) -> str:
+    """Return a page; everything that is not a figure of our own is escaped."""
+    environment = Environment(
+        loader=PackageLoader("captune.report", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    here = Path(__file__).parent
+    script = (here / "page.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+    frame = {
+        "stylesheet": Markup((here / "page.css").read_text(encoding="utf-8")),
+        "script": Markup(script),
+        "script_digest": Markup(digest),
+        "version": __version__,
+    }
+    return environment.get_template(template).render(**content, **frame)
+
+
+def _write_figures(folder: Path, drawings: Sequence[Drawing]) -> None:
+    """Write every figure as files; those of an earlier report that are not drawn any more go away."""
+    written = {f"{drawing.name}.{kind}" for drawing in drawings for kind in ("png", "svg", "csv")}
+    if folder.is_dir():
+        for path in folder.iterdir():
+            if _OURS.fullmatch(path.name) and path.name not in written:
+                path.unlink()
+    for drawing in drawings:
+        drawing.write(folder)
