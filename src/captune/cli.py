@@ -57,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_adapt(commands)
     _add_predict(commands)
     _add_evaluate(commands)
+    _add_report(commands)
     listing = commands.add_parser("list", help="show what can be chosen", allow_abbrev=False)
     listing.add_argument("what", choices=ROLES, metavar="|".join(ROLES))
     return parser
@@ -124,6 +125,13 @@ def _add_evaluate(commands: Any) -> None:  # noqa: ANN401
     words.add_argument("--labels", required=True, metavar="folders|CSV", help="folder names, or a table (path, label)")
     words.add_argument("--json", action="store_true", help="print JSON instead of a table")
     words.add_argument("--workers", type=int, help="processes that decode images")
+
+
+def _add_report(commands: Any) -> None:  # noqa: ANN401
+    words = commands.add_parser("report", help="write the page of a run, or compare several", allow_abbrev=False)
+    words.add_argument("runs", nargs="+", metavar="RUN", help="run folder; several are compared side by side")
+    words.add_argument("--labels", metavar="folders|CSV", help="folder names, or a table (path, label), to measure by")
+    words.add_argument("--out", metavar="HTML", help="page to write (default: RUN/report.html)")
 
 
 class _SettingsHelp(argparse.Action):

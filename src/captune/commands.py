@@ -116,6 +116,14 @@ def run_evaluate(options: argparse.Namespace) -> None:
         _print_metrics(metrics, names)
 
 
+def run_report(options: argparse.Namespace) -> None:
+    """Write the report of a run, or a comparison of several, and say where it is."""
+    from captune.report.page import write_report
+
+    page = write_report(options.runs, options.out, options.labels)
+    _Screen(highlight=False, soft_wrap=True).print(f"Report: {page}", markup=False)
+
+
 def run_list(options: argparse.Namespace) -> None:
     """Show the plug-ins of a role with their first sentence."""
     shown = Table("name", "what it is", box=None, pad_edge=False)
