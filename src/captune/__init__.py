@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from captune.audit import audit as audit
+    from captune.auditing import audit as audit
     from captune.errors import CaptuneError as CaptuneError
     from captune.pipeline import adapt as adapt
     from captune.results.run import load as load
@@ -16,7 +16,7 @@ __all__ = ["CaptuneError", "__version__", "adapt", "audit", "load"]
 
 _HOMES = {
     "adapt": "captune.pipeline",
-    "audit": "captune.audit",
+    "audit": "captune.auditing",
     "load": "captune.results.run",
     "CaptuneError": "captune.errors",
 }

@@ -57,13 +57,31 @@ def run_adapt(options: argparse.Namespace) -> None:
 def run_audit(options: argparse.Namespace) -> None:
     """Audit, save what was found and show it."""
     from captune import _audit_screen
-    from captune.audit import audit
+    from captune.auditing import audit
 
     out = options.out or "captune-audit"
     found = audit(
         options.images, options.classes, labels=options.labels, out=out, overwrite=options.overwrite, **_values(options)
     )
     _audit_screen.show(found.facts, Path(out))
+
+
+def run_demo(options: argparse.Namespace) -> None:
+    """Run the demo and show before and after."""
+    from captune.demo import run_demo as run_story
+
+    found = run_story(Path(options.out), options.seed)
+    shown = Table(f"on {found.after.n_images} new images", "zero-shot", "CAP", box=None, pad_edge=False)
+    for label, before, after in (
+        ("accuracy", f"{found.before.accuracy:.1%}", f"{found.after.accuracy:.1%}"),
+        ("balanced accuracy", f"{found.before.balanced_accuracy:.1%}", f"{found.after.balanced_accuracy:.1%}"),
+        ("mean of the lowest five classes", f"{found.before.lowest_five:.1%}", f"{found.after.lowest_five:.1%}"),
+        ("classes never predicted", str(len(found.before.never_predicted)), str(len(found.after.never_predicted))),
+    ):
+        shown.add_row(label, before, after)
+    console = _Screen(highlight=False, markup=False)
+    console.print(shown)
+    console.print(f"Done in {found.seconds:.0f} s. Report: {found.run_folder / 'report.html'}", soft_wrap=True)
 
 
 def run_predict(options: argparse.Namespace) -> None:

@@ -48,6 +48,18 @@ class Runtime:
             console.print(message, markup=False)
 
     @contextmanager
+    def one_thread(self) -> Iterator[None]:
+        """Compute with one thread: many small matrices lose more to threads that wait than they gain."""
+        import torch
+
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    @contextmanager
     def progress(self, what: str, total: int) -> Iterator[Callable[..., None]]:
         """Show a bar with rate and time left; yields the function that advances it, with a few words if any."""
         columns = (

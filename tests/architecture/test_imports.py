@@ -29,7 +29,7 @@ LAYERS = (
     {"results"},
     {"report"},
     {"benchmark"},
-    {"plan", "pipeline", "audit"},
+    {"plan", "pipeline", "auditing", "demo"},
     {"commands", "cli", "_audit_screen"},
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

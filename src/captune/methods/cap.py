@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from typing import Any, ClassVar
 
@@ -65,7 +66,8 @@ class Cap(Method):
         course = _CapCourse(task, objective, unlabeled.vectors, context, settings)
         course.take_first_labels(texts, described)
         chosen = {field.name: getattr(settings, field.name) for field in fields(Optimisation)}
-        fit(objective, course, Optimisation(**chosen), context.runtime, context.checkpoints)
+        with nullcontext() if tuner.edits_images else context.runtime.one_thread():
+            fit(objective, course, Optimisation(**chosen), context.runtime, context.checkpoints)
         context.history.append((settings.epochs, course.reliable))
         return tuner
 

@@ -1,0 +1,50 @@
+"""The demo tells the whole story: names that mislead are found, and adaptation clearly helps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from captune.demo import run_demo
+from captune.world import WORLD_KINDS
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, object]:
+    out = tmp_path_factory.mktemp("demo")
+    return out, run_demo(out, train_images=12, quiet=True, epochs=8, iterations=25, k=6, strong_views=1)
+
+
+def test_adaptation_helps_on_new_images(demo: tuple[Path, object]) -> None:
+    found = demo[1]
+    assert 0.35 < found.before.accuracy < 0.65
+    assert found.after.accuracy > found.before.accuracy + 0.1
+    assert found.after.lowest_five > found.before.lowest_five
+
+
+def test_the_audit_names_classes_that_really_are_mismatched_or_confused(demo: tuple[Path, object]) -> None:
+    found = demo[1]
+    assert len(found.mismatched) >= 4
+    assert {WORLD_KINDS[name] for name in found.mismatched} <= {"mismatched", "confused"}
+
+
+def test_everything_is_where_the_demo_says(demo: tuple[Path, object]) -> None:
+    out, found = demo
+    assert (found.run_folder / "report.html").is_file()
+    assert (out / "audit" / "audit.json").is_file()
+    assert (out / "zero_shot" / "run.json").is_file()
+
+
+def test_the_command_ends_with_before_after_and_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, demo: tuple[Path, object]
+) -> None:
+    import captune.demo
+    from captune.cli import main
+
+    monkeypatch.setattr(captune.demo, "run_demo", lambda out, seed: demo[1])  # the story itself ran above
+    assert main(["demo", "--out", str(tmp_path)]) == 0
+    last = capsys.readouterr().out
+    assert "accuracy" in last
+    assert "never predicted" in last
+    assert str(demo[1].run_folder / "report.html") in last.replace("\n", "")
