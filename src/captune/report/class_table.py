@@ -22,7 +22,7 @@ class ClassRow:
     accuracy_after: float | None
     pseudo: int | None
     frequency: float | None
-    description: str
+    descriptions: tuple[str, ...]
     confused: str
     pictures: Pictures
 
@@ -68,7 +68,7 @@ def _rows(measures: Measures) -> list[ClassRow]:
             accuracy_after=(after.per_class_accuracy if after else unknown)[c],
             pseudo=int(run.pseudo_labels[c]) if run.pseudo_labels is not None else None,
             frequency=None if np.isnan(measures.frequency[c]) else float(measures.frequency[c]),
-            description="; ".join(described.get(name, [])),
+            descriptions=tuple(described.get(name, ())),
             confused=", ".join(run.names[other] for other in mates.get(c, [])),
             pictures=pictures[c],
         )

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,9 +45,16 @@ class Drawing:
     header: Sequence[str]
     rows: Sequence[Sequence[object]]
 
+    @cached_property
+    def svg(self) -> bytes:
+        """Return the figure as a file of vectors."""
+        content = self._render("svg")
+        self.figure.set_layout_engine("none")  # everything has its place now, and finding it again is slow
+        return content
+
     def inline(self) -> Markup:
         """Return the figure as SVG to stand inside a page: no prologue, no addresses, ids of its own."""
-        text = self._render("svg").decode("utf-8")
+        text = self.svg.decode("utf-8")
         text = text[text.index("<svg") :]
         text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
         text = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", text)
@@ -59,8 +67,8 @@ class Drawing:
 
     def write(self, folder: Path) -> None:
         """Write the figure as PNG and SVG and its numbers as CSV."""
+        write_whole(folder / f"{self.name}.svg", self.svg)
         write_whole(folder / f"{self.name}.png", self._render("png"))
-        write_whole(folder / f"{self.name}.svg", self._render("svg"))
         write_whole(folder / f"{self.name}.csv", table(self.header, self.rows))
 
     def _render(self, kind: str) -> bytes:

@@ -25,6 +25,7 @@ from captune.report.measures import Measures
 
 SHOWN_CLASSES = 10
 LOWEST = 5
+SHARES = ("accepted share of predictions", "accuracy of pseudo-labels")
 
 
 def draw_concentration(measures: Measures) -> Drawing | None:
@@ -48,6 +49,8 @@ def draw_concentration(measures: Measures) -> Drawing | None:
         at = np.arange(len(chosen))
         first.barh(at, left, color=BLUE, height=0.6)
         first.set(xlim=(0, 1), xlabel=what)
+        for row, value in enumerate(left):
+            first.text(min(value, 0.9) + 0.02, row, f"{value:.0%}", va="center", fontsize=8)
         second.barh(at, share[chosen], color=VERMILION, height=0.6, label="largest cluster")
         second.barh(at, 1 - share[chosen], left=share[chosen], color=GREY, height=0.6, label="other clusters")
         second.set(xlim=(0, 1), xlabel="share of the images")
@@ -93,6 +96,8 @@ def draw_training(measures: Measures) -> Drawing | None:
             axis.set_title(title)
             axis.set_xlabel("epoch")
             axis.margins(y=0.15)
+            if title in SHARES:
+                axis.set_ylim(0, 1)
             axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         for axis in axes[len(curves) :]:
             axis.set_axis_off()

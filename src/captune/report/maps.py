@@ -75,7 +75,7 @@ def _draw(measures: Measures, classes: Sequence[int], name: str, note: str) -> D
             _scatter(axis, points, labels, classes, measures.run.names)
             axis.set(title=title, xticks=[], yticks=[])
         handles, labels_shown = axes[1].get_legend_handles_labels()
-        figure.legend(handles, labels_shown, loc="outside lower center", ncols=min(4, len(labels_shown)))
+        figure.legend(handles, labels_shown, loc="outside lower center", ncols=min(5, len(labels_shown)))
     names = measures.run.names
     rows = [
         (

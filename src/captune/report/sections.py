@@ -76,7 +76,7 @@ def metric(metrics: Metrics, key: str) -> float:
 
 def _sentence(measures: Measures) -> str:
     run = measures.run
-    aside = f" ({len(run.set_aside)} files were set aside)" if run.set_aside else ""
+    aside = f" ({_count(len(run.set_aside), 'file')} set aside)" if run.set_aside else ""
     made = f"a classifier made by {run.method} from {run.card['settings'].get('backbone', '?')}"
     if run.pseudo_labels is not None:
         made += f" and {_count(int(run.pseudo_labels.sum()), 'pseudo-label')}"

@@ -1,0 +1,224 @@
+"""The page of a run: complete, in order, self-contained, escaped, the same every time."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from captune.errors import InputError, RunFolderError
+from captune.report import page
+from captune.report.page import write_report
+
+VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
+
+
+class Reader(HTMLParser):
+    """Reads a page, insists that every element is closed in order, and keeps what tests ask for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not {"script", "style"} & set(self.open):
+            self.texts.append(data)
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+
+def read(path: Path) -> Reader:
+    reader = Reader()
+    reader.feed(path.read_text(encoding="utf-8"))
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+def sections(reader: Reader) -> list[str | None]:
+    return [attributes["id"] for attributes in reader.named("section")]
+
+
+def test_the_sections_come_in_order(labeled_page: Path) -> None:
+    reader = read(labeled_page)
+    assert sections(reader) == [
+        "summary",
+        "numbers",
+        "classes",
+        "mismatch",
+        "confusion",
+        "training",
+        "extremes",
+        "set-aside",
+        "settings",
+    ]
+    assert "72 images (2 files set aside) and 6 class names came in" in reader.text
+    assert "Accuracy rose from" in reader.text
+
+
+def test_without_labels_there_is_the_health_check(run_folder: Any) -> None:
+    folder = run_folder()
+    reader = read(write_report([folder]))
+    assert "extremes" not in sections(reader)
+    assert "Health check" in reader.text
+    assert "agreement with look-alike images" in reader.text
+    assert "Accuracy" not in reader.text
+
+
+def test_what_there_is_nothing_of_is_left_out(run_folder: Any) -> None:
+    folder = run_folder(adapted=False, set_aside=0)
+    reader = read(write_report([folder]))
+    assert sections(reader) == ["summary", "classes", "confusion", "settings"]
+    assert "Predicted before" not in reader.text
+
+
+def test_a_folder_without_evidence_still_has_a_page(run_folder: Any) -> None:
+    folder = run_folder()
+    for name in ("evidence.safetensors", "pseudo_labels.csv", "pseudo_label_history.csv"):
+        (folder / name).unlink()
+    reader = read(write_report([folder]))
+    assert {"summary", "numbers", "classes", "training", "settings"} <= set(sections(reader))
+
+
+def test_names_are_shown_and_never_run(labeled_page: Path) -> None:
+    reader = read(labeled_page)
+    assert len(reader.named("script")) == 1
+    assert "<script>alert(1)</script>" in reader.text
+    assert "$x$ & $y$" in reader.text
+    assert "<b>bold</b> lines" in reader.text
+    assert 'broken "0" <img src=x>.png' in reader.text
+    assert {"b", "i"}.isdisjoint(tag for tag, _ in reader.tags)
+    for attributes in reader.named("img"):
+        assert set(attributes) == {"src", "alt", "title", "width", "height"}
+        assert "'it' & <b>.png" in str(attributes["alt"])
+    handlers = [name for _, attributes in reader.tags for name in attributes if name.startswith("on")]
+    assert handlers == []
+
+
+def test_nothing_is_fetched(labeled_page: Path) -> None:
+    reader = read(labeled_page)
+    assert re.findall(r"https?:|//[a-z]+\.", labeled_page.read_text(encoding="utf-8")) == []
+    for _, attributes in reader.tags:
+        for name in ("src", "href", "xlink:href"):
+            assert str(attributes.get(name, "#")).startswith(("#", "data:image/"))
+    policies = [a["content"] for a in reader.named("meta") if a.get("http-equiv") == "Content-Security-Policy"]
+    assert len(policies) == 1
+    assert "default-src 'none'" in str(policies[0])
+    assert "script-src 'sha256-" in str(policies[0])
+
+
+def test_ids_are_unique_and_links_lead_somewhere(labeled_page: Path) -> None:
+    reader = read(labeled_page)
+    ids = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    links = [
+        str(attributes["href"])[1:] for _, attributes in reader.tags if str(attributes.get("href")).startswith("#")
+    ]
+    assert set(links) <= set(ids)
+
+
+def test_tables_and_figures_speak_to_screen_readers(run_folder: Any) -> None:
+    reader = read(write_report([run_folder()]))
+    assert len(reader.named("caption")) == len(reader.named("table"))
+    assert all("scope" in attributes for attributes in reader.named("th"))
+    drawings = [attributes for attributes in reader.named("svg") if attributes.get("role") == "img"]
+    assert drawings
+    assert all(attributes["aria-label"] for attributes in drawings)
+    assert reader.named("html")[0]["lang"] == "en"
+
+
+def test_the_same_folder_gives_the_same_bytes(run_folder: Any, tmp_path: Path) -> None:
+    folder = run_folder()
+    first = write_report([folder]).read_bytes()
+    figures = {path.name: path.read_bytes() for path in (folder / "figures").iterdir()}
+    assert write_report([folder]).read_bytes() == first
+    assert {path.name: path.read_bytes() for path in (folder / "figures").iterdir()} == figures
+
+
+def test_fifty_classes_fit_in_five_megabytes(run_folder: Any) -> None:
+    folder = run_folder([f"class number {i}" for i in range(50)], per_class=8)
+    path = write_report([folder], labels=folder.parent / "images" / "labels.csv")
+    assert path.stat().st_size < 5_000_000
+    assert len(read(path).named("img")) == 50 * 6
+
+
+def test_figures_are_files_and_old_ones_go_away(run_folder: Any) -> None:
+    folder = run_folder()
+    write_report([folder], labels=folder.parent / "images" / "labels.csv")
+    names = {path.name for path in (folder / "figures").iterdir()}
+    assert {f"confused-groups.{kind}" for kind in ("png", "svg", "csv")} <= names
+    (folder / "figures" / "mine.png").write_text("kept")
+    write_report([folder])
+    left = {path.name for path in (folder / "figures").iterdir()}
+    assert "lowest-and-highest-classes.png" in names - left
+    assert "mine.png" in left
+
+
+def test_wrong_folders_labels_and_targets_are_clear_errors(run_folder: Any, tmp_path: Path) -> None:
+    folder = run_folder()
+    with pytest.raises(InputError, match="names no class"):
+        write_report([folder], labels="folders")
+    with pytest.raises(RunFolderError, match="not a run folder"):
+        write_report([tmp_path / "nothing"])
+    with pytest.raises(InputError, match="is a folder"):
+        write_report([folder], out=tmp_path)
+    with pytest.raises(InputError, match="at least one run"):
+        write_report([])
+    (folder / "predictions.csv").write_text("path,label,confidence\nx.png,unheard,1\n", encoding="utf-8")
+    with pytest.raises(RunFolderError, match="damaged"):
+        write_report([folder])
+
+
+def test_images_that_are_gone_cost_only_their_pictures(run_folder: Any) -> None:
+    folder = run_folder()
+    (folder.parent / "images").rename(folder.parent / "moved")
+    reader = read(write_report([folder]))
+    assert reader.named("img") == []
+    assert "Most confident" not in reader.text
+
+
+def test_runs_are_compared_side_by_side(run_folder: Any, tmp_path: Path) -> None:
+    folders = [run_folder(name="a", adapted=False), run_folder(name="b"), run_folder(name="c", seed=1)]
+    labels = tmp_path / "images" / "labels.csv"
+    path = write_report(folders, out=tmp_path / "all.html", labels=labels)
+    reader = read(path)
+    assert sections(reader) == ["summary", "numbers", "classes", "settings"]
+    assert "zero_shot, cap (b), cap (c): 3 runs on 6 classes" in reader.text
+    assert "Balanced accuracy" in reader.text
+    assert "<script>alert(1)</script>" in reader.text
+    assert (tmp_path / "all-figures" / "compared-classes.csv").is_file()
+    assert "Health check" in read(write_report(folders, out=path)).text
+
+
+def test_runs_of_other_classes_are_not_compared(run_folder: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="different classes"):
+        write_report([run_folder(name="a"), run_folder(["x", "y", "z"], name="b")], out=tmp_path / "x.html")
+
+
+def test_the_comparison_goes_to_the_present_folder(
+    run_folder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert write_report([run_folder(name="a"), run_folder(name="b")]) == Path(page.COMPARISON)
