@@ -8,8 +8,12 @@ from captune.arrays import Bools, Floats, Ints
 
 _ITERATIONS_AFRESH = 30
 _ITERATIONS_PER_ROUND = 5
-_AFRESH_AT = 0.9
-"""A start from new random centroids whenever a tenth of the clusters has gone, so that no early accident lasts."""
+_LATE_WORK = 0.25
+"""A round is late when images x clusters are less than this share of what they were at first."""
+
+_AFRESH_AT_EARLY, _AFRESH_AT_LATE = 0.7, 0.98
+"""Shares of the clusters at which to start from new random centroids, so that no accident lasts: seldom while a
+start is dear, almost every round late, when starts are cheap and decide which classes are left."""
 
 _SAMPLE_PER_CLUSTER = 16
 """New centroids are spread over a sample of this many images per cluster."""
@@ -41,6 +45,7 @@ class ShrinkingClusters:
         self._owner: Ints = np.empty(n_images, dtype=np.int64)
         self._best: Floats = np.empty(n_images, dtype=np.float32)
         self._rival: Floats = np.empty(n_images, dtype=np.float32)
+        self._first_work = n_images * n_clusters
         self._start_afresh(min(n_clusters, n_images))
 
     def members(self, cluster: int) -> Ints:
@@ -64,7 +69,9 @@ class ShrinkingClusters:
         if n_alive < _COMPACT_AT * len(self._alive):
             self._compact()
         n_clusters = min(len(self.centroids) - 1, n_alive)
-        if n_clusters <= _AFRESH_AT * self._n_afresh or n_clusters < len(self.centroids) - 1:
+        is_late = n_alive * n_clusters <= _LATE_WORK * self._first_work
+        afresh_at = (_AFRESH_AT_LATE if is_late else _AFRESH_AT_EARLY) * self._n_afresh
+        if n_clusters <= afresh_at or n_clusters < len(self.centroids) - 1:
             self._start_afresh(n_clusters)
         else:
             self._drop_least_needed()
