@@ -1,0 +1,121 @@
+"""What a run keeps for its report, and that a report that fails costs nothing else."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import captune
+from captune.data.images import ImageCollection
+from captune.labeling.pseudo_labels import PseudoLabels
+from captune.report.reading import read_run
+from captune.results import evidence
+from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS, Evidence
+from models import tiny_clip
+from toys import write_images
+
+CAP = {"preset": "quick", "epochs": 3, "iterations": 2, "grow_every": 1, "k": 2, "train_batch": 4, "strong_views": 1}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("evidence")
+    tiny_clip(folder / "clip")
+    write_images(folder / "photos", 12)
+    (folder / "photos" / "002.png").write_bytes(b"")
+    return folder
+
+
+def adapt(base: Path, out: str, **settings: Any) -> Path:
+    more = {"backbone": f"hf:{base / 'clip'}", "workers": 0, "cache": str(base / "cache"), "quiet": True}
+    captune.adapt(base / "photos", ["cat", "dog", "bird"], out=base / out, **more, **settings)
+    return base / out
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_an_adapted_run_keeps_before_after_and_what_lay_between(base: Path) -> None:
+    folder = adapt(base, "cap", method="cap", **CAP)
+    kept = load_file(folder / FILE)
+    assert kept["before"].shape == kept["after"].shape == (11, 3)
+    assert kept["margin"].shape == kept["similarity"].shape == (3, 3)
+    run = read_run(folder)
+    assert run.is_adapted
+    assert run.card["health"]["verdict"] == "unclear"  # too few images to judge
+    assert run.alignment["concentration"].keys() == {"cat", "dog", "bird"}
+    assert (kept["after"].argmax(axis=1) == run.labels).all()
+    assert "002.png" not in {row["path"] for row in rows(folder / PSEUDO_LABELS)}
+    assert (folder / "report.html").is_file()
+
+
+def test_zero_shot_has_one_state_and_no_pseudo_labels(base: Path) -> None:
+    folder = adapt(base, "zero", method="zero_shot")
+    run = read_run(folder)
+    assert not run.is_adapted
+    assert run.card["health"] is None
+    assert not (folder / PSEUDO_LABELS).exists()
+    assert not (folder / HISTORY).exists()
+    assert (folder / "report.html").is_file()
+
+
+def test_many_images_are_kept_as_an_even_sample(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "MOST_PROBABILITIES", 12)
+    monkeypatch.setattr(evidence, "MOST_EMBEDDINGS", 3)
+    kept = load_file(adapt(base, "sampled", method="zero_shot") / FILE)
+    assert kept["rows"].tolist() == [0, 3, 6, 10]
+    assert kept["embedded_rows"].tolist() == [0, 5, 10]
+    assert kept["before_labels"].shape == (11,)
+
+
+def test_a_report_that_fails_is_told_and_the_run_is_saved(
+    base: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(folders: object) -> Path:
+        raise RuntimeError("no ink")
+
+    monkeypatch.setattr("captune.report.page.write_report", fail)
+    folder = base / "inkless"
+    captune.adapt(
+        base / "photos",
+        ["cat", "dog"],
+        out=folder,
+        backbone=f"hf:{base / 'clip'}",
+        workers=0,
+        cache=str(base / "cache"),
+    )
+    assert (folder / "run.json").is_file()
+    captured = capfd.readouterr()
+    assert "no ink" in captured.out + captured.err
+
+
+def test_the_history_holds_changes_only_and_is_read_back_whole(base: Path) -> None:
+    folder = adapt(base, "history", method="cap", **CAP)
+    states = read_run(folder).history
+    last = {row["path"]: row["label"] for row in rows(folder / PSEUDO_LABELS)}
+    run = read_run(folder)
+    found = {run.images.name(int(r)): run.names[c] for r, c in zip(states[-1].rows, states[-1].labels, strict=True)}
+    assert found == last
+
+
+def test_a_label_that_is_taken_away_is_a_row_without_label() -> None:
+    def labels(index: list[int], classes: list[int]) -> PseudoLabels:
+        return PseudoLabels.create(np.asarray(index), np.asarray(classes), np.full(len(index), 0.5, np.float32), 2)
+
+    images = ImageCollection((Path("a.png"), Path("b.png"), Path("c.png")), Path())
+    history = [(1, labels([0, 1], [0, 0])), (2, labels([0, 2], [1, 0]))]
+    _, changes = Evidence({}, images, history, None).tables(("x", "y"))[HISTORY]
+    assert [row[:3] for row in changes] == [
+        (1, "a.png", "x"),
+        (1, "b.png", "x"),
+        (2, "a.png", "y"),
+        (2, "c.png", "x"),
+        (2, "b.png", ""),
+    ]
