@@ -52,7 +52,7 @@ def class_pictures(run: RunRecord) -> list[Pictures]:
 def make_thumbnail(run: RunRecord, row: int) -> Thumbnail | None:
     """Return one picture, or None if its file cannot be read any more."""
     try:
-        image = decode(read_bytes(run.images.paths[row]))
+        image = decode(read_bytes(run.images.paths[row]), smallest=2 * SIDE)
     except UnreadableImageError:
         return None
     image.thumbnail((SIDE, SIDE))
