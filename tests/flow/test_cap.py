@@ -105,11 +105,9 @@ def test_descriptions_stand_for_misleading_names(photos: Path, clip_folder: Path
 def test_a_killed_run_resumes_to_the_same_bits(photos: Path, clip_folder: Path, tmp_path: Path, preset: str) -> None:
     whole = adapt(photos, clip_folder, preset, epochs=6, cache=str(tmp_path / "cache"))
     out = tmp_path / "run"
-    words = f"""
-import captune
-captune.adapt({str(photos)!r}, {NAMES!r}, out={str(out)!r}, backbone="hf:{clip_folder}", method="cap",
-              preset={preset!r}, workers=0, quiet=True, cache={str(tmp_path / "cache")!r}, **{ ({**SHORT, "epochs": 6})!r})
-"""
+    common = {"backbone": f"hf:{clip_folder}", "method": "cap", "preset": preset, "workers": 0, "quiet": True}
+    settings = {**common, **SHORT, "epochs": 6, "cache": str(tmp_path / "cache"), "out": str(out)}
+    words = f"import captune; captune.adapt({str(photos)!r}, {NAMES!r}, **{settings!r})"
     process = subprocess.Popen([sys.executable, "-c", words], env={**os.environ, "OMP_NUM_THREADS": "1"})
     deadline = time.monotonic() + 120
     while not list((out / "checkpoints").glob("*.safetensors")) and time.monotonic() < deadline:

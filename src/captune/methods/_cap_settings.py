@@ -78,7 +78,7 @@ class CapSettings:
 QUICK: Mapping[str, Any] = {
     "tuner": "feature_adapter",
     "detection": "robust",
-    "choose": "mean",
+    "describe": "all",
     "class_texts": "aligned",
     "neighbours": 10,
 }

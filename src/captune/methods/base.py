@@ -38,11 +38,11 @@ class Context:
     """Pseudo-labels as they stood after an epoch, counted among the unlabeled images that can be read."""
     arrays: dict[str, Floats] = field(default_factory=dict)
     """What a report shows besides numbers, such as `similarity` and `margin` `(classes, classes)`."""
-    _embedded: dict[tuple[str, int], EmbeddedImages] = field(default_factory=dict)
+    _embedded: dict[tuple[ImageCollection, int], EmbeddedImages] = field(default_factory=dict)
 
     def embed(self, backbone: Backbone, images: ImageCollection) -> EmbeddedImages:
         """Return the embeddings of a collection, computed at most once in a run."""
-        key = (images.fingerprint, id(backbone))
+        key = (images, id(backbone))
         if key not in self._embedded:
             self._embedded[key] = embed_images(backbone, images, self.cache, self.runtime, self.batch_size)
         return self._embedded[key]

@@ -53,7 +53,8 @@ class Cap(Method):
             )
             described = dict(found.vectors)
             if settings.class_texts == "aligned":
-                vocabulary = vocabulary.with_descriptions(found.sentences)
+                own = {c: vocabulary.texts(c) if settings.describe == "all" else () for c in found.sentences}
+                vocabulary = vocabulary.with_descriptions({c: own[c] + s for c, s in found.sentences.items()})
 
         # Sections 3.2 and 3.3: the student learns from D_PL and from its own confident predictions.
         device = context.runtime.device

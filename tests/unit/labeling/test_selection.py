@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from captune.errors import InputError
@@ -70,6 +70,7 @@ def test_the_order_of_images_and_classes_does_not_matter(seed: int, n_images: in
     assert set(zip(mixed.image_index.tolist(), classes[mixed.labels].tolist(), strict=True)) == expected
 
     rows = scores / scores.sum(axis=1, keepdims=True)
+    assume(len(np.unique(rows)) == rows.size)  # ties go to the image that comes first, so there order matters
     candidates = selection.candidate_sets(rows, 0.8, 0.5)
     np.testing.assert_array_equal(selection.candidate_sets(rows[images], 0.8, 0.5), candidates[images])
     pools = selection.balanced_pools(rows, candidates, k)
