@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from captune import runtime
+from captune.backbones.base import Backbone
 from captune.describers.base import open_describer
 from captune.embedding_cache import EmbeddingCache, default_folder
 from captune.methods.base import Context
 from captune.plan import Plan, check_backbone, load_backbone, make_plan
 from captune.results.classifier import Classifier
-from captune.results.evidence import gather
+from captune.results.evidence import Evidence, gather
 from captune.results.prediction import predict_collection
 from captune.results.run import CHECKPOINTS, AdaptationRun, claim_folder
+from captune.scoring import Predictions
 from captune.training.checkpoint import CheckpointFolder, digest_of
 
 
@@ -81,7 +83,7 @@ def adapt(
         classifier=classifier,
         environment={**environment, "seconds": round(time.time() - started, 3)},
         rounds=context.rounds,
-        evidence=gather(plan.task, plan.images, backbone, context, predictions) if target is not None else None,
+        evidence=_evidence(plan, backbone, context, predictions) if target is not None else None,
         sources=_sources(images, classes, labels),
     )
     if target is not None and engine.is_writer:
@@ -96,6 +98,15 @@ def _sources(images: str | Path, classes: str | Path | Sequence[str], labels: st
     """Return where everything came from, as the command line would say it."""
     given = str(classes) if isinstance(classes, (str, Path)) else ",".join(classes)
     return {"images": str(images), "classes": given, **({"labels": str(labels)} if labels is not None else {})}
+
+
+def _evidence(plan: Plan, backbone: Backbone, context: Context, predictions: Predictions) -> Evidence | None:
+    """Gather what the report needs; the run is saved in any case."""
+    try:
+        return gather(plan.task, plan.images, backbone, context, predictions)
+    except Exception as error:
+        context.say(f"The report will be short, evidence is missing: {type(error).__name__}: {error}")
+        return None
 
 
 def _write_report(target: Path, engine: runtime.Runtime) -> None:

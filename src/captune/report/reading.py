@@ -130,11 +130,10 @@ def _replay(changes: Sequence[Mapping[str, str]], row_of: Mapping[str, int], ids
     states: list[Labeled] = []
     now: dict[int, int] = {}
     for number, change in enumerate(changes):
-        row = row_of[change["path"]]
-        if change["label"]:
+        row = row_of.get(change["path"], -1)  # an image may have gone between its pseudo-label and its prediction
+        now.pop(row, None)
+        if change["label"] and row >= 0:
             now[row] = ids[change["label"]]
-        else:
-            now.pop(row, None)
         if number + 1 == len(changes) or changes[number + 1]["epoch"] != change["epoch"]:
             rows, labels = (np.asarray(list(part), dtype=np.int64) for part in (now.keys(), now.values()))
             states.append(Labeled(int(change["epoch"]), rows, labels))

@@ -87,8 +87,9 @@ def _sentence(measures: Measures) -> str:
     text += f" after {seconds:.0f} s" if isinstance(seconds, (int, float)) else ""
     if measures.has_truth and run.is_adapted:
         before, after = measures.metrics
-        word = "rose" if after.accuracy > before.accuracy else "fell" if after.accuracy < before.accuracy else "stayed"
-        text += f". Accuracy {word} from {before.accuracy:.1%} to {after.accuracy:.1%}"
+        old, new = f"{before.accuracy:.1%}", f"{after.accuracy:.1%}"
+        word = "rose" if after.accuracy > before.accuracy else "fell"
+        text += f". Accuracy stayed at {new}" if old == new else f". Accuracy {word} from {old} to {new}"
     elif measures.has_truth:
         text += f". Its accuracy is {measures.metrics[1].accuracy:.1%}"
     return f"{text}."
@@ -153,7 +154,7 @@ def _mismatch(measures: Measures) -> dict[str, Any] | None:
             else "No class name was found to point at the wrong images."
         )
         described = sum(1 for name in names if found.get("descriptions", {}).get(name))
-        sentence += f" {described} of them stand for their classes by description instead." if names else ""
+        sentence += f" A description stands for {described} of them." if names else ""
     return {"sentence": sentence, "drawings": drawings, "problems": sorted(found.get("problems", {}).items())}
 
 
