@@ -130,6 +130,15 @@ def test_a_phone_scrolls_tables_and_not_the_page(browser: Any, report: Path) -> 
     assert phone.complaints == []
 
 
+def test_paper_is_white_and_shows_titles_on_every_page(tab: Tab) -> None:
+    tab.page.click("#theme")
+    tab.page.emulate_media(media="print")
+    assert tab.ground() == "rgb(255, 255, 255)"
+    assert not tab.page.locator("#theme").is_visible()
+    title = "getComputedStyle(document.querySelector('#class-table th'), '::before').content"
+    assert tab.page.evaluate(title) == '"Class"'
+
+
 def test_without_scripts_everything_can_be_read(browser: Any, report: Path) -> None:
     plain = Tab(browser, report, java_script_enabled=False)
     assert plain.page.locator("#class-table tbody tr").count() == len(NAMES)
