@@ -8,8 +8,8 @@ from captune.arrays import Bools, Floats, Ints
 
 _ITERATIONS_AFRESH = 30
 _ITERATIONS_PER_ROUND = 5
-_LATE_WORK = 0.25
-"""A round is late when images x clusters are less than this share of what they were at first."""
+_LATE_WORK, _LITTLE_WORK = 0.25, 1 << 16
+"""A round is late when images x clusters are at most this share of what they were at first, or at most this many."""
 
 _AFRESH_AT_EARLY, _AFRESH_AT_LATE = 0.7, 0.98
 """Shares of the clusters at which to start from new random centroids, so that no accident lasts: seldom while a
@@ -69,7 +69,7 @@ class ShrinkingClusters:
         if n_alive < _COMPACT_AT * len(self._alive):
             self._compact()
         n_clusters = min(len(self.centroids) - 1, n_alive)
-        is_late = n_alive * n_clusters <= _LATE_WORK * self._first_work
+        is_late = n_alive * n_clusters <= max(_LATE_WORK * self._first_work, _LITTLE_WORK)
         afresh_at = (_AFRESH_AT_LATE if is_late else _AFRESH_AT_EARLY) * self._n_afresh
         if n_clusters <= afresh_at or n_clusters < len(self.centroids) - 1:
             self._start_afresh(n_clusters)
