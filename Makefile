@@ -13,6 +13,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $(READY)
 
+demo: $(READY)
+	$(BIN)/captune demo --out captune-demo
+
 test: $(READY)
 	$(BIN)/pytest -m "not slow" -n 2
 

@@ -12,6 +12,7 @@ from captune.auditing import audit
 from captune.data.images import find_images, read_labels
 from captune.embedding_cache import EmbeddingCache
 from captune.pipeline import adapt
+from captune.report.page import write_report
 from captune.results.metrics import Metrics, summarize
 from captune.results.prediction import predict_collection
 from captune.results.run import AdaptationRun
@@ -55,6 +56,7 @@ def run_demo(out: Path, seed: int = 0, train_images: int = TRAIN_IMAGES, quiet: 
     _say(quiet, "4/4  CAP: describe those, then train on pseudo-labels with the calibrated margin")
     cap_settings = {"method": "cap", "preset": "quick", "describer": describer, **common, **settings}
     adapted = adapt(train, names, out=out / "run", overwrite=True, **cap_settings)
+    write_report([out / "run"], labels="folders")  # the world's folders hold the truth, so the report can show it
     before, after = (_measure(run, test, out / "cache", seed) for run in (zero_shot, adapted))
     return Demo(before, after, mismatched, out / "run", time.monotonic() - started)
 

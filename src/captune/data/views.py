@@ -56,10 +56,11 @@ class Preprocessing:
         """Turn views `(images, height, width, 3)` into the model's input `(images, 3, height, width)`."""
         import torch
 
-        batch = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(torch.float32)
+        # Channels are brought to the front while they are bytes: on floats with strides it takes ten times longer.
+        batch = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous().to(torch.float32)
         mean = torch.tensor(self.mean).view(1, 3, 1, 1)
         std = torch.tensor(self.std).view(1, 3, 1, 1)
-        return batch.div_(255.0).sub_(mean).div_(std).contiguous()
+        return batch.div_(255.0).sub_(mean).div_(std)
 
 
 def weak_view(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.uint8]:
