@@ -57,7 +57,8 @@ class Preprocessing:
         import torch
 
         # Channels are brought to the front while they are bytes: on floats with strides it takes ten times longer.
-        batch = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous().to(torch.float32)
+        channels = torch.from_numpy(np.require(pixels, requirements="W")).permute(0, 3, 1, 2).contiguous()
+        batch = channels.to(torch.float32)
         mean = torch.tensor(self.mean).view(1, 3, 1, 1)
         std = torch.tensor(self.std).view(1, 3, 1, 1)
         return batch.div_(255.0).sub_(mean).div_(std)
