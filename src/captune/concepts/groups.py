@@ -26,8 +26,6 @@ def class_closeness(
 
     The mean of up to three views, each standardised over all pairs since their cosines live on different scales:
     the classes' images, their texts and, with `probabilities` `(images, classes)`, which images they share.
-    On aerial photographs the rank correlation with the real confusions was 0.38 for the images alone, 0.27 for the
-    texts, 0.40 for both and 0.46 with the probabilities.
     """
     if prototypes.shape != class_embeddings.shape:
         raise InputError(f"prototypes: expected shape {class_embeddings.shape}, got {prototypes.shape}.")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from captune.arrays import Floats, Ints
 from captune.errors import InputError
 
-ROWS_AT_ONCE = 2048
+BYTES_AT_ONCE = 1 << 26
 SHARPNESS = 10.0
 """A neighbour whose cosine is lower by 0.1 counts e times less."""
 
@@ -27,23 +27,36 @@ class NeighbourGraph:
     weights: Floats
 
 
-def neighbour_graph(embeddings: Floats, n_neighbours: int = 10) -> NeighbourGraph:
-    """Find each image's nearest neighbours by cosine, in chunks, so that memory grows with images only."""
+def nearest_neighbours(embeddings: Floats, queries: Ints, n_neighbours: int) -> Ints:
+    """Return the images nearest by cosine to each queried image, itself left out, in no particular order.
+
+    The result is `(queries, n_neighbours)`, with fewer columns when there are fewer other images. Embeddings have
+    length one; cosines are computed for some queries at a time, so memory never grows with pairs of images.
+    """
     n_images = len(embeddings)
     n_kept = min(n_neighbours, n_images - 1)
-    if n_neighbours < 1:
-        raise InputError(f"n_neighbours: expected at least 1, got {n_neighbours}.")
-    neighbours = np.zeros((n_images, n_kept), dtype=np.int64)
-    weights = np.zeros((n_images, n_kept), dtype=np.float32)
-    for start in range(0, n_images if n_kept else 0, ROWS_AT_ONCE):
-        rows = np.arange(start, min(start + ROWS_AT_ONCE, n_images))
+    found = np.zeros((len(queries), n_kept), dtype=np.int64)
+    step = max(1, BYTES_AT_ONCE // (4 * max(1, n_images)))
+    for start in range(0, len(queries) if n_kept else 0, step):
+        rows = queries[start : start + step]
         cosines = embeddings[rows] @ embeddings.T
         cosines[np.arange(len(rows)), rows] = -np.inf  # an image is not its own neighbour
-        nearest = np.argpartition(-cosines, n_kept - 1, axis=1)[:, :n_kept]
-        close = np.take_along_axis(cosines, nearest, axis=1)
-        force = np.exp(SHARPNESS * (close - close.max(axis=1, keepdims=True)))
-        neighbours[rows], weights[rows] = nearest, force / force.sum(axis=1, keepdims=True)
-    return NeighbourGraph(neighbours, weights)
+        found[start : start + step] = np.argpartition(-cosines, n_kept - 1, axis=1)[:, :n_kept]
+    return found
+
+
+def neighbour_graph(embeddings: Floats, n_neighbours: int = 10) -> NeighbourGraph:
+    """Find each image's nearest neighbours and weigh them by how close they are."""
+    if n_neighbours < 1:
+        raise InputError(f"n_neighbours: expected at least 1, got {n_neighbours}.")
+    neighbours = nearest_neighbours(embeddings, np.arange(len(embeddings)), n_neighbours)
+    if neighbours.shape[1] == 0:  # a single image
+        return NeighbourGraph(neighbours, np.zeros(neighbours.shape, dtype=np.float32))
+    # One neighbour at a time: no (images, neighbours, width) in memory.
+    close = np.stack([np.einsum("ij,ij->i", embeddings, embeddings[column]) for column in neighbours.T], axis=1)
+    force = np.exp(SHARPNESS * (close - close.max(axis=1, keepdims=True)))
+    weights = force / force.sum(axis=1, keepdims=True)
+    return NeighbourGraph(neighbours, np.asarray(weights, dtype=np.float32))
 
 
 def spread(probabilities: Floats, graph: NeighbourGraph, rounds: int = 20, own: float = 0.1) -> Floats:

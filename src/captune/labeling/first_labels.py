@@ -34,10 +34,8 @@ def first_labels(
     in, and the place goes to the next image. Within a described class images are ranked by their cosine with the
     description, as in the paper, or by probability; within the others by probability.
 
-    The two kinds of score must not be compared directly: a cosine of 0.3 says nothing beside a probability of
-    0.9. On aerial photographs the common scale made both kinds of class better than zero-shot probabilities
-    with the misleading names (precision 0.29 -> 0.31 and 0.54 -> 0.55); ranking by probability is better still
-    where the description is mediocre (0.33), ranking by cosine where it is good.
+    The two kinds of score must not be compared directly: a cosine of 0.3 says nothing beside a probability of 0.9.
+    Ranking by probability suits mediocre descriptions better, ranking by cosine good ones.
     """
     _check(image_embeddings, class_embeddings, described or {}, rank_described_by)
     n_classes = len(class_embeddings)

@@ -30,7 +30,7 @@ def test_neighbours_outvote_a_wrong_image() -> None:
 def test_chunks_do_not_change_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     embeddings = two_clusters()
     whole = neighbour_graph(embeddings, 4)
-    monkeypatch.setattr(consensus, "ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(consensus, "BYTES_AT_ONCE", 7 * 4 * len(embeddings))
     chunked = neighbour_graph(embeddings, 4)
     assert np.allclose(np.sort(whole.weights), np.sort(chunked.weights), atol=1e-6)
     assert (np.sort(whole.neighbours) == np.sort(chunked.neighbours)).all()
