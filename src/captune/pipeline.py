@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,23 @@ def adapt(
 
     Keyword settings are those of every run (method, backbone, template, seed, ...) and those of the method.
     """
-    started = time.time()
     plan = make_plan(images, classes, labels, settings)
+    sources = _sources(images, classes, labels)
+    return carry_out(plan, out=out, overwrite=overwrite, resume=resume, quiet=quiet, sources=sources)
+
+
+def carry_out(
+    plan: Plan,
+    *,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    quiet: bool = False,
+    sources: Mapping[str, str] | None = None,
+    report: bool = True,
+) -> AdaptationRun:
+    """Do what a plan says; `sources` tells where its images and names came from, in the words of the command line."""
+    started = time.time()
     check_backbone(plan.settings.backbone, getattr(plan.method.settings, "tuner", ""))
     target = claim_folder(out, overwrite, resume) if out is not None else None
     cache_folder = Path(plan.settings.cache) if plan.settings.cache else default_folder()
@@ -81,16 +96,21 @@ def adapt(
         predictions=predictions,
         set_aside=set_aside,
         classifier=classifier,
-        environment={**environment, "seconds": round(time.time() - started, 3)},
+        environment={
+            **environment,
+            "seconds": round(time.time() - started, 3),
+            "seconds_of_steps": {what: round(seconds, 3) for what, seconds in engine.spent.items()},
+        },
         rounds=context.rounds,
         evidence=_evidence(plan, backbone, context, predictions) if target is not None else None,
-        sources=_sources(images, classes, labels),
+        sources=sources or {},
     )
     if target is not None and engine.is_writer:
         run.save(target)
         if checkpoints is not None:
             checkpoints.clear()
-        _write_report(target, engine)
+        if report:
+            _write_report(target, engine)
     return run
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,8 @@ class Runtime:
     seed: int
     workers: int
     quiet: bool = False
+    spent: dict[str, float] = field(default_factory=dict, compare=False)
+    """Seconds behind each progress bar so far, by its words."""
 
     @property
     def device(self) -> torch.device:
@@ -70,13 +73,17 @@ class Runtime:
             TimeRemainingColumn(),
         )
         hidden = self.quiet or not self.is_writer or total == 0
+        started = time.monotonic()
         with Progress(*columns, console=console, disable=hidden) as bars:
             task = bars.add_task(what, total=total)
 
             def advance(n: int, words: str = "") -> None:
                 bars.update(task, advance=n, description=f"{what} {words}" if words else what)
 
-            yield advance
+            try:
+                yield advance
+            finally:
+                self.spent[what] = self.spent.get(what, 0.0) + time.monotonic() - started
 
 
 def start(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import numpy as np
 import pytest
@@ -73,3 +74,12 @@ def test_problems_are_listed_together_and_none_is_no_error() -> None:
         raise_all(iter(["one", "two"]), "Heading")
     assert nearest("Zero_Shto", ["zero_shot", "cap"]) == " Did you mean 'zero_shot'?"
     assert nearest("qqq", ["zero_shot"]) == ""
+
+
+def test_the_time_behind_every_bar_is_kept_by_its_words() -> None:
+    engine = runtime.start(quiet=True)
+    for _ in range(2):
+        with engine.progress("Doing", 1):
+            time.sleep(0.02)
+    assert 0.04 <= engine.spent.pop("Doing") < 10
+    assert engine.spent == {}
