@@ -30,7 +30,7 @@ LAYERS = (
     {"report"},
     {"benchmark"},
     {"plan", "pipeline", "auditing", "demo"},
-    {"commands", "cli", "_audit_screen"},
+    {"commands", "cli"},
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 FOUNDATION = {"errors", "arrays"}

@@ -1,0 +1,41 @@
+"""How predict and evaluate find and score images."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from captune.errors import InputError
+
+if TYPE_CHECKING:
+    from captune.data.images import ImageCollection
+    from captune.results.classifier import Classifier
+    from captune.scoring import Predictions
+
+
+def score_images(
+    options: argparse.Namespace, classifier: Classifier, images: ImageCollection
+) -> tuple[Predictions, dict[int, str]]:
+    """Return the predictions of a collection and why images were set aside."""
+    from captune import runtime
+    from captune.embedding_cache import EmbeddingCache
+    from captune.results.prediction import predict_collection
+
+    engine = runtime.start(workers=options.workers)
+    return predict_collection(classifier, images, EmbeddingCache(), engine)
+
+
+def find_any(source: str) -> ImageCollection:
+    """Return the images of a folder, manifest or list, or the one image that is named."""
+    from captune.data.images import SUFFIXES, ImageCollection, find_images
+    from captune.files import is_file
+    from captune.results.prediction import no_usable_image
+
+    path = Path(source)
+    if path.suffix.lower() in SUFFIXES and is_file(path):
+        return ImageCollection((path,), path.parent)
+    images = find_images(path)
+    if len(images) == 0:
+        raise InputError(no_usable_image(images, {}))
+    return images

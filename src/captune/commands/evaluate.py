@@ -1,0 +1,73 @@
+"""captune evaluate: measure a run on labeled images."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from captune.errors import InputError
+
+if TYPE_CHECKING:
+    from captune.results.metrics import Metrics
+
+
+def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
+    """Declare the command."""
+    words = commands.add_parser("evaluate", help="measure a run on labeled images", allow_abbrev=False)
+    words.add_argument("run", metavar="RUN", help="run folder")
+    words.add_argument("images", metavar="IMAGES", help="folder, manifest, or text file of paths")
+    words.add_argument("--labels", required=True, metavar="folders|CSV", help="folder names, or a table (path, label)")
+    words.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    words.add_argument("--workers", type=int, help="processes that decode images")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure a run on labeled images and print the numbers."""
+    import numpy as np
+
+    from captune.commands._images import find_any, score_images
+    from captune.data.images import read_labels
+    from captune.results.metrics import summarize
+    from captune.results.run import load
+
+    images = find_any(options.images)
+    classifier = load(options.run)
+    labels = read_labels(options.labels, images, classifier.names)
+    if not np.any(labels >= 0):
+        raise InputError(f"None of the {len(images)} images in {options.images!r} has a label in {options.labels!r}.")
+    predictions, set_aside = score_images(options, classifier, images)
+    names = classifier.names
+    known = labels[predictions.image_index] >= 0
+    metrics = summarize(predictions.probabilities[known], labels[predictions.image_index][known], n_classes=len(names))
+    if options.json:
+        content = {"n_set_aside": len(set_aside), "classes": list(names), **metrics.as_dict()}
+        sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    else:
+        _print_metrics(metrics, names)
+
+
+def _print_metrics(metrics: Metrics, names: tuple[str, ...]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from captune.commands._screen import Screen
+
+    console = Screen(highlight=False)
+    numbers = Table(show_header=False, box=None, pad_edge=False)
+    for label, value in (
+        ("images", f"{metrics.n_images}"),
+        ("accuracy", f"{metrics.accuracy:.4f}"),
+        ("balanced accuracy", f"{metrics.balanced_accuracy:.4f}"),
+        ("mean of the lowest five", f"{metrics.lowest_five:.4f}"),
+        ("never predicted", f"{len(metrics.never_predicted)} classes"),
+        ("predicted imbalance", f"{metrics.predicted_imbalance:.2f}"),
+        ("calibration error (ECE)", f"{metrics.ece:.4f}"),
+    ):
+        numbers.add_row(label, value)
+    console.print(numbers)
+    classes = Table("class", "accuracy", "predicted", box=None, pad_edge=False)
+    for name, accuracy, count in zip(names, metrics.per_class_accuracy, metrics.predicted_counts, strict=True):
+        classes.add_row(Text(name), "-" if accuracy is None else f"{accuracy:.4f}", str(count))
+    console.print(classes)

@@ -1,0 +1,23 @@
+"""captune report: the page of a run, or a comparison of several."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
+    """Declare the command."""
+    words = commands.add_parser("report", help="write the page of a run, or compare several", allow_abbrev=False)
+    words.add_argument("runs", nargs="+", metavar="RUN", help="run folder; several are compared side by side")
+    words.add_argument("--labels", metavar="folders|CSV", help="folder names, or a table (path, label), to measure by")
+    words.add_argument("--out", metavar="HTML", help="page to write (default: RUN/report.html)")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Write the report of a run, or a comparison of several, and say where it is."""
+    from captune.commands._screen import Screen
+    from captune.report.page import write_report
+
+    page = write_report(options.runs, options.out, options.labels)
+    Screen(highlight=False, soft_wrap=True).print(f"Report: {page}", markup=False)
