@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import captune as package
-from captune import cli, commands
+from captune import commands
+from captune.commands.list import ROLES
 from toys import write_images
 
 
@@ -131,7 +132,7 @@ def test_class_names_that_look_like_markup_are_printed_as_they_are(captune: Any,
 
 
 def test_list_shows_every_role(captune: Any) -> None:
-    for role in cli.ROLES:
+    for role in ROLES:
         assert captune("list", role).code == 0
     assert "CLIP's own rule" in captune("list", "methods").out
 
