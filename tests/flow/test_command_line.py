@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import captune as package
-from captune import commands
+from captune.commands import list as list_command
 from captune.commands.list import ROLES
 from toys import write_images
 
@@ -162,9 +162,9 @@ def test_an_interruption_and_a_defect_have_their_own_codes(captune: Any, monkeyp
     def fail(options: object) -> None:
         raise RuntimeError("a wheel came off")
 
-    monkeypatch.setattr(commands, "run_list", interrupt)
+    monkeypatch.setattr(list_command, "run", interrupt)
     assert captune("list", "methods").code == 130
-    monkeypatch.setattr(commands, "run_list", fail)
+    monkeypatch.setattr(list_command, "run", fail)
     answer = captune("list", "methods")
     assert answer.code == 1
     assert "RuntimeError: a wheel came off" in answer.err
