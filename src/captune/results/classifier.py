@@ -19,14 +19,13 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from captune import registry
-from captune.arrays import Floats, Ints
+from captune.arrays import Floats, Ints, softmax_rows
 from captune.backbones.base import Backbone
 from captune.data.loading import as_image, is_image_array
 from captune.data.views import weak_view
 from captune.data.vocabulary import Vocabulary
 from captune.errors import InputError, RunFolderError
 from captune.files import is_folder, write_json, write_whole
-from captune.scoring import score
 from captune.settings import DEFAULT_BACKBONE, build
 from captune.tuners.base import Tuner
 
@@ -113,7 +112,7 @@ class Classifier:
         return np.concatenate(parts) if parts else np.empty((0, len(self.names)), dtype=np.float32)
 
     def _score(self, vectors: Tensor) -> Floats:
-        return score(vectors.float().cpu().numpy(), self.class_vectors.cpu().numpy(), self.backbone.logit_scale)
+        return softmax_rows(self.tuner.logits(vectors.float(), self.class_vectors).cpu().numpy())
 
     def save(self, folder: str | Path) -> None:
         """Write classifier.json and classifier.safetensors; the JSON comes last, so that it vouches for both."""

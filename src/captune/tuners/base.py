@@ -52,5 +52,9 @@ class Tuner(nn.Module, ABC):
         """Return embeddings of a batch of preprocessed images, of length one, `(images, width)`."""
         return self.refine(self.encode(pixels))
 
+    def logits(self, images: Tensor, classes: Tensor) -> Tensor:
+        """Return what becomes probabilities by softmax, `(images, classes)`: the scaled cosine, unless overridden."""
+        return self.backbone.logit_scale * images @ classes.T
+
 
 PLUGIN_BASE = Tuner

@@ -1,0 +1,1 @@
+"""Splits, data sets and tables that compare methods."""
