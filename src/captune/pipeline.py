@@ -147,6 +147,7 @@ def _key(plan: Plan, environment: dict[str, Any]) -> str:
         "settings": settings,
         "names": list(task.vocabulary.names),
         "labels": [[task.labeled.images.name(i), int(label)] for i, label in enumerate(task.labeled.labels)],
+        "target_classes": task.target_classes.tolist(),
         "data": environment["data_fingerprint"],
         "weights": environment["backbone_fingerprint"],
         "versions": environment["versions"],

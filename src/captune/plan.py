@@ -69,6 +69,20 @@ def make_plan(
     return Plan(run_settings, method_class(method_settings), task, found)
 
 
+def plan_for_task(task: AdaptationTask, settings: Mapping[str, Any]) -> Plan:
+    """Check settings for a task that is there already; its template wins over the one of the settings."""
+    if type(task) is not AdaptationTask:  # nothing that carries a truth along
+        raise InputError(f"A method is given an AdaptationTask, not {type(task).__name__}.")
+    values = {**settings, "template": task.vocabulary.templates[0]}
+    method_class: type[Method] = registry.load("methods", str(values.get("method", RunSettings.method)))
+    run_settings, method_settings = build_run(with_preset(method_class, values), method_class.Settings)
+    registry.split_id("backbones", run_settings.backbone, RunSettings.backbone)
+    registry.split_id("describers", run_settings.describer, "file:descriptions.yaml")
+    unlabeled, labeled = task.unlabeled, task.labeled.images
+    images = ImageCollection(unlabeled.paths + labeled.paths, unlabeled.root)
+    return Plan(run_settings, method_class(method_settings), task, images)
+
+
 def with_preset(method_class: type[Method], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings on top of their preset: the one that is named, else the one that fits this machine."""
     presets = method_class.presets

@@ -28,8 +28,8 @@ LAYERS = (
     {"methods"},
     {"results"},
     {"report"},
-    {"benchmark"},
     {"plan", "pipeline", "auditing", "demo"},
+    {"benchmark"},
     {"commands", "cli"},
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

@@ -1,1 +1,1 @@
-"""Splits, data sets and tables that compare methods."""
+"""Datasets, learning settings and suites: how published tables are made again."""

@@ -1,0 +1,1 @@
+"""Benchmark datasets; a file here is a dataset of its name."""

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+import pytest
+
+from captune import registry
+from captune.benchmark.datasets.base import LoadedDataset
+from captune.benchmark.splits import PAPER_SPLIT_SEEDS, Split, Truth, make_split
+from captune.data.images import ImageCollection
+from captune.data.task import AdaptationTask
+from captune.errors import InputError
+from captune.methods.base import Context
+from captune.plan import plan_for_task
+
+EUROSAT = (
+    "annual crop land",
+    "forest",
+    "brushland or shrubland",
+    "highway or road",
+    "industrial buildings or commercial buildings",
+    "pasture land",
+    "permanent crop land",
+    "residential buildings or homes or apartments",
+    "river",
+    "lake or sea",
+)
+
+
+def dataset(n_classes: int = 10, per_class: int = 12, names: tuple[str, ...] = EUROSAT) -> LoadedDataset:
+    """Return a dataset whose files need not exist; the classes are mixed, as in official lists."""
+    labels = np.random.default_rng(1).permutation(np.repeat(np.arange(n_classes), per_class)).astype(np.int64)
+    pool = ImageCollection(tuple(Path(f"/pool/{i}.jpg") for i in range(len(labels))), Path("/pool"))
+    test = ImageCollection(tuple(Path(f"/test/{i}.jpg") for i in range(n_classes)), Path("/test"))
+    return LoadedDataset(names, pool, labels, test, np.arange(n_classes, dtype=np.int64)[::-1].copy())
+
+
+def positions(images: ImageCollection) -> list[int]:
+    return [int(path.stem) for path in images.paths]
+
+
+def test_unsupervised_learning_sees_the_whole_pool_and_no_label() -> None:
+    data = dataset()
+    split = make_split(data, "ul", seed=3)
+    assert split.task.unlabeled == data.pool
+    assert len(split.task.labeled) == 0
+    assert split.task.target_classes.tolist() == list(range(10))
+    assert not split.truth.is_transductive
+    assert (split.truth.unlabeled_labels == data.pool_labels).all()
+
+
+def test_semi_supervised_labels_are_those_of_the_published_tables() -> None:
+    data = dataset()
+    task = make_split(data, "ssl", seed=PAPER_SPLIT_SEEDS["ssl"][0]).task
+    expected = []
+    for c in range(10):
+        np.random.seed(0)  # the rule, said literally: the global legacy generator, seeded anew for each class
+        expected += np.random.choice(np.where(data.pool_labels == c)[0], size=2, replace=False).tolist()
+    assert positions(task.labeled.images) == expected
+    assert task.labeled.labels.tolist() == data.pool_labels[expected].tolist() == sorted(list(range(10)) * 2)
+    assert positions(task.unlabeled) == [i for i in range(120) if i not in expected]
+    assert task.target_classes.tolist() == list(range(10))
+
+
+SEEN = {  # the seen classes of EuroSAT as published with GRIP (BatsResearch/menghini-neurips23-code, data_splits)
+    500: (4, 2, 9, 3, 0, 5),
+    0: (2, 8, 4, 9, 1, 6),
+    200: (8, 3, 5, 6, 1, 7),
+}
+
+
+@pytest.mark.parametrize("seed", PAPER_SPLIT_SEEDS["trzsl"])
+def test_seen_classes_are_those_of_the_published_tables(seed: int) -> None:
+    data = dataset()
+    split = make_split(data, "trzsl", seed)
+    assert split.truth.seen_classes.tolist() == sorted(SEEN[seed])
+    assert split.task.seen_classes.tolist() == sorted(SEEN[seed])
+    assert sorted(set(split.task.labeled.labels.tolist())) == sorted(SEEN[seed])
+    assert len(split.task.labeled) == 6 * 12
+    assert set(split.truth.unlabeled_labels.tolist()) == set(split.task.target_classes.tolist())
+    assert split.truth.is_transductive
+
+
+@pytest.mark.parametrize(("n_classes", "n_seen"), [(102, 63), (45, 27), (47, 29), (10, 6), (200, 124), (100, 62)])
+def test_the_number_of_seen_classes_is_published(n_classes: int, n_seen: int) -> None:
+    data = dataset(n_classes, 2, tuple(f"class {c}" for c in range(n_classes)))
+    assert len(make_split(data, "trzsl", 500).truth.seen_classes) == n_seen
+
+
+def test_a_share_of_the_unlabeled_images_is_nested_and_leaves_the_labels_alone() -> None:
+    data = dataset()
+    whole, half, third = (make_split(data, "ssl", 0, unlabeled_share=share) for share in (1.0, 0.5, 0.3))
+    assert np.bincount(half.truth.unlabeled_labels).tolist() == [5] * 10
+    assert np.bincount(third.truth.unlabeled_labels).tolist() == [3] * 10
+    assert set(third.task.unlabeled.paths) < set(half.task.unlabeled.paths) < set(whole.task.unlabeled.paths)
+    assert half.task.labeled.images == whole.task.labeled.images
+    assert positions(half.task.unlabeled) == sorted(positions(half.task.unlabeled))
+    assert (half.truth.unlabeled_labels == data.pool_labels[positions(half.task.unlabeled)]).all()
+
+
+@pytest.mark.parametrize(
+    ("setting", "options", "words"),
+    [
+        ("sll", {}, "No learning setting 'sll': expected one of ul, ssl, trzsl"),
+        ("ssl", {"n_labels": 13}, "n_labels is 13, expected 1 to 12"),
+        ("trzsl", {"seen_share": 1.0}, "seen_share is 1.0"),
+        ("trzsl", {"seen_share": 0.05}, "seen_share is 0.05"),
+        ("ul", {"unlabeled_share": 0.0}, "unlabeled_share is 0.0"),
+    ],
+)
+def test_what_cannot_be_is_said(setting: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        make_split(dataset(), setting, 0, **options)
+
+
+def reachable(value: object) -> Iterator[object]:
+    """Yield everything that a value leads to through fields and containers."""
+    yield value
+    if dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from reachable(getattr(value, field.name))
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from reachable(part)
+    elif isinstance(value, np.ndarray) and value.base is not None:
+        yield from reachable(value.base)  # a view would lead to all the labels behind it
+
+
+@pytest.mark.parametrize("setting", ["ul", "ssl", "trzsl"])
+def test_nothing_in_a_task_leads_to_the_truth_or_to_a_test_image(setting: Any) -> None:
+    data = dataset()
+    split = make_split(data, setting, 0)
+    found = list(reachable(split.task))
+    assert not [part for part in found if isinstance(part, (Truth, Split, LoadedDataset))]
+    arrays = [part for part in found if isinstance(part, np.ndarray)]
+    assert not any(array is data.pool_labels or np.array_equal(array, data.test_labels) for array in arrays)
+    assert not any(
+        np.shares_memory(array, hidden) for array in arrays for hidden in (data.pool_labels, data.test_labels)
+    )
+    paths = {part for part in found if isinstance(part, Path)}
+    assert not paths & set(data.test.paths)
+    known = {int(label) for label in split.task.labeled.labels}
+    assert (setting == "ul") == (not known)
+
+
+@pytest.mark.parametrize("name", registry.names("methods"))
+def test_no_method_takes_anything_that_could_carry_the_truth(name: str) -> None:
+    adapt = registry.load("methods", name).adapt
+    hints = get_type_hints(adapt)
+    taken = [hints[parameter] for parameter in list(inspect.signature(adapt).parameters)[1:]]
+    assert taken[0] is AdaptationTask
+    assert taken[2] is Context
+    assert len(taken) == 3
+
+
+@pytest.mark.parametrize("wrong", ["split", "truth"])
+def test_a_split_or_a_truth_is_refused_where_a_task_belongs(wrong: str) -> None:
+    split = make_split(dataset(), "ul", 0)
+    with pytest.raises(InputError, match="A method is given an AdaptationTask"):
+        plan_for_task(split if wrong == "split" else split.truth, {})  # type: ignore[arg-type]
