@@ -28,6 +28,7 @@ LAYERS = (
     {"methods"},
     {"results"},
     {"report"},
+    {"serving"},
     {"plan", "pipeline", "auditing", "demo"},
     {"benchmark"},
     {"commands", "cli"},

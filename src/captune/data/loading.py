@@ -72,13 +72,24 @@ def decode(content: bytes, smallest: int | None = None) -> Image.Image:
     With `smallest`, a JPEG may come out smaller, with sides of at least so many pixels, and is decoded much faster.
     """
     with _one_sentence():
-        image = Image.open(BytesIO(content), formats=FORMATS)
-        width, height = image.size
-        if width * height > MOST_PIXELS:
-            raise UnreadableImageError(f"{width} x {height} pixels, at most {MOST_PIXELS:,} are decoded")
+        image = _open(content)
         if smallest is not None:
             image.draft("RGB", (smallest, smallest))
         return to_rgb(_upright(image))
+
+
+def measure(content: bytes) -> tuple[int, int]:
+    """Return the width and height that a file's content announces, or say in one sentence why it is not decoded."""
+    with _one_sentence():
+        return _open(content).size
+
+
+def _open(content: bytes) -> Image.Image:
+    image = Image.open(BytesIO(content), formats=FORMATS)
+    width, height = image.size
+    if width * height > MOST_PIXELS:
+        raise UnreadableImageError(f"{width} x {height} pixels, at most {MOST_PIXELS:,} are decoded")
+    return image
 
 
 @contextmanager
