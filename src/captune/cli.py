@@ -12,7 +12,7 @@ from typing import Any
 from captune import __version__
 from captune.errors import CaptuneError
 
-COMMANDS = ("demo", "audit", "adapt", "predict", "evaluate", "report", "list")
+COMMANDS = ("demo", "audit", "adapt", "predict", "evaluate", "report", "serve", "list")
 """In the order of --help; each is a file in captune/commands."""
 
 

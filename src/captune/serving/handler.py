@@ -66,6 +66,7 @@ class Handler(BaseHTTPRequestHandler):
     do_HEAD = do_POST = do_GET  # noqa: N815 (the library's own words)
 
     def _answer(self) -> None:
+        self.is_body_read = not {"Content-Length", "Transfer-Encoding"} & {name.title() for name in self.headers}
         try:
             place = self._check()
             if place == "/":

@@ -20,7 +20,7 @@ from captune.results.run import load
 from captune.serving.handler import Handler
 from captune.serving.limits import Limits
 from captune.serving.page import make_page
-from captune.serving.predictor import Predictor
+from captune.serving.predictor import AnyClassifier, Predictor
 
 FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -125,32 +125,26 @@ class Service(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
 
 @contextmanager
-def running(run: str | Path, host: str, port: int, limits: Limits) -> Iterator[Service]:
-    """Serve a run or an export in the background while this lasts; what has begun is answered at the end."""
-    service = Service(host, port, limits)
-    predictor = None
+def running(service: Service, classifier: AnyClassifier, title: str) -> Iterator[None]:
+    """Serve in the background while this lasts; what has begun is answered at the end."""
+    predictor = Predictor(classifier)
+    service.open(predictor, title)
+    thread = threading.Thread(target=service.serve_forever, args=(0.1,), name="captune-serve", daemon=True)
+    thread.start()
     try:
-        predictor = Predictor(load(run))
-        service.open(predictor, Path(run).resolve().name)
-        thread = threading.Thread(target=service.serve_forever, args=(0.1,), name="captune-serve", daemon=True)
-        thread.start()
-        try:
-            yield service
-        finally:
-            service.shutdown()
-            thread.join()
-            service.server_close()
-            service.finish_open(limits.timeout)
+        yield
     finally:
-        service.server_close()
-        if predictor is not None:
-            predictor.close()
+        service.shutdown()
+        thread.join()
+        service.server_close()  # nobody new comes in while the others are answered
+        service.finish_open(service.limits.timeout)
+        predictor.close()
 
 
 def serve(run: str | Path, host: str, port: int, limits: Limits, say: Callable[[str], None] = _say) -> None:
-    """Serve until an interrupt or a SIGTERM."""
+    """Serve a run or an export until an interrupt or a SIGTERM; the port is taken before the weights are loaded."""
     stop = threading.Event()
-    with running(run, host, port, limits) as service:
+    with Service(host, port, limits, say) as service, running(service, load(run), Path(run).resolve().name):
         before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             if not service.is_loopback:
