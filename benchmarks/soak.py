@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,7 +42,7 @@ FLAT_MEGABYTES = 32
 
 
 @contextmanager
-def service(run: Path, concurrency: int):
+def service(run: Path, concurrency: int) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """Run `captune serve` and yield its process and port."""
     words = ["serve", str(run), "--port", "0", "--concurrency", str(concurrency), "--timeout", "30"]
     process = subprocess.Popen([sys.executable, "-m", "captune.cli", *words], stderr=subprocess.PIPE, text=True)
@@ -76,7 +77,7 @@ def post(port: int, content: bytes) -> tuple[int, dict]:
 
 
 def send_malformed(port: int, kind: str, image: bytes) -> int:
-    """Send one malformed request and return the status, 0 if the connection was just closed."""
+    """Send one malformed request and return the status, 0 if there was none."""
     content = MALFORMED[kind]
     if not (content or b"").startswith((HEAD[:5], b"\x16")):
         return post(port, content or image[: len(image) // 2])[0]

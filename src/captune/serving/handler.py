@@ -40,6 +40,7 @@ class Handler(BaseHTTPRequestHandler):
     """One connection, one request, one answer."""
 
     protocol_version = "HTTP/1.1"
+    default_request_version = "HTTP/1.0"  # what is no HTTP gets an answer with a status all the same
     server: Service
 
     def setup(self) -> None:
