@@ -11,6 +11,7 @@ import numpy as np
 
 from captune.arrays import Ints
 from captune.benchmark.datasets.base import LoadedDataset
+from captune.benchmark.longtail import long_tail
 from captune.data.images import ImageCollection
 from captune.data.task import AdaptationTask, LabeledImages, no_labels
 from captune.data.vocabulary import Vocabulary
@@ -61,11 +62,13 @@ def make_split(
     seen_share: float = 0.62,
     template: str = "a photo of a {}",
     unlabeled_share: float = 1.0,
+    imbalance: float = 1.0,
 ) -> Split:
     """Return what a method sees in a learning setting.
 
     `ul` has no labels; `ssl` has `n_labels` a class; in `trzsl` the classes of `seen_share` are labeled in full and
-    the unlabeled images are all of other classes. `unlabeled_share` keeps this part of the unlabeled images.
+    the unlabeled images are all of other classes. `unlabeled_share` keeps this part of the unlabeled images of every
+    class, and an `imbalance` above 1 makes them a long tail with this ratio of largest to smallest class.
     """
     _check(data, setting, n_labels, seen_share, unlabeled_share)
     labels, seen = data.pool_labels, np.empty(0, dtype=np.int64)
@@ -73,10 +76,12 @@ def make_split(
     if setting == "ssl":
         given = _some_of_every_class(labels, len(data.names), n_labels, seed)
     elif setting == "trzsl":
-        seen = _seen_classes(len(data.names), seen_share, seed)
+        seen = draw_seen_classes(len(data.names), seen_share, seed)
         given = np.flatnonzero(np.isin(labels, seen))
     unlabeled = np.setdiff1d(np.arange(len(labels)), given)
     unlabeled = _thin(unlabeled, labels, unlabeled_share, seed)
+    if imbalance != 1.0:
+        unlabeled = unlabeled[long_tail(labels[unlabeled], imbalance, seed)]
     task = AdaptationTask(
         vocabulary=Vocabulary(data.names, (template,)),
         unlabeled=data.pool.subset(unlabeled),
@@ -95,7 +100,7 @@ def _some_of_every_class(labels: Ints, n_classes: int, n_labels: int, seed: int)
     return np.concatenate(chosen).astype(np.int64)
 
 
-def _seen_classes(n_classes: int, seen_share: float, seed: int) -> Ints:
+def draw_seen_classes(n_classes: int, seen_share: float, seed: int) -> Ints:
     """Return the classes with labels, drawn as the published tables draw them."""
     chosen = np.random.RandomState(seed).choice(n_classes, size=int(n_classes * seen_share), replace=False)
     return np.asarray(chosen, dtype=np.int64)

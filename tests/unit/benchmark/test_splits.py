@@ -103,6 +103,15 @@ def test_a_share_of_the_unlabeled_images_is_nested_and_leaves_the_labels_alone()
     assert (half.truth.unlabeled_labels == data.pool_labels[positions(half.task.unlabeled)]).all()
 
 
+def test_a_long_tail_is_drawn_from_the_unlabeled_images_alone() -> None:
+    data = dataset()
+    flat, tail = make_split(data, "ssl", 0), make_split(data, "ssl", 0, imbalance=10)
+    counts = sorted(np.bincount(tail.truth.unlabeled_labels, minlength=10).tolist())
+    assert (counts[0], counts[-1]) == (1, 10)
+    assert tail.task.labeled.images == flat.task.labeled.images
+    assert (tail.truth.unlabeled_labels == data.pool_labels[positions(tail.task.unlabeled)]).all()
+
+
 @pytest.mark.parametrize(
     ("setting", "options", "words"),
     [
@@ -111,6 +120,7 @@ def test_a_share_of_the_unlabeled_images_is_nested_and_leaves_the_labels_alone()
         ("trzsl", {"seen_share": 1.0}, "seen_share is 1.0"),
         ("trzsl", {"seen_share": 0.05}, "seen_share is 0.05"),
         ("ul", {"unlabeled_share": 0.0}, "unlabeled_share is 0.0"),
+        ("ul", {"imbalance": 0.5}, "expected 1 or more"),
     ],
 )
 def test_what_cannot_be_is_said(setting: Any, options: dict[str, Any], words: str) -> None:

@@ -22,6 +22,7 @@ class LoadedDataset:
         pool_labels: Their class ids (pool images,).
         test: The images to measure on.
         test_labels: Their class ids (test images,).
+        remarks: What a reader of results must know: another split than the published one, other sizes.
     """
 
     names: tuple[str, ...]
@@ -29,6 +30,7 @@ class LoadedDataset:
     pool_labels: Ints
     test: ImageCollection
     test_labels: Ints
+    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         problems = []
@@ -48,14 +50,15 @@ class RemoteFile:
 
     Attributes:
         url: Where it is.
-        md5: The digest that its publisher or a well-known reader gives; empty where none is known, and then the
-            digest of the first download is recorded beside it and held to afterwards.
-        folder: Where it belongs below the dataset's folder; archives are unpacked there.
+        gives: What is there afterwards, below the root; where it is there already, nothing is downloaded. An archive is
+            unpacked into the folder that this lies in.
+        md5: The digest that its publisher or well-known readers give; empty where none is known, and then the digest
+            of the first download is recorded beside it and held to afterwards.
     """
 
     url: str
+    gives: str
     md5: str = ""
-    folder: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from captune.benchmark.datasets._folders import class_folders, read_folders
-from captune.benchmark.datasets.base import Dataset, DatasetFacts, LoadedDataset
-from captune.errors import InputError
+from captune.benchmark.datasets._layouts import Layout, LayoutDataset
+from captune.benchmark.datasets.base import DatasetFacts, LoadedDataset
 
 
-class UCMerced(Dataset):
-    """Reads `ucmerced/train/<class>/` and `ucmerced/test/<class>/`."""
+def _read(folder: Path) -> LoadedDataset:
+    """Read the photographs; class names are those of the folders."""
+    names = class_folders(folder / "train")
+    return LoadedDataset(names, *read_folders(folder / "train", names), *read_folders(folder / "test", names))
+
+
+class UCMerced(LayoutDataset):
+    """Pool: the train folder, 60 images a class."""
 
     facts = DatasetFacts(
         title="UC Merced Land Use",
@@ -20,15 +26,4 @@ class UCMerced(Dataset):
         n_pool=1260,
         n_test=840,
     )
-
-    def is_found(self, root: Path) -> bool:
-        """Return whether both folders are there."""
-        return all(class_folders(root / "ucmerced" / part) for part in ("train", "test"))
-
-    def load(self, root: Path) -> LoadedDataset:
-        """Return the photographs; class names are those of the folders."""
-        folder = root / "ucmerced"
-        names = class_folders(folder / "train")
-        if not names:
-            raise InputError(f"UC Merced was not found: looked for {str(folder / 'train')!r}.")
-        return LoadedDataset(names, *read_folders(folder / "train", names), *read_folders(folder / "test", names))
+    layouts = (Layout("folders", ("ucmerced", "data/ucmerced"), ("train", "test"), _read),)
