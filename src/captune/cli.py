@@ -12,7 +12,7 @@ from typing import Any
 from captune import __version__
 from captune.errors import CaptuneError
 
-COMMANDS = ("demo", "audit", "adapt", "predict", "evaluate", "report", "serve", "list")
+COMMANDS = ("demo", "audit", "adapt", "predict", "evaluate", "report", "serve", "benchmark", "list")
 """In the order of --help; each is a file in captune/commands."""
 
 
@@ -52,9 +52,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
-    _module(options.command).run(options)
+    code: int | None = _module(options.command).run(options)
     sys.stdout.flush()  # here and not at exit, so that a closed pipe is noticed where it is handled
-    return 0
+    return code or 0
 
 
 def _module(command: str) -> Any:  # noqa: ANN401 (modules with `add` and `run`)

@@ -2,16 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
 from captune.backbones.base import Backbone
 from captune.data.task import AdaptationTask
+from captune.describers._batch import describe_classes
+from captune.describers.none import NoDescriber
+from captune.errors import InputError
 from captune.methods.base import Context, Method
 from captune.tuners.base import Tuner
 from captune.tuners.frozen import Frozen
 
 
+@dataclass(frozen=True)
+class ZeroShotSettings:
+    """The one setting of zero-shot classification.
+
+    Attributes:
+        describe: `none` lets every class be stood for by its name, `all` by the mean of its name and descriptions.
+    """
+
+    describe: Literal["none", "all"] = "none"
+
+
 class ZeroShot(Method):
     """Nothing is learned; every other method is measured against this one."""
 
+    Settings: ClassVar[type[ZeroShotSettings]] = ZeroShotSettings
+
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Return the frozen backbone with the class texts."""
-        return Frozen(backbone, task.vocabulary)
+        vocabulary = task.vocabulary
+        if self.settings.describe == "all":
+            if isinstance(context.describer, NoDescriber):
+                raise InputError(
+                    "describe = 'all' needs descriptions, but the describer is 'none'. "
+                    "Choose one: --describer file:descriptions.yaml or --describer openai:gpt-4o-mini."
+                )
+            answers = describe_classes(context.describer, vocabulary.names, phrase=context.domain)
+            for name, problem in answers.problems.items():
+                context.say(f"{name}: {problem}")
+            ids = {vocabulary.index_of(name): sentences for name, sentences in answers.found.items()}
+            vocabulary = vocabulary.with_descriptions(
+                {class_id: (*vocabulary.texts(class_id), *sentences) for class_id, sentences in ids.items()}
+            )
+            context.record(step="descriptions", descriptions=answers.found, problems=answers.problems)
+        return Frozen(backbone, vocabulary)

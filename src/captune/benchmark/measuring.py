@@ -1,0 +1,219 @@
+"""Measuring one cell in a process of its own, so that its peak memory is its own and a crash costs one cell only."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from captune import registry, runtime
+from captune.benchmark.cells import Cell
+from captune.benchmark.datasets.base import LoadedDataset
+from captune.benchmark.longtail import long_tail
+from captune.benchmark.splits import Split, make_split
+from captune.embedding_cache import EmbeddingCache, default_folder
+from captune.errors import CaptuneError, RunFolderError
+from captune.files import write_json
+from captune.pipeline import carry_out
+from captune.plan import plan_for_task
+from captune.results.metrics import Metrics, summarize
+from captune.results.prediction import predict_collection
+from captune.results.run import CHECKPOINTS, AdaptationRun
+from captune.training.checkpoint import holds_checkpoints
+
+FORMAT, VERSION = "captune-cell", 1
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a process is asked to measure, and where things are on this machine.
+
+    Attributes:
+        cell: The cell's facts.
+        root: Folder of the datasets.
+        settings: The cell's settings with all paths filled in.
+        inputs: Fingerprints of data, descriptions and weights.
+        leakage: Pool images whose content is also a test image's.
+        commit: The commit of captune, if it runs from a checkout.
+        result: The file to write.
+        run_folder: Where the run keeps its checkpoints.
+        keep_run: Whether the run folder stays, with its report.
+    """
+
+    cell: Mapping[str, Any]
+    root: str
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    leakage: int
+    commit: str | None
+    result: str
+    run_folder: str
+    keep_run: bool = False
+
+    def dumps(self) -> str:
+        """Return the order as JSON."""
+        return json.dumps(asdict(self))
+
+
+def split_of(cell: Cell, data: LoadedDataset) -> Split:
+    """Return what the method of a cell may see, and the truth apart."""
+    if cell.split.imbalance > 1:
+        kept = long_tail(data.pool_labels, cell.split.imbalance, cell.split_seed)
+        data = replace(data, pool=data.pool.subset(kept), pool_labels=data.pool_labels[kept])
+    return make_split(
+        data,
+        cell.setting,
+        cell.split_seed,
+        cell.split.n_labels,
+        cell.split.seen_share,
+        template=str(cell.settings["template"]),
+        unlabeled_share=cell.split.unlabeled_share,
+    )
+
+
+def measure(order: Order) -> dict[str, Any]:
+    """Adapt, measure on the test images, write the cell's file and return what it says."""
+    started = time.time()
+    cell = Cell.from_facts(order.cell)
+    data: LoadedDataset = registry.load("datasets", cell.dataset)().load(Path(order.root))
+    split = split_of(cell, data)
+    run = _adapt(order, cell, split)
+    adapted = time.time()
+    metrics, n_unreadable = _test(run, split, cell)
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "cell": cell.facts(),
+        "inputs": dict(order.inputs),
+        "counts": {
+            "unlabeled": len(split.task.unlabeled),
+            "labeled": len(split.task.labeled),
+            "test": len(split.test),
+            "classes": len(data.names),
+            "set_aside": len(run.set_aside),
+            "test_set_aside": n_unreadable,
+        },
+        "seen_classes": split.truth.seen_classes.tolist(),
+        "score": metrics.harmonic_mean if split.truth.is_transductive else metrics.accuracy,
+        "metrics": metrics.as_dict(),
+        "leakage": order.leakage,
+        **_findings(run, split),
+        "seconds": {
+            "adapt": run.environment["seconds"],
+            "embedding": run.environment["seconds_of_steps"].get("Embedding images", 0.0),
+            "training": run.environment["seconds_of_steps"].get("Training", 0.0),
+            "test": round(time.time() - adapted, 3),
+            "all": round(time.time() - started, 3),
+        },
+        "peak_memory_mb": _peak_memory(),
+        "environment": {**run.environment, "commit": order.commit},
+    }
+    write_json(Path(order.result), content)
+    if not order.keep_run:
+        shutil.rmtree(order.run_folder, ignore_errors=True)
+    return content
+
+
+def _adapt(order: Order, cell: Cell, split: Split) -> AdaptationRun:
+    """Run the method, going on where an interrupted run of the same cell stopped."""
+    plan = plan_for_task(split.task, {**order.settings, "seed": cell.seed})
+    folder = Path(order.run_folder)
+    resume = holds_checkpoints(folder / CHECKPOINTS)
+    if not resume:  # whatever a kill before the first checkpoint left behind
+        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        return carry_out(plan, out=folder, resume=resume, report=order.keep_run)
+    except RunFolderError as error:
+        if not resume:
+            raise
+        sys.stderr.write(f"Starting anew: {error}\n")  # other versions or weights than before
+        shutil.rmtree(folder)
+        return carry_out(plan, out=folder, report=order.keep_run)
+
+
+def _test(run: AdaptationRun, split: Split, cell: Cell) -> tuple[Metrics, int]:
+    """Return the metrics on the readable test images, predicted over all classes, and how many were not readable."""
+    workers = int(run.settings["workers"])
+    engine = runtime.start(seed=cell.seed, workers=None if workers < 0 else workers)
+    cache = EmbeddingCache(Path(str(run.settings["cache"]) or default_folder()))
+    found, set_aside = predict_collection(run.classifier, split.test, cache, engine, int(run.settings["batch_size"]))
+    truth = split.truth
+    seen = truth.seen_classes if truth.is_transductive else None
+    labels = truth.test_labels[found.image_index]
+    return summarize(found.probabilities, labels, len(run.classifier.names), seen), len(set_aside)
+
+
+def _findings(run: AdaptationRun, split: Split) -> dict[str, Any]:
+    """Return what the run found, and how right its pseudo-labels were at every step: the truth comes in only here."""
+    mismatched = next((r["mismatched"] for r in run.rounds if r.get("step") == "concept_alignment"), None)
+    evidence = run.evidence
+    if evidence is None:
+        return {"mismatched": mismatched, "health": None, "pseudo_labels": []}
+    label_of = dict(zip(split.task.unlabeled.paths, split.truth.unlabeled_labels.tolist(), strict=True))
+    truth = np.asarray([label_of[path] for path in evidence.labeled.paths], dtype=np.int64)
+    steps = [
+        {"epoch": epoch, "images": len(labels), "precision": labels.precision(truth) if len(labels) else None}
+        for epoch, labels in evidence.history
+    ]
+    health = evidence.health.as_dict() if evidence.health is not None else None
+    return {"mismatched": mismatched, "health": health, "pseudo_labels": steps}
+
+
+def _peak_memory() -> dict[str, float]:
+    """Return the highest memory of this process and of one of its workers, and on the GPU, in megabytes.
+
+    Linux hands the parent's peak down in getrusage, so the process's own high-water mark is read where it is kept.
+    """
+    unit = 2**20 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, kilobytes elsewhere
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    status = Path("/proc/self/status")
+    if status.is_file():
+        lines = dict(line.split(":", 1) for line in status.read_text(encoding="ascii").splitlines() if ":" in line)
+        own = int(lines["VmHWM"].split()[0]) * 2**10 if "VmHWM" in lines else own
+    import torch
+
+    on_gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
+    worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
+    return {name: round(b / 2**20, 1) for name, b in (("process", own), ("largest_worker", worker), ("gpu", on_gpu))}
+
+
+def _end_with_parent() -> None:
+    """Interrupt this process when standard input closes: the suite that started it is gone."""
+
+    def watch() -> None:
+        while os.read(0, 1024):
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main() -> int:
+    """Measure the cell whose order comes as one line on standard input."""
+    order = Order(**json.loads(sys.stdin.readline()))
+    _end_with_parent()
+    try:
+        measure(order)
+    except CaptuneError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return INTERRUPTED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

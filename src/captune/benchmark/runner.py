@@ -1,0 +1,125 @@
+"""Running a suite: finished cells are skipped, interrupted ones go on, failures are listed and stop nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from captune.benchmark.cells import SETTING_TITLES, Cell
+from captune.benchmark.measuring import INTERRUPTED, Order
+from captune.benchmark.results import Results
+from captune.benchmark.surroundings import Surroundings, commit
+from captune.errors import InputError
+
+SECONDS_TO_STOP = 120
+"""How long an interrupted cell may take to end its step and write its checkpoint."""
+
+
+@dataclass
+class Tally:
+    """What became of the cells."""
+
+    finished: int = 0
+    skipped: int = 0
+    failures: list[tuple[str, str]] = field(default_factory=list)
+
+
+def shard(cells: Sequence[Cell], part: str) -> list[Cell]:
+    """Return the cells of part `i/n`, every n-th one."""
+    words = part.split("/")
+    if len(words) != 2 or not all(word.isascii() and word.isdigit() for word in words):
+        raise InputError(f"--shard {part!r}: expected i/n such as 2/8.")
+    i, n = int(words[0]), int(words[1])
+    if not 1 <= i <= n:
+        raise InputError(f"--shard {part!r}: expected 1/{n} to {n}/{n}." if n else f"--shard {part!r}: n is 0.")
+    return list(cells[i - 1 :: n])
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    here: Surroundings,
+    results: Results,
+    say: Callable[[str], None],
+    keep_runs: bool = False,
+) -> Tally:
+    """Measure every cell that is not finished yet, one after the other, each in a process of its own."""
+    tally, made_from = Tally(), commit()
+    for number, cell in enumerate(cells, start=1):
+        started = time.monotonic()
+        title = f"[{number}/{len(cells)}] {show(cell)}"
+        try:
+            inputs = here.inputs(cell)
+            state = results.state(cell, inputs)
+            if state == "finished":
+                tally.skipped += 1
+                continue
+            if state == "interrupted":
+                say(f"{title}: going on")
+            order = Order(
+                cell=cell.facts(),
+                root=str(here.root or ""),
+                settings=here.settings_of(cell),
+                inputs=inputs,
+                leakage=here.find(cell.dataset).leakage,
+                commit=made_from,
+                result=str(results.cell_file(cell)),
+                run_folder=str(results.run_folder(cell)),
+                keep_run=keep_runs,
+            )
+            problem = _measure_apart(order, results.log_file(cell))
+        except InputError as error:
+            problem = str(error)
+        content = results.read(cell) if not problem else None
+        if content is None:
+            tally.failures.append((show(cell), problem or "the cell's file is missing"))
+            say(f"{title}: failed: {tally.failures[-1][1]}")
+        else:
+            tally.finished += 1
+            say(f"{title}: {100 * content['score']:.2f} in {time.monotonic() - started:.0f} s")
+    return tally
+
+
+def show(cell: Cell) -> str:
+    """Return a cell in words."""
+    return f"{cell.dataset} {SETTING_TITLES[cell.setting]} {cell.method} seed {cell.seed} ({cell.key[:8]})"
+
+
+def _measure_apart(order: Order, log: Path) -> str:
+    """Measure a cell in another process and return what went wrong, or nothing; the process ends with this one."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    words = [sys.executable, "-m", "captune.benchmark.measuring"]
+    with log.open("wb") as said:
+        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=said, stderr=said)
+        assert process.stdin is not None
+        try:
+            process.stdin.write(order.dumps().encode() + b"\n")
+            process.stdin.flush()
+            code = process.wait()
+        except BrokenPipeError:  # it ended before it read its order
+            code = process.wait()
+        except KeyboardInterrupt:
+            process.stdin.close()  # which it notices, if the terminal has not told it already
+            process.wait(SECONDS_TO_STOP)
+            raise
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    return "" if code == 0 else _last_words(log, code)
+
+
+def _last_words(log: Path, code: int) -> str:
+    """Return the error that a process ended with, from its log."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    starts = [i for i, line in enumerate(lines) if line.startswith("error: ")]
+    if starts:
+        return "\n".join(lines[starts[-1] :]).removeprefix("error: ")
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    how = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
+    return f"{how}: {last} (see {log})"

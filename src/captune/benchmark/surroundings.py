@@ -1,0 +1,136 @@
+"""What a cell meets on this machine: its data, descriptions and weights, with their fingerprints."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import captune
+from captune import registry
+from captune.benchmark.cells import Cell
+from captune.benchmark.datasets.base import Dataset, LoadedDataset
+from captune.data.images import ImageCollection
+from captune.errors import InputError
+from captune.files import is_file, is_folder
+
+PACKAGE = Path(captune.__file__).parent
+
+
+@dataclass(frozen=True)
+class FoundDataset:
+    """A dataset that is there: its content, and the pool images whose content is also a test image's."""
+
+    data: LoadedDataset
+    fingerprint: str
+    leakage: int
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where datasets and models are.
+
+    Attributes:
+        root: Folder of the datasets, `{data}` in suite files.
+        models: Folder of model folders, `{models}` in suite files.
+        settings: Settings of the machine, such as the number of workers.
+    """
+
+    root: Path | None = None
+    models: Path | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    _found: dict[str, FoundDataset | InputError] = field(default_factory=dict)
+    _digests: dict[str, str] = field(default_factory=dict)
+
+    def settings_of(self, cell: Cell) -> dict[str, Any]:
+        """Return a cell's settings with all paths filled in, and those of this machine."""
+        filled = {name: self._fill(value) if isinstance(value, str) else value for name, value in cell.settings.items()}
+        return {**filled, **self.settings}
+
+    def reader(self, name: str) -> Dataset:
+        """Return the reader of a dataset."""
+        reader: Dataset = registry.load("datasets", name)()
+        return reader
+
+    def is_found(self, name: str) -> bool:
+        """Return whether a dataset's files are there; nothing is read."""
+        return self.reader(name).is_found(self.root or Path("no data folder given"))
+
+    def find(self, name: str) -> FoundDataset:
+        """Return a dataset with its fingerprints, read once."""
+        if name not in self._found:
+            try:
+                self._found[name] = self._read(name)
+            except InputError as error:
+                self._found[name] = error
+        found = self._found[name]
+        if isinstance(found, InputError):
+            raise found
+        return found
+
+    def inputs(self, cell: Cell) -> dict[str, str]:
+        """Return fingerprints of what a cell depends on besides its choices."""
+        settings = self.settings_of(cell)
+        used = {"data": self.find(cell.dataset).fingerprint}
+        for role in ("describer", "backbone"):
+            path = str(settings[role]).partition(":")[2]
+            if path and (is_file(path) or is_folder(path)):
+                if path not in self._digests:
+                    self._digests[path] = digest_path(Path(path))
+                used[role] = self._digests[path]
+        return used
+
+    def _fill(self, value: str) -> str:
+        places = (("{data}", self.root, "--data"), ("{models}", self.models, "--models"))
+        for mark, folder, flag in places:
+            if mark in value:
+                if folder is None:
+                    raise InputError(f"{value!r} needs {flag} FOLDER.")
+                value = value.replace(mark, str(folder))
+        return value.replace("{captune}", str(PACKAGE))
+
+    def _read(self, name: str) -> FoundDataset:
+        if not self.is_found(name) and self.root is None:
+            raise InputError(f"The dataset {name!r} needs --data FOLDER, the folder that holds it.")
+        data = self.reader(name).load(self.root or Path())
+        return FoundDataset(
+            data, f"{data.pool.fingerprint}-{data.test.fingerprint}", count_shared(data.pool, data.test)
+        )
+
+
+def count_shared(pool: ImageCollection, test: ImageCollection) -> int:
+    """Return how many pool images have the content of a test image."""
+    of_test = {_content(path) for path in test.paths}
+    return sum(_content(path) in of_test for path in pool.paths)
+
+
+def digest_path(path: Path) -> str:
+    """Return a digest of a file's content, or of the names and sizes of a folder's files."""
+    digest = hashlib.blake2b(digest_size=16)
+    if path.is_file():
+        digest.update(path.read_bytes())
+    else:
+        for file in sorted(file for file in path.rglob("*") if file.is_file()):
+            digest.update(f"{file.relative_to(path).as_posix()}\0{file.stat().st_size}\n".encode())
+    return digest.hexdigest()
+
+
+def commit() -> str | None:
+    """Return the commit of the checkout that captune runs from, with a plus where files differ from it."""
+    words = ["git", "-C", str(PACKAGE)]
+    try:
+        found = subprocess.run([*words, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run([*words, "status", "--porcelain", "-uno", "."], capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return f"{found}+" if changed else found
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return hashlib.blake2b(path.read_bytes(), digest_size=16).digest()
+    except OSError:
+        return str(path).encode()  # an unreadable file is like no other

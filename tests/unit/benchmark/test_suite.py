@@ -1,0 +1,144 @@
+"""Suite files: every mistake at once, values in their order, and cells that mean the same wherever they stand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from captune.benchmark.cells import Cell
+from captune.benchmark.runner import shard
+from captune.benchmark.suite import Place, Suite, read_suite
+from captune.errors import InputError
+
+REPOSITORY = Path(__file__).parents[3]
+SUITES = sorted((REPOSITORY / "suites").glob("*.yaml"))
+SMALL: dict[str, Any] = {
+    "datasets": ["patterns"],
+    "settings": ["ul", "trzsl"],
+    "methods": {"zero_shot": None, "cap": {"preset": "quick"}},
+    "seeds": [0, 1],
+}
+
+
+def read(folder: Path, content: dict[str, Any], **only: Any) -> Suite:
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return read_suite(path, only)
+
+
+def settings(suite: Suite, method: str, setting: str = "ul", dataset: str = "patterns") -> dict[str, Any]:
+    return dict(suite.tables[0].cells[Place(dataset, setting, method, 0)].settings)  # type: ignore[arg-type]
+
+
+def test_a_suite_is_a_product(tmp_path: Path) -> None:
+    suite = read(tmp_path, SMALL)
+    assert len(suite.cells()) == 2 * 2 * 2
+    assert len({cell.name for cell in suite.cells()}) == 8
+    assert len(read(tmp_path, SMALL, method=["cap"], seed="1").cells()) == 2
+    with pytest.raises(InputError, match=r"No cell .* fits --only method=fpl"):
+        read(tmp_path, SMALL, method="fpl")
+
+
+def test_later_values_win_and_shared_ones_reach_who_has_them(tmp_path: Path) -> None:
+    content = {
+        **SMALL,
+        "defaults": {"preset": "quick", "tau": 0.7, "k": 11, "describe": "all", "template": "a {}"},
+        "datasets": {"patterns": {"k": 12}},
+        "methods": {"zero_shot": {"describe": "none"}, "cap": None, "other": {"method": "cap", "k": 13}},
+        "overrides": [{"when": {"method": ["cap", "other"], "setting": "trzsl"}, "set": {"k": 14}}],
+    }
+    suite = read(tmp_path, content)
+    assert (settings(suite, "cap")["k"], settings(suite, "cap")["tau"]) == (12, 0.7)
+    assert settings(suite, "other")["k"] == 13
+    assert settings(suite, "other", "trzsl")["k"] == settings(suite, "cap", "trzsl")["k"] == 14
+    assert settings(suite, "zero_shot")["describe"] == "none"
+    assert settings(suite, "zero_shot")["template"] == "a {}"
+    assert "k" not in settings(suite, "zero_shot")
+    assert settings(suite, "cap")["tuner"] == "feature_adapter"  # the preset is spelled out
+
+
+def test_every_mistake_is_listed_at_once(tmp_path: Path) -> None:
+    content = {
+        **SMALL,
+        "methods": {"zero_shot": {"desribe": "all"}, "cap": {"preset": "quick", "tau": 2.0, "split": {"n_label": 3}}},
+        "defaults": {"no_such": 1},
+    }
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, content)
+    for expected in ("Did you mean 'describe'", "tau = 2.0", "no setting 'no_such'", "split: no setting 'n_label'"):
+        assert expected in str(caught.value)
+    wrong = {**SMALL, "datasets": ["paterns"], "methods": ["capp"], "tables": {"one": {}, "two": {"seeds": []}}}
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, wrong)
+    for expected in (
+        "table one: no dataset 'paterns'. Did you mean 'patterns'?",
+        "no method 'capp'",
+        "table two: seeds",
+    ):
+        assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"setings": ["ul"]}, "Did you mean 'settings'"),
+        ({"settings": ["UL"]}, "settings.0 = 'UL'"),
+        ({"methods": {"cap": None}}, "say which preset"),
+        ({"methods": {"cap": {"preset": "quick", "split": {"imbalance": 0.5}}}}, "imbalance = 0.5"),
+        (
+            {"overrides": [{"when": {"method": "fpl"}, "set": {}}]},
+            "override for method 'fpl', which the",
+        ),
+        ({"overrides": [{"when": {"metod": "cap"}, "set": {}}]}, "override for 'metod'.* Did you mean 'method'"),
+        ({"seeds": [0, 1, 2, 3], "split_seeds": "paper"}, "3 published split seeds"),
+        ({"tables": ["one"]}, "'tables' must map"),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(InputError, match=expected):
+        read(tmp_path, {**SMALL, **changes})
+
+
+def test_a_default_that_is_spelled_out_is_the_same_cell(tmp_path: Path) -> None:
+    tables = {
+        "k": {"methods": {"k=16": {"method": "cap", "k": 16}}},
+        "tau": {"methods": {"tau=0.85": {"method": "cap"}}},
+    }
+    suite = read(tmp_path, {**SMALL, "defaults": {"preset": "full"}, "tables": tables})
+    assert len(suite.tables) == 2
+    assert len(suite.cells()) == 2 * 2
+    other = read(tmp_path, {**SMALL, "methods": {"cap": {"preset": "full", "k": 15}}})
+    assert not {cell.key for cell in other.cells()} & {cell.key for cell in suite.cells()}
+
+
+def test_a_cell_comes_back_from_its_facts(tmp_path: Path) -> None:
+    cell = read(tmp_path, SMALL).cells()[-1]
+    again = Cell.from_facts(yaml.safe_load(yaml.safe_dump(cell.facts())))
+    assert again == cell
+    assert again.name == cell.name
+
+
+def test_published_split_seeds_follow_the_order_of_the_seeds(tmp_path: Path) -> None:
+    suite = read(tmp_path, {**SMALL, "seeds": [7, 8, 9], "split_seeds": "paper"})
+    seeds = {(cell.setting, cell.seed): cell.split_seed for cell in suite.cells()}
+    assert [seeds["trzsl", seed] for seed in (7, 8, 9)] == [500, 0, 200]
+    assert [seeds["ul", seed] for seed in (7, 8, 9)] == [0, 0, 0]
+
+
+def test_shards_part_the_cells(tmp_path: Path) -> None:
+    cells = read(tmp_path, SMALL).cells()
+    parts = [shard(cells, f"{i}/3") for i in (1, 2, 3)]
+    assert sorted(cell.name for part in parts for cell in part) == sorted(cell.name for cell in cells)
+    for wrong in ("0/3", "4/3", "1", "a/b", "1/0", "²/3"):
+        with pytest.raises(InputError, match="--shard"):
+            shard(cells, wrong)
+
+
+@pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
+def test_the_suites_of_the_repository_can_be_read(path: Path) -> None:
+    suite = read_suite(path)
+    assert suite.cells()
+    assert suite.title != path.stem
