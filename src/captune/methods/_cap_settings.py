@@ -26,6 +26,8 @@ class CapSettings:
         describe: Which classes are described: those whose names mislead, or all.
         choose: Whether the best description stands for a class, or the mean of all.
         class_texts: Whether the student starts from the class names or from the chosen descriptions.
+        start_from: Beyond the paper: whether the first pseudo-labels come from zero-shot or from Gaussian clusters that
+            are held by the class texts, as in the method `transductive`.
         k: Images of each class that are pseudo-labeled before training.
         tau: Confidence above which a prediction becomes a pseudo-label.
         margin: Whether the loss has the confusion-aware calibrated margin.
@@ -54,6 +56,7 @@ class CapSettings:
     describe: Literal["mismatched", "all"] = "mismatched"
     choose: Literal["best", "mean"] = "best"
     class_texts: Literal["names", "aligned"] = "names"
+    start_from: Literal["zero_shot", "transductive"] = "zero_shot"
     k: Positive = 16
     tau: Share = 0.85
     margin: bool = True

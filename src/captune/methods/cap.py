@@ -19,6 +19,7 @@ from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings
 from captune.data.task import AdaptationTask
 from captune.labeling.consensus import neighbour_consensus, neighbour_graph
 from captune.labeling.first_labels import first_labels
+from captune.labeling.gaussians import cluster_images
 from captune.labeling.pseudo_labels import PseudoLabels, Source
 from captune.labeling.selection import class_mask, given_allowed, top_k_per_class
 from captune.methods._alignment import align_task
@@ -96,14 +97,24 @@ class _CapCourse(Course):
         """Fill D_PL before any training, by description where a name misleads."""
         scale, settings = self.objective.tuner.backbone.logit_scale, self.settings
         targets = self.task.target_classes
-        if self.graph is None:
+        if self.graph is None and settings.start_from == "zero_shot":
             self.reliable = first_labels(self.vectors, texts, scale, described, k=settings.k, allowed=targets)
             return
         aligned = texts.copy()
         for class_id, vector in described.items():
             aligned[class_id] = vector
-        guess = given_allowed(score(self.vectors, aligned, scale), targets)
-        self._ask_neighbours(guess, settings.k, epoch=0)
+        if settings.start_from == "transductive":
+            given = self.context.embed(self.objective.tuner.backbone, self.task.labeled.images)
+            given_labels = self.task.labeled.labels[given.image_index]
+            guess = cluster_images(
+                self.vectors, aligned, scale, given=given.vectors, given_labels=given_labels, allowed=targets
+            ).probabilities
+        else:
+            guess = given_allowed(score(self.vectors, aligned, scale), targets)
+        if self.graph is None:
+            self.reliable = top_k_per_class(guess, settings.k, targets)
+        else:
+            self._ask_neighbours(guess, settings.k, epoch=0)
 
     def begin(self, epoch: int) -> None:
         """Grow D_PL every few epochs (Appendix B) and compute the margin of the epoch (Section 3.2)."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from captune.backbones.base import Backbone
 from captune.data.vocabulary import Vocabulary
 from captune.scoring import embed_classes
-from captune.tuners.base import NoSettings, Tuner
+from captune.tuners.base import Tuner
 
 
 class Frozen(Tuner):
     """The backbone as it is; its class embeddings are computed once."""
 
-    def __init__(self, backbone: Backbone, vocabulary: Vocabulary, settings: NoSettings | None = None) -> None:
+    def __init__(self, backbone: Backbone, vocabulary: Vocabulary, settings: Any = None) -> None:  # noqa: ANN401
         super().__init__(backbone, vocabulary, settings)
         self._classes: Tensor | None = None
 

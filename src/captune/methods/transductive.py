@@ -1,0 +1,100 @@
+"""Gaussian clustering of cached embeddings, held by the class texts: adapts in seconds, careful with rare classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from annotated_types import Ge, Gt
+
+from captune.backbones.base import Backbone
+from captune.concepts.mismatch import MismatchSettings
+from captune.data.task import AdaptationTask
+from captune.data.vocabulary import Vocabulary
+from captune.describers import describe_classes
+from captune.labeling.consensus import neighbour_graph
+from captune.labeling.gaussians import Anchoring, cluster_images
+from captune.labeling.pseudo_labels import PseudoLabels
+from captune.methods._alignment import align_task
+from captune.methods.base import Context, Method
+from captune.scoring import embed_classes
+from captune.settings import NonNegative, Positive
+from captune.tuners.base import Tuner
+from captune.tuners.gaussian import Gaussian, GaussianSettings
+
+NonNegativeFloat = Annotated[float, Ge(0)]
+
+
+@dataclass(frozen=True)
+class TransductiveSettings:
+    """The settings of the transductive method; beyond the paper.
+
+    Attributes:
+        describe: Which classes the describer is asked about: all, those whose names mislead (they are searched for
+            first, which takes longer than everything else), or none.
+        alpha: Images that the text of a class counts as; the more, the closer a class stays to its text.
+        text_weight: How much the class text itself counts in the decision, beside the Gaussian.
+        sharpness: Share of the Gaussian's log-density that counts; dimensions are not independent, as it assumes.
+        given_weight: Images that the given labels of a class count as together, beside one for each.
+        iterations: Most rounds of re-estimation.
+        neighbours: Nearest images that an image's probabilities are mixed with in every round; 0 mixes none. Time
+            grows with the square of the number of images.
+    """
+
+    describe: Literal["all", "mismatched", "none"] = "all"
+    alpha: Annotated[float, Gt(0)] = 10.0
+    text_weight: NonNegativeFloat = 0.3
+    sharpness: NonNegativeFloat = 0.3
+    given_weight: NonNegativeFloat = 20.0
+    iterations: Positive = 20
+    neighbours: NonNegative = 0
+
+
+class Transductive(Method):
+    """All unlabeled images are clustered at once; what was estimated classifies new images too."""
+
+    Settings: ClassVar[type[TransductiveSettings]] = TransductiveSettings
+
+    def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
+        """Describe classes, cluster the images around their texts, and keep the statistics."""
+        settings: TransductiveSettings = self.settings
+        unlabeled, labeled = context.embed(backbone, task.unlabeled), context.embed(backbone, task.labeled.images)
+        vocabulary = self._described(task, backbone, context)
+        tuner = Gaussian(backbone, vocabulary, GaussianSettings(settings.text_weight, settings.sharpness))
+        found = cluster_images(
+            unlabeled.vectors,
+            tuner.class_embeddings().cpu().numpy(),
+            backbone.logit_scale,
+            Anchoring(
+                settings.alpha, settings.text_weight, settings.sharpness, settings.iterations, settings.given_weight
+            ),
+            given=labeled.vectors,
+            given_labels=task.labeled.labels[labeled.image_index],
+            allowed=task.target_classes,
+            graph=neighbour_graph(unlabeled.vectors, settings.neighbours) if settings.neighbours else None,
+        )
+        tuner.take(found.gaussians)
+        labels, confidence = found.probabilities.argmax(axis=1), found.probabilities.max(axis=1)
+        everyone = np.arange(len(labels))
+        made = PseudoLabels.create(everyone, labels, confidence, len(vocabulary), round_number=found.rounds)
+        context.history.append((found.rounds, made))
+        context.record(step="clustering", rounds=found.rounds, predicted=made.counts().tolist())
+        return tuner.to(context.runtime.device)
+
+    def _described(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Vocabulary:
+        names, vocabulary = task.vocabulary.names, task.vocabulary
+        if self.settings.describe == "mismatched":
+            texts, vectors = embed_classes(backbone, vocabulary), context.embed(backbone, task.unlabeled).vectors
+            detection = MismatchSettings(seed=context.runtime.seed)
+            found = align_task(task, backbone, vectors, texts, context, detection)
+            return vocabulary.with_descriptions(found.sentences)
+        if self.settings.describe == "none":
+            return vocabulary
+        answers = describe_classes(context.describer, [names[c] for c in task.target_classes], phrase=context.domain)
+        for name, problem in answers.problems.items():
+            context.say(f"{name}: {problem}")
+        own = {name: vocabulary.texts(names.index(name)) for name in answers.found}
+        return vocabulary.with_descriptions(
+            {names.index(name): (*own[name], *sentences) for name, sentences in answers.found.items()}
+        )
