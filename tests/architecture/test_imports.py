@@ -111,6 +111,6 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_listing_plugins_loads_no_model_library() -> None:
     loaded = loaded_by(
-        "from captune.cli import main\nfor role in ('methods', 'backbones', 'tuners'): main(['list', role])"
+        "from captune.cli import main\nfor role in ('methods', 'backbones', 'tuners', 'datasets'): main(['list', role])"
     )
     assert loaded.isdisjoint(("torch", "transformers"))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from captune import registry
+from captune.errors import CaptuneError, InputError
 
 ROLES = ("methods", "backbones", "tuners", "describers", "datasets")
 
@@ -14,16 +16,59 @@ def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class priva
     """Declare the command."""
     words = commands.add_parser("list", help="show what can be chosen", allow_abbrev=False)
     words.add_argument("what", choices=ROLES, metavar="|".join(ROLES))
+    words.add_argument("--data", metavar="ROOT", help="datasets: the folder to look for them in")
+    words.add_argument(
+        "--download", action="append", default=[], metavar="NAME", help="datasets: bring this one to --data first"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
-    """Show the plug-ins of a role with their first sentence."""
+    """Show the plug-ins of a role with their first sentence, and of datasets what is known of them."""
     from rich.table import Table
     from rich.text import Text
 
     from captune.commands._screen import Screen
 
+    if options.what != "datasets" and (options.data or options.download):
+        raise InputError(f"--data and --download are for datasets, not for {options.what}.")
+    if options.what == "datasets":
+        _download(options.download, options.data)
+        Screen(highlight=False).print(_datasets(Path(options.data) if options.data else None))
+        return
     shown = Table("name", "what it is", box=None, pad_edge=False)
     for name in registry.names(options.what):
         shown.add_row(name, Text(registry.summary(options.what, name)))
     Screen(highlight=False).print(shown)
+
+
+def _datasets(root: Path | None) -> Any:  # noqa: ANN401 (a table of rich, which is imported late)
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table("name", "found", "classes", "pool", "test", box=None, pad_edge=False)
+    shown.add_column("licence and source", overflow="fold")
+    for name in registry.names("datasets"):
+        try:
+            dataset = registry.load("datasets", name)()
+            facts = dataset.facts
+            found = "?" if root is None else "yes" if dataset.is_found(root) else "no"
+        except CaptuneError as error:  # a broken third-party plug-in does not hide the others
+            shown.add_row(name, "no", "", "", "", Text(str(error)))
+            continue
+        sizes = ("any" if size is None else f"{size:,}" for size in (facts.n_classes, facts.n_pool, facts.n_test))
+        shown.add_row(name, found, *sizes, Text(f"{facts.licence}\n{facts.source}"))
+    if root is None:
+        shown.caption = "With --data ROOT, the column 'found' tells which of them are there."
+    return shown
+
+
+def _download(wanted: list[str], data: str | None) -> None:
+    if not wanted:
+        return
+    if data is None:
+        raise InputError("--download needs --data ROOT, the folder that datasets are put into.")
+    from captune.benchmark.downloading import fetch
+
+    for dataset in [registry.load("datasets", name)() for name in wanted]:  # all names are checked first
+        if not dataset.is_found(Path(data)):
+            fetch(dataset.facts, Path(data))
