@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,25 +10,18 @@ from pathlib import Path
 from types import TracebackType
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from captune.arrays import Floats
-from captune.files import write_whole
+from captune.data.keys import Keys, KeySet
+from captune.files import cache_folder, write_whole
 
-Keys = NDArray[np.uint8]
 ENCODING = "1"
 """Raised when the same weights and preprocessing would give other embeddings than before."""
 SECONDS_BETWEEN_PARTS = 10.0
 ROWS_PER_PART = 8192
-
-
-def default_folder() -> Path:
-    """Return the user's cache folder: CAPTUNE_CACHE, or captune below XDG_CACHE_HOME or ~/.cache."""
-    if os.environ.get("CAPTUNE_CACHE"):
-        return Path(os.environ["CAPTUNE_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "captune"
+default_folder = cache_folder
 
 
 @dataclass(frozen=True)
@@ -42,30 +34,6 @@ class EmbeddingCache:
         """Open the shelf of one model's embeddings and read what is on it."""
         key = hashlib.blake2b(f"{ENCODING}\n{weights}\n{preprocessing}".encode(), digest_size=12).hexdigest()
         return Shelf(self.folder / "embeddings" / key, width)
-
-
-class KeySet:
-    """Which image contents are known: small enough to be handed to every worker process."""
-
-    def __init__(self, keys: Keys) -> None:
-        pairs = _pairs(keys)
-        self._order = np.lexsort((pairs["low"], pairs["high"]))
-        self._sorted = pairs[self._order]
-
-    def __len__(self) -> int:
-        return len(self._sorted)
-
-    def __call__(self, key: Keys) -> bool:
-        """Return whether one content is known."""
-        return bool(self.find(key[None])[0] >= 0)
-
-    def find(self, keys: Keys) -> NDArray[np.int64]:
-        """Return the row of each content, -1 where it is not known."""
-        if len(self) == 0:
-            return np.full(len(keys), -1, dtype=np.int64)
-        pairs = _pairs(keys)
-        places = np.minimum(np.searchsorted(self._sorted, pairs), len(self) - 1)
-        return np.where(self._sorted[places] == pairs, self._order[places], -1)
 
 
 class Shelf:
@@ -140,7 +108,3 @@ def _read_part(path: Path, width: int) -> tuple[Keys, Floats] | None:
 
 def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
-
-
-def _pairs(keys: Keys) -> NDArray[np.void]:
-    return np.ascontiguousarray(keys, dtype=np.uint8).view(np.dtype([("high", "u8"), ("low", "u8")])).reshape(len(keys))

@@ -5,28 +5,42 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from captune.errors import CaptuneError
 
 
-def write_whole(path: Path, content: bytes | str) -> None:
-    """Write a file atomically; a kill at any moment leaves the old file or the new one."""
-    data = content.encode("utf-8") if isinstance(content, str) else content
+def cache_folder() -> Path:
+    """Return the user's cache folder: CAPTUNE_CACHE, or captune below XDG_CACHE_HOME or ~/.cache."""
+    if os.environ.get("CAPTUNE_CACHE"):
+        return Path(os.environ["CAPTUNE_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "captune"
+
+
+def write_whole(path: Path, content: bytes | str | Iterable[str]) -> None:
+    """Write a file atomically; a kill at any moment leaves the old file or the new one.
+
+    Text may come in pieces; it is never held whole then.
+    """
+    pieces = [content] if isinstance(content, (bytes, str)) else content
     aside = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".captune-", suffix=".part", delete=False) as file:
             aside = Path(file.name)
-            file.write(data)
+            for piece in pieces:
+                file.write(piece.encode("utf-8") if isinstance(piece, str) else piece)
             file.flush()
             os.fsync(file.fileno())
         aside.chmod(0o666 & ~_umask())
         aside.replace(path)
-    except OSError as error:
+    except BaseException as error:
         if aside is not None:
             aside.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise CaptuneError(
             f"{str(path)!r} cannot be written: {error.strerror or error}. Check the folder's rights and free space."
         ) from error

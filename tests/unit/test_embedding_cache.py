@@ -12,7 +12,8 @@ from hypothesis.extra import numpy as hnp
 
 from captune import embedding_cache, runtime
 from captune.data.images import find_images
-from captune.embedding_cache import EmbeddingCache, KeySet, default_folder
+from captune.data.keys import KeySet
+from captune.embedding_cache import EmbeddingCache, default_folder
 from captune.errors import CaptuneError
 from captune.scoring import EmbeddedImages, embed_images
 from toys import ToyBackbone, write_images

@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from captune.data.images import ImageCollection
+from captune.data.keys import KEY_BYTES
+from captune.data.paths import Span
+from captune.data.shards import locate
 from captune.errors import CaptuneError, InputError
 
 MOST_PIXELS = 100_000_000
 MOST_BYTES = 512 * 1024 * 1024
-KEY_BYTES = 16
 FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")
 
 View = Callable[[Image.Image, int], NDArray[np.uint8]]
@@ -51,19 +53,48 @@ class LoadedBatch:
     problems: dict[int, str]
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return a file's content, or say in one sentence why it cannot be read."""
+def read_bytes(path: Path, span: Span | None = None) -> bytes:
+    """Return an image file's content, or say in one sentence why it cannot be read.
+
+    The path may lead into a tar shard, `shard.tar/member`; `span` says where, and spares looking for the name.
+    """
     try:
-        facts = path.stat()
+        if span is None:
+            try:
+                facts = path.stat()
+            except NotADirectoryError:
+                return _read_member(path)
+        else:
+            facts = span.shard.stat()
         if not stat.S_ISREG(facts.st_mode):
             raise UnreadableImageError("not a regular file")  # reading a pipe could wait for ever
-        if facts.st_size == 0:
+        size = facts.st_size if span is None else span.size
+        if size == 0:
             raise UnreadableImageError("the file is empty")
-        if facts.st_size > MOST_BYTES:
-            raise UnreadableImageError(f"the file has {facts.st_size:,} bytes, at most {MOST_BYTES:,} are read")
-        return path.read_bytes()
+        if size > MOST_BYTES:
+            raise UnreadableImageError(f"the file has {size:,} bytes, at most {MOST_BYTES:,} are read")
+        return path.read_bytes() if span is None else _read_span(span)
     except (OSError, ValueError) as error:  # a name with a NUL character is a ValueError
         raise UnreadableImageError((getattr(error, "strerror", None) or "cannot be read").lower()) from error
+
+
+def _read_span(span: Span) -> bytes:
+    with span.shard.open("rb") as file:
+        file.seek(span.offset)
+        content = file.read(span.size)
+    if len(content) < span.size:
+        raise UnreadableImageError("its shard is shorter than before")
+    return content
+
+
+def _read_member(path: Path) -> bytes:
+    try:
+        span = locate(path)
+    except InputError as error:
+        raise UnreadableImageError(str(error)) from None
+    if span is None:
+        raise UnreadableImageError("not a directory")
+    return read_bytes(path, span)
 
 
 def decode(content: bytes, smallest: int | None = None) -> Image.Image:
@@ -184,7 +215,7 @@ class _Batches:
         problems: dict[int, str] = {}
         for position in self.batches[number]:
             try:
-                content = read_bytes(self.images.paths[position])
+                content = read_bytes(self.images.paths[position], self.images.paths.span(position))
                 key = content_key(content)
                 is_decoded = self.skip is None or not self.skip(key)
                 if is_decoded:
