@@ -45,7 +45,7 @@ class Order:
         root: Folder of the datasets.
         settings: The cell's settings with all paths filled in.
         inputs: Fingerprints of data, descriptions and weights.
-        leakage: Pool images whose content is also a test image's.
+        leakage: Test images whose content is also in the pool.
         commit: The commit of captune, if it runs from a checkout.
         result: The file to write.
         run_folder: Where the run keeps its checkpoints.
@@ -116,6 +116,7 @@ def measure(order: Order) -> dict[str, Any]:
             "training": run.environment["seconds_of_steps"].get("Training", 0.0),
             "test": round(time.time() - adapted, 3),
             "all": round(time.time() - started, 3),
+            "processor": round(sum(os.times()[:4]), 3),
         },
         "peak_memory_mb": _peak_memory(),
         "environment": {**run.environment, "commit": order.commit},

@@ -36,11 +36,8 @@ class Results:
 
     def read(self, cell: Cell) -> dict[str, Any] | None:
         """Return what was measured; None where there is nothing whole, or a default changed its value since."""
-        try:
-            content = json.loads(self.cell_file(cell).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("version") != VERSION:
+        content = read_file(self.cell_file(cell))
+        if content is None:
             return None
         before, now = content["cell"]["settings"], cell.settings
         is_same = all(before[name] == now[name] for name in before if name in now and name != "preset")
@@ -54,3 +51,13 @@ class Results:
         if holds_checkpoints(self.run_folder(cell) / CHECKPOINTS):
             return "interrupted"
         return "outdated" if self.cell_file(cell).is_file() else "to do"
+
+
+def read_file(path: Path) -> dict[str, Any] | None:
+    """Return what a cell's file says, None where it is not there or not whole."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    is_cell = isinstance(content, dict) and (content.get("format"), content.get("version")) == (FORMAT, VERSION)
+    return content if is_cell else None

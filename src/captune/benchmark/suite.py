@@ -122,10 +122,10 @@ def read_suite(path: str | Path, only: Mapping[str, Any] | None = None) -> Suite
     tables = content.pop("tables", None) or {"": {}}
     if not isinstance(tables, dict) or not all(isinstance(own, (dict, type(None))) for own in tables.values()):
         raise InputError(f"The suite {str(path)!r}: 'tables' must map names to the keys of a table.")
+    strange = [axis for axis in only or {} if axis not in AXES]
+    if strange:
+        raise InputError(f"--only {strange[0]}: expected one of {', '.join(AXES)}.{nearest(strange[0], AXES)}")
     problems: list[str] = []
-    for axis in only or {}:
-        if axis not in AXES:
-            problems.append(f"--only {axis}: expected one of {', '.join(AXES)}")
     made = []
     for name, own in tables.items():
         shared = {key: value for key, value in content.items() if key != "title" or not own}

@@ -13,7 +13,7 @@ import captune
 from captune import registry
 from captune.benchmark.cells import Cell
 from captune.benchmark.datasets.base import Dataset, LoadedDataset
-from captune.data.images import ImageCollection
+from captune.benchmark.leakage import shared_images
 from captune.errors import InputError
 from captune.files import is_file, is_folder
 
@@ -22,7 +22,7 @@ PACKAGE = Path(captune.__file__).parent
 
 @dataclass(frozen=True)
 class FoundDataset:
-    """A dataset that is there: its content, and the pool images whose content is also a test image's."""
+    """A dataset that is there: its content, and how many test images are also in the pool."""
 
     data: LoadedDataset
     fingerprint: str
@@ -97,14 +97,8 @@ class Surroundings:
             raise InputError(f"The dataset {name!r} needs --data FOLDER, the folder that holds it.")
         data = self.reader(name).load(self.root or Path())
         return FoundDataset(
-            data, f"{data.pool.fingerprint}-{data.test.fingerprint}", count_shared(data.pool, data.test)
+            data, f"{data.pool.fingerprint}-{data.test.fingerprint}", len(shared_images(data.pool, data.test))
         )
-
-
-def count_shared(pool: ImageCollection, test: ImageCollection) -> int:
-    """Return how many pool images have the content of a test image."""
-    of_test = {_content(path) for path in test.paths}
-    return sum(_content(path) in of_test for path in pool.paths)
 
 
 def digest_path(path: Path) -> str:
@@ -127,10 +121,3 @@ def commit() -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return f"{found}+" if changed else found
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return hashlib.blake2b(path.read_bytes(), digest_size=16).digest()
-    except OSError:
-        return str(path).encode()  # an unreadable file is like no other

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from captune.benchmark.cells import Cell
+    from captune.benchmark.results import Results
+    from captune.benchmark.suite import Speed
+    from captune.benchmark.surroundings import Surroundings
 
 
 def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
@@ -35,6 +42,7 @@ def run(options: argparse.Namespace) -> int:
     from captune.benchmark.runner import run_cells, shard
     from captune.benchmark.suite import read_suite
     from captune.benchmark.surroundings import Surroundings
+    from captune.benchmark.table import gather, write_tables
     from captune.commands._screen import Screen
 
     screen = Screen(highlight=False, soft_wrap=True, markup=False)
@@ -45,14 +53,58 @@ def run(options: argparse.Namespace) -> int:
     cells = suite.cells()
     if options.shard:
         cells = shard(cells, options.shard)
+    if options.dry_run:
+        _show_needs(cells, here, results, suite.tables[0].file.speed, screen.print)
+        return 0
     failures: list[tuple[str, str]] = []
     if not options.table:
         tally = run_cells(cells, here, results, screen.print, options.keep_runs)
         screen.print(f"{tally.finished} cells measured, {tally.skipped} were there, {len(tally.failures)} failed.")
         failures = tally.failures
+    measured = gather(suite, results)
+    written = write_tables(measured, Path(options.tables or results.folder / "tables"), _command(options))
+    screen.print(f"{measured.n_finished} of {measured.n_cells} cells are finished. Tables: {written[0]}")
     for cell, problem in failures:
         screen.print(f"failed: {cell}: {problem}")
     return 1 if failures else 0
+
+
+def _show_needs(
+    cells: Sequence[Cell], here: Surroundings, results: Results, speed: Speed, say: Callable[[str], None]
+) -> None:
+    """List every cell with what it needs, and the sums."""
+    from captune.benchmark.estimate import estimate
+    from captune.benchmark.runner import show
+
+    needs = estimate(cells, here, results, speed)
+    width = max(len(show(cell)) for cell in cells)
+    for number, need in enumerate(needs, start=1):
+        sizes = need.sizes
+        counts = f"{sizes.unlabeled}+{sizes.labeled}/{sizes.test}" if sizes else "unknown"
+        seconds = "?" if need.seconds is None else _duration(need.seconds)
+        data = "found" if need.is_found else "missing"
+        say(
+            f"{number:>4} {show(need.cell):<{width}}  {need.state:<11} data {data:<7} "
+            f"images {counts:<16} encode {need.to_encode:<7} steps {need.steps:<7} ~{seconds}"
+        )
+    left = [need for need in needs if need.state != "finished"]
+    total, n_images, n_steps = (
+        sum(getattr(need, what) or 0 for need in left) for what in ("seconds", "to_encode", "steps")
+    )
+    say("images: unlabeled+labeled/test; encode: those that no earlier cell encodes.")
+    say(f"{len(needs)} cells, {len(needs) - len(left)} finished; left: {n_images} images to encode, {n_steps} steps.")
+    say(
+        f"About {_duration(total)}: finished cells of a kind tell its time, for others "
+        f"{speed.images_per_second:g} images and {speed.steps_per_second:g} steps a second are assumed."
+    )
+    for problem in dict.fromkeys(need.problem for need in needs if need.problem):
+        say(f"missing: {problem}")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _only(pairs: list[str]) -> dict[str, list[str]]:
@@ -65,3 +117,10 @@ def _only(pairs: list[str]) -> dict[str, list[str]]:
             raise InputError(f"--only {pair!r}: expected AXIS=a,b such as method=cap,zero_shot.")
         chosen.setdefault(axis, []).extend(values.split(","))
     return chosen
+
+
+def _command(options: argparse.Namespace) -> str:
+    """Return the command that makes these tables, without the folders of this machine."""
+    words = ["captune benchmark", options.suite, *(f"--only {pair}" for pair in options.only)]
+    words += [f"--{name} {name.upper()}" for name in ("data", "models") if getattr(options, name)]
+    return " ".join(words)

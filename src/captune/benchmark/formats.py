@@ -1,0 +1,235 @@
+"""Measured tables as Markdown, LaTeX and CSV; published numbers are always in columns of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from captune.benchmark.cells import SETTING_TITLES
+from captune.benchmark.published import PublishedNumber, published_table
+from captune.benchmark.table import NUMBERS, Entry, MeasuredSuite, MeasuredTable, Number
+from captune.results.run import table as csv_table
+
+NOTHING = "–"
+Grid = list[list[str]]
+"""A header and rows of words."""
+
+
+def as_markdown(measured: MeasuredSuite, command: str) -> str:
+    """Return the page of a suite: the main numbers, then what lies behind them."""
+    origins = "; ".join(f"{what} {', '.join(values)}" for what, values in measured.origins.items() if values)
+    lines = [
+        f"# {measured.suite.title}",
+        "",
+        f"{measured.n_finished} of {measured.n_cells} cells. {origins}. Written by:",
+        "",
+        f"    {command}",
+        "",
+        "Accuracy on the test images in percent, mean ± standard deviation (n − 1) over seeds; TRZSL is the "
+        "harmonic mean of seen and unseen accuracy, both predicted over all classes.",
+    ]
+    for part in measured.tables:
+        lines += ["", *_markdown_part(part, len(measured.tables) > 1)]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_part(part: MeasuredTable, has_heading: bool) -> Iterator[str]:
+    file = part.table.file
+    if has_heading:
+        yield from (f"## {file.title or part.table.name}", "")
+    if file.published:
+        title = published_table(file.published)["title"]
+        yield from (
+            f"*paper* columns are published numbers ({title}; {file.published}), not ours; *diff* is ours − paper.",
+            "",
+        )
+    for heading, grid in score_grids(part):
+        yield from ([f"**{heading}**", ""] if heading else [])
+        yield from (*_pipes(grid), "")
+    details = detail_grid(part)
+    if len(details) > 1:
+        yield from ("<details><summary>Balance, pseudo-labels, health, time and memory</summary>", "", *_pipes(details))
+        yield from ("", "</details>", "")
+    minutes = method_grid(part, lambda entry: entry.numbers.get("minutes"), 1)
+    yield from ("Minutes of a run without embedding, which all methods share (mean over settings and seeds):", "")
+    yield from (*_pipes(minutes), "")
+    found = mismatch_grid(part)
+    if len(found) > 1:
+        yield from ("Classes whose names were found to mislead (mean over seeds):", "", *_pipes(found), "")
+    yield leakage_line(part)
+
+
+def score_grids(part: MeasuredTable) -> Iterator[tuple[str, Grid]]:
+    """Yield heading and grid: one of datasets where there is one setting, else one of settings for each dataset."""
+    file = part.table.file
+    if len(file.settings) == 1:
+        setting = file.settings[0]
+        columns = [(dataset, (dataset, setting)) for dataset in file.datasets]
+        heading = SETTING_TITLES[setting]
+        if grid := _score_grid(part, columns):
+            yield heading, grid
+        return
+    for dataset in file.datasets:
+        columns = [(SETTING_TITLES[setting], (dataset, setting)) for setting in file.settings]
+        if grid := _score_grid(part, columns):
+            yield (dataset if len(file.datasets) > 1 else ""), grid
+
+
+def _score_grid(part: MeasuredTable, columns: Sequence[tuple[str, tuple[str, str]]]) -> Grid:
+    entries = part.entries
+    columns = [column for column in columns if any(key[:2] == column[1] for key in entries)]
+    has_paper = {place: any(e.published for key, e in entries.items() if key[:2] == place) for _, place in columns}
+    header = ["method"]
+    for title, place in columns:
+        header += [title, f"*{title} paper*", "diff"] if has_paper[place] else [title]
+    rows = []
+    for method in part.table.file.methods:
+        row = [method]
+        for _, place in columns:
+            entry = entries.get((*place, method))
+            row.append(show_score(entry))
+            if has_paper[place]:
+                published, difference = (entry.published, entry.difference) if entry else (None, None)
+                row += [f"*{show_published(published)}*" if published else NOTHING]
+                row += [NOTHING if difference is None else f"{difference:+.1f}"]
+        if any(word != NOTHING for word in row[1:]):
+            rows.append(row)
+    return [header, *rows] if rows else []
+
+
+def detail_grid(part: MeasuredTable) -> Grid:
+    """Return one row for each measured place with what lies behind the score."""
+    header = ["dataset", "setting", "method", "accuracy", "balanced", "lowest five", "seen", "unseen"]
+    header += ["pseudo-labels right, first → last", "health", "minutes", "memory MB"]
+    rows = []
+    for (dataset, setting, method), entry in part.entries.items():
+        if "score" not in entry.numbers:
+            continue
+        get = entry.numbers.get
+        rows.append([dataset, SETTING_TITLES[setting], method])
+        rows[-1] += [show(get(name)) for name in ("accuracy", "balanced_accuracy", "lowest_five")]
+        rows[-1] += [show(get(name)) for name in ("seen_accuracy", "unseen_accuracy")]
+        first, last = get("first_precision"), get("last_precision")
+        rows[-1].append(f"{first.mean:.1f} → {last.mean:.1f}" if first and last else NOTHING)
+        rows[-1].append(", ".join(f"{verdict} {n}" for verdict, n in sorted(entry.verdicts.items())) or NOTHING)
+        rows[-1] += [show(get("minutes"), 2), show(get("memory_mb"), 0, deviation=False)]
+    return [header, *rows]
+
+
+def method_grid(part: MeasuredTable, read: Callable[[Entry], Number | None], digits: int) -> Grid:
+    """Return methods x datasets with the mean of a number over settings."""
+    file = part.table.file
+    rows = []
+    for method in file.methods:
+        words = []
+        for dataset in file.datasets:
+            found = [read(e) for key, e in part.entries.items() if (key[0], key[2]) == (dataset, method)]
+            means = [number.mean for number in found if number is not None]
+            words.append(f"{sum(means) / len(means):.{digits}f}" if means else NOTHING)
+        rows.append([method, *words])
+    return [["method", *file.datasets], *rows]
+
+
+def mismatch_grid(part: MeasuredTable) -> Grid:
+    """Return datasets x settings with the number of classes that concept alignment found."""
+    file = part.table.file
+    rows = []
+    for dataset in file.datasets:
+        words = []
+        for setting in file.settings:
+            found = [
+                e.numbers["mismatched"].mean
+                for key, e in part.entries.items()
+                if key[:2] == (dataset, setting) and "mismatched" in e.numbers
+            ]
+            words.append(" / ".join(f"{mean:.1f}" for mean in dict.fromkeys(found)) or NOTHING)
+        if any(word != NOTHING for word in words):
+            rows.append([dataset, *words])
+    return [["dataset", *(SETTING_TITLES[setting] for setting in file.settings)], *rows]
+
+
+def leakage_line(part: MeasuredTable) -> str:
+    """Return how many test images of each dataset are also in the pool."""
+    worst: dict[str, int] = {}
+    for (dataset, _, _), entry in part.entries.items():
+        if entry.leakage is not None:
+            worst[dataset] = max(entry.leakage, worst.get(dataset, 0))
+    counts = ", ".join(f"{dataset} {n}" for dataset, n in worst.items()) or "not measured"
+    return f"Leakage (test images whose content is also in the pool): {counts}."
+
+
+def as_latex(measured: MeasuredSuite) -> str:
+    """Return the main numbers as booktabs tables, published ones in italics in columns of their own."""
+    lines = ["% needs the package booktabs"]
+    for part in measured.tables:
+        for heading, grid in score_grids(part):
+            title = part.table.file.title or measured.suite.title
+            caption = f"{title}: {heading}" if heading else title
+            lines += ["", r"\begin{table}", r"\centering", rf"\caption{{{_tex(caption)}. {_tex(leakage_line(part))}}}"]
+            lines += [rf"\begin{{tabular}}{{l{'c' * (len(grid[0]) - 1)}}}", r"\toprule", _tex_row(grid[0]), r"\midrule"]
+            lines += [_tex_row(row) for row in grid[1:]]
+            lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+    return "\n".join(lines) + "\n"
+
+
+def as_csv(measured: MeasuredSuite) -> str:
+    """Return every number with its deviation, one row for each place of each table."""
+    header = ["table", "dataset", "setting", "method", "seeds", "seeds_wanted"]
+    header += [f"{name}{suffix}" for name in NUMBERS for suffix in ("", "_deviation")]
+    header += ["published_table", "published", "published_deviation", "difference", "leakage", "health"]
+    rows: list[list[object]] = []
+    for part in measured.tables:
+        for key, entry in part.entries.items():
+            score = entry.numbers.get("score")
+            rows.append([part.table.name, *key, score.n if score else 0, entry.n_wanted])
+            for name in NUMBERS:
+                number = entry.numbers.get(name)
+                rows[-1] += [_digits(number.mean if number else None), _digits(number.deviation if number else None)]
+            published = entry.published or PublishedNumber(float("nan"))
+            rows[-1] += [part.table.file.published if entry.published else "", _digits(published.mean)]
+            rows[-1] += [_digits(published.deviation), _digits(entry.difference)]
+            rows[-1] += ["" if entry.leakage is None else entry.leakage]
+            rows[-1] += [" ".join(f"{verdict}:{n}" for verdict, n in sorted(entry.verdicts.items()))]
+    return csv_table(header, rows)
+
+
+def show(number: Number | None, digits: int = 1, deviation: bool = True) -> str:
+    """Return `mean ± deviation`."""
+    if number is None:
+        return NOTHING
+    spread = f" ± {number.deviation:.{digits}f}" if deviation and number.deviation is not None else ""
+    return f"{number.mean:.{digits}f}{spread}"
+
+
+def show_score(entry: Entry | None) -> str:
+    """Return the score, with how many seeds it rests on where some are missing."""
+    number = entry.numbers.get("score") if entry else None
+    missing = f" ({number.n} of {entry.n_wanted})" if entry and number and number.n < entry.n_wanted else ""
+    return show(number) + missing
+
+
+def show_published(number: PublishedNumber) -> str:
+    """Return a published number as it was printed."""
+    return f"{number.mean}" if number.deviation is None else f"{number.mean:.2f} ± {number.deviation:.2f}"
+
+
+def _pipes(grid: Grid) -> Iterator[str]:
+    header, *rows = grid
+    yield f"| {' | '.join(header)} |"
+    yield f"|{'---|' * len(header)}"
+    yield from (f"| {' | '.join(word.replace('|', '∣') for word in row)} |" for row in rows)
+
+
+def _tex_row(row: Sequence[str]) -> str:
+    return " & ".join(_tex(word) for word in row) + r" \\"
+
+
+def _tex(text: str) -> str:
+    is_published = text.startswith("*") and text.endswith("*") and len(text) > 1
+    for mark, written in (("\\", r"\textbackslash "), ("_", r"\_"), ("%", r"\%"), ("&", r"\&"), ("#", r"\#")):
+        text = text.replace(mark, written)
+    text = text.replace(" ± ", r" $\pm$ ").replace("–", "--").replace("−", "$-$").replace("→", r"$\to$")
+    return rf"\textit{{{text[1:-1]}}}" if is_published else text
+
+
+def _digits(value: float | None) -> str:
+    return "" if value is None or value != value else f"{value:.4f}"  # noqa: PLR0124 (nan is not itself)

@@ -1,0 +1,189 @@
+"""captune benchmark from end to end: real cells, failures that stop nothing, a kill and its resumption."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from captune.benchmark.measuring import Order, measure
+from captune.benchmark.results import Results
+from captune.benchmark.suite import read_suite
+from captune.benchmark.surroundings import Surroundings
+from toys import write_images
+
+from .conftest import Command
+
+REPOSITORY = Path(__file__).parents[2]
+SHORT = {
+    "preset": "quick",
+    "epochs": 2,
+    "iterations": 2,
+    "warmup_epochs": 0,
+    "strong_views": 1,
+    "k": 2,
+    "grow_every": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a dataset folder of three classes, ten training and four test images each."""
+    root = tmp_path_factory.mktemp("data")
+    for part, n_images in (("train", 10), ("test", 4)):
+        for number, name in enumerate(("cat", "dog", "owl")):
+            write_images(root / part / name, n_images, seed=100 * number + n_images)
+    return root
+
+
+def write_suite(folder: Path, backbone: str, **changes: Any) -> Path:
+    content = {
+        "datasets": ["folder"],
+        "settings": ["ul", "ssl", "trzsl"],
+        "seeds": [0],
+        "defaults": {"backbone": backbone},
+        "methods": {"zero_shot": None, "cap": SHORT},
+        **changes,
+    }
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return path
+
+
+def test_a_cell_is_measured_with_what_the_method_never_saw(
+    tmp_path: Path, data: Path, backbone: str, clip_folder: Path
+) -> None:
+    suite = read_suite(write_suite(tmp_path, "hf:{models}/" + clip_folder.name), {"method": "cap", "setting": "trzsl"})
+    here = Surroundings(data, clip_folder.parent, {"workers": 0})
+    (cell,), results = suite.cells(), Results(tmp_path / "out")
+    order = Order(
+        cell=json.loads(json.dumps(cell.facts())),
+        root=str(data),
+        settings=here.settings_of(cell),
+        inputs=here.inputs(cell),
+        leakage=here.find("folder").leakage,
+        commit=None,
+        result=str(results.cell_file(cell)),
+        run_folder=str(results.run_folder(cell)),
+    )
+    measure(order)
+    content = results.read(cell)
+    assert content is not None
+    assert results.state(cell, here.inputs(cell)) == "finished"
+    metrics = content["metrics"]
+    seen, unseen = metrics["seen_accuracy"], metrics["unseen_accuracy"]
+    assert content["score"] == pytest.approx(2 * seen * unseen / (seen + unseen) if seen + unseen else 0.0)
+    assert content["counts"]["labeled"] == 10
+    assert content["counts"]["unlabeled"] == 20
+    assert metrics["n_images"] == 12
+    assert [step["epoch"] for step in content["pseudo_labels"]] == [1, 2]
+    assert all(0 <= step["precision"] <= 1 and step["images"] for step in content["pseudo_labels"])
+    assert content["peak_memory_mb"]["process"] > 50
+    assert set(content["inputs"]) == {"data", "backbone"}
+    assert not results.run_folder(cell).exists()
+
+
+def test_failures_stop_nothing_and_are_listed(captune: Command, tmp_path: Path, data: Path, backbone: str) -> None:
+    methods = {"cap": {**SHORT, "backbone": "hf:{models}/clip"}, "zero_shot": None}
+    suite = write_suite(tmp_path, backbone, settings=["ul"], methods=methods)
+    words = ("benchmark", suite, "--data", data, "--out", tmp_path / "out", "--workers", 0)
+    listed = captune(*words, "--dry-run")
+    assert listed.code == 0
+    assert "2 cells, 0 finished" in listed.out
+    assert "images 30+0/12" in listed.out
+    done = captune(*words)
+    assert done.code == 1
+    assert "1 cells measured, 0 were there, 1 failed." in done.out
+    assert "failed: folder UL cap seed 0" in done.out
+    assert "'hf:{models}/clip' needs --models FOLDER" in done.out
+    page = (tmp_path / "out" / "tables" / "small.md").read_text(encoding="utf-8")
+    assert "1 of 2 cells" in page
+    again = captune(*words, "--only", "method=zero_shot")
+    assert again.code == 0
+    assert "0 cells measured, 1 were there, 0 failed." in again.out
+
+
+@pytest.mark.slow
+def test_a_process_that_fails_says_why(captune: Command, tmp_path: Path, data: Path, backbone: str) -> None:
+    suite = write_suite(tmp_path, backbone, settings=["ul"], methods={"cap": {**SHORT, "tuner": "no_such"}})
+    done = captune("benchmark", suite, "--data", data, "--out", tmp_path / "out", "--workers", 0)
+    assert done.code == 1
+    assert "No 'no_such' in tuners" in done.out
+
+
+def test_missing_data_and_wrong_words_are_sentences(captune: Command, tmp_path: Path, backbone: str) -> None:
+    suite = write_suite(tmp_path, backbone, settings=["ul"], methods={"zero_shot": None})
+    done = captune("benchmark", suite, "--out", tmp_path / "out")
+    assert done.code == 1
+    assert "needs --data FOLDER" in done.out
+    for words, expected in (
+        (("--shard", "3/2"), "--shard '3/2'"),
+        (("--only", "method"), "--only 'method'"),
+        (("--only", "sed=1"), "--only sed: expected one of dataset, setting, method, seed"),
+    ):
+        answer = captune("benchmark", suite, *words)
+        assert answer.code == 2
+        assert expected in answer.err
+
+
+def run_suite(suite: Path, data: Path, out: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "CAPTUNE_CACHE": str(out.parent / "cache")}
+    words = [sys.executable, "-m", "captune.cli", "benchmark", suite, "--data", data, "--out", out, "--workers", "0"]
+    return subprocess.Popen([str(word) for word in words], env=environment, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_suite_that_is_killed_goes_on_where_it_was(
+    tmp_path: Path, data: Path, backbone: str, how: signal.Signals
+) -> None:
+    long = {**SHORT, "epochs": 60, "iterations": 20, "grow_every": 20}
+    suite = write_suite(tmp_path, backbone, settings=["ul"], seeds=[0, 1], methods={"zero_shot": None, "cap": long})
+    out = tmp_path / "killed"
+    victim = run_suite(suite, data, out)
+    try:
+        limit = time.monotonic() + 200
+        while not list(out.glob("runs/*/checkpoints/*.safetensors")) and time.monotonic() < limit:
+            assert victim.poll() is None
+            time.sleep(0.01)
+    finally:
+        victim.send_signal(how)
+        victim.communicate()
+    assert victim.returncode == (130 if how == signal.SIGINT else -how)
+    assert len(list(out.glob("cells/*.json"))) == 2
+    limit = time.monotonic() + 60  # the cell's process notices that its suite is gone, and ends its step
+    log = next(out.glob("logs/*cap*.log"))
+    while "interrupted" not in log.read_text(encoding="utf-8") and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert "interrupted" in log.read_text(encoding="utf-8")
+
+    resumed = run_suite(suite, data, out)
+    said, _ = resumed.communicate()
+    assert resumed.returncode == 0
+    assert "going on" in said
+    assert "2 cells measured, 2 were there, 0 failed." in said
+    fresh = run_suite(suite, data, tmp_path / "fresh")
+    assert fresh.wait() == 0
+    for path in sorted(out.glob("cells/*.json")):
+        one, other = (json.loads((folder / "cells" / path.name).read_text()) for folder in (out, tmp_path / "fresh"))
+        assert one["metrics"] == other["metrics"]
+        assert one["pseudo_labels"] == other["pseudo_labels"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_method_in_the_smoke_suite(captune: Command, tmp_path: Path) -> None:
+    suite = REPOSITORY / "suites" / "smoke.yaml"
+    done = captune("benchmark", suite, "--out", tmp_path / "out")
+    assert done.code == 0, done.out
+    page = (tmp_path / "out" / "tables" / "smoke.md").read_text(encoding="utf-8")
+    cells = len(read_suite(suite).cells())
+    assert f"{cells} of {cells} cells" in page

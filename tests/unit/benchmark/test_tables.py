@@ -1,0 +1,145 @@
+"""Tables: means over seeds, published numbers apart from ours, and what is missing said to be missing."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from captune.benchmark.cells import Cell
+from captune.benchmark.formats import as_csv, as_latex, as_markdown
+from captune.benchmark.results import Results
+from captune.benchmark.suite import Suite, read_suite
+from captune.benchmark.table import MeasuredSuite, gather, over_seeds, write_tables
+
+SUITE: dict[str, Any] = {
+    "title": "Two datasets | 100 %",
+    "published": "tab:main_results",
+    "datasets": {"dtd": None, "patterns": None},
+    "settings": ["ul", "trzsl"],
+    "methods": {"zero_shot": None, "cap": {"preset": "quick"}},
+}
+
+
+def content_of(cell: Cell, score: float, **changes: Any) -> dict[str, Any]:
+    """Return a cell's file as a run would write it, with these numbers."""
+    is_cap = cell.method == "cap"
+    metrics = {"accuracy": score, "balanced_accuracy": score - 0.01, "lowest_five": score / 2, "ece": 0.1}
+    groups = {"seen_accuracy": None, "unseen_accuracy": None, "harmonic_mean": None}
+    if cell.setting == "trzsl":
+        groups = {"seen_accuracy": score + 0.1, "unseen_accuracy": score - 0.1, "harmonic_mean": score}
+    steps = [{"epoch": 5, "images": 10, "precision": 0.5}, {"epoch": 50, "images": 40, "precision": 0.75}]
+    return {
+        "format": "captune-cell",
+        "version": 1,
+        "cell": cell.facts(),
+        "inputs": {"data": "d"},
+        "score": score,
+        "metrics": {**metrics, **groups},
+        "leakage": 3 if cell.dataset == "dtd" else 0,
+        "mismatched": ["a", "b"] if is_cap else None,
+        "health": {"verdict": "helpful"} if is_cap else None,
+        "pseudo_labels": steps if is_cap else [],
+        "seconds": {"adapt": 130.0, "embedding": 10.0, "all": 140.0},
+        "peak_memory_mb": {"process": 700.0},
+        "environment": {"versions": {"captune": "0.1.0", "torch": "2"}, "commit": "a" * 40 + "+", "device": "cpu"},
+        **changes,
+    }
+
+
+def write(results: Results, cell: Cell, content: dict[str, Any]) -> None:
+    path = results.cell_file(cell)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Suite:
+    path = tmp_path / "two.yaml"
+    path.write_text(yaml.safe_dump(SUITE), encoding="utf-8")
+    return read_suite(path)
+
+
+@pytest.fixture
+def results(tmp_path: Path, suite: Suite) -> Results:
+    """Return a folder in which all is measured but one seed, and one method on one dataset."""
+    found = Results(tmp_path / "out")
+    for cell in suite.cells():
+        if (cell.dataset, cell.method) == ("patterns", "zero_shot") or (cell.setting, cell.seed) == ("trzsl", 2):
+            continue
+        write(found, cell, content_of(cell, 0.5 + 0.01 * cell.seed + (0.1 if cell.method == "cap" else 0.0)))
+    return found
+
+
+@pytest.fixture
+def measured(suite: Suite, results: Results) -> MeasuredSuite:
+    return gather(suite, results)
+
+
+def test_numbers_are_means_and_deviations_over_seeds(measured: MeasuredSuite) -> None:
+    entry = measured.tables[0].entries["dtd", "ul", "cap"]
+    assert entry.numbers["score"].mean == pytest.approx(61.0)
+    assert entry.numbers["score"].deviation == pytest.approx(statistics.stdev([60, 61, 62]))
+    assert entry.numbers["minutes"].mean == pytest.approx(2.0)
+    assert entry.published is not None
+    assert entry.difference == pytest.approx(61.0 - 55.29)
+    assert (measured.n_finished, measured.n_cells) == (3 * 5, 24)
+    assert over_seeds([]) is None
+    assert over_seeds([5.0]).deviation is None  # type: ignore[union-attr]
+
+
+def test_markdown_keeps_ours_and_theirs_apart(measured: MeasuredSuite) -> None:
+    page = as_markdown(measured, "captune benchmark two.yaml")
+    lines = page.splitlines()
+    assert "15 of 24 cells. captune 0.1.0; commit aaaaaaaaa+; torch 2; device cpu. Written by:" in lines
+    assert "| method | UL | *UL paper* | diff | TRZSL | *TRZSL paper* | diff |" in lines
+    assert "| cap | 61.0 ± 1.0 | *55.29 ± 0.31* | +5.7 | 60.5 ± 0.7 (2 of 3) | *69.55 ± 0.51* | -9.0 |" in lines
+    assert "| method | UL | TRZSL |" in lines  # nothing is published about the other dataset
+    assert "| zero_shot | – | – |" not in lines
+    assert "(Table 1, CLIP ViT-B/32; tab:main_results), not ours" in page
+    assert "| dtd | TRZSL | cap | 60.5 ± 0.7 | 59.5 ± 0.7 | 30.2 ± 0.4 | 70.5 ± 0.7 | 50.5 ± 0.7 |" in page
+    assert "50.0 → 75.0 | helpful 3 | 2.00 ± 0.00 | 700 |" in page
+    assert "| dtd | 2.0 | 2.0 |" in lines
+    assert "Leakage (test images whose content is also in the pool): dtd 3, patterns 0." in lines
+
+
+def test_csv_has_every_number_and_latex_is_escaped(measured: MeasuredSuite, tmp_path: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(as_csv(measured))))
+    assert len(rows) == 8
+    row = next(row for row in rows if (row["dataset"], row["setting"], row["method"]) == ("dtd", "trzsl", "cap"))
+    assert (row["seeds"], row["seeds_wanted"], row["harmonic_mean"], row["published"]) == (
+        "2",
+        "3",
+        "60.5000",
+        "69.5500",
+    )
+    empty = next(row for row in rows if (row["dataset"], row["method"]) == ("patterns", "zero_shot"))
+    assert (empty["seeds"], empty["score"], empty["published"]) == ("0", "", "")
+    latex = as_latex(measured)
+    assert r"zero\_shot & 51.0 $\pm$ 1.0 & \textit{43.24 $\pm$ 0.00} & +7.8" in latex
+    assert r"100 \%" in latex
+    assert [path.name for path in write_tables(measured, tmp_path / "t", "c")] == ["two.md", "two.tex", "two.csv"]
+
+
+def test_a_cell_whose_default_changed_or_whose_file_is_damaged_does_not_count(suite: Suite, results: Results) -> None:
+    cell = next(cell for cell in suite.cells() if cell.method == "cap")
+    content = content_of(cell, 0.6)
+    assert results.state(cell, {"data": "d"}) == "finished"
+    assert results.state(cell, {"data": "other"}) == "outdated"
+    newer = {**content["cell"]["settings"]}
+    newer.pop("balance")  # a setting that came later stands at its default
+    write(results, cell, {**content, "cell": {**content["cell"], "settings": newer}})
+    assert results.read(cell) is not None
+    write(results, cell, {**content, "cell": {**content["cell"], "settings": {**newer, "tau": 0.1}}})
+    assert results.read(cell) is None
+    assert results.state(cell, {"data": "d"}) == "outdated"
+    results.cell_file(cell).write_text("{", encoding="utf-8")
+    assert results.state(cell, {"data": "d"}) == "outdated"
+    results.cell_file(cell).unlink()
+    assert results.state(cell, {"data": "d"}) == "to do"
