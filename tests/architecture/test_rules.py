@@ -64,6 +64,25 @@ def test_nothing_runs_code_that_came_with_data(path: Path) -> None:
     assert violations(path.read_text(encoding="utf-8")) == []
 
 
+def names_read(source: str) -> list[str]:
+    """Return where a module asks an image for its name or place, in which a folder of classes shows the truth."""
+    asked = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute))
+    return [f"line {node.lineno}: {node.attr}" for node in asked if node.attr in ("paths", "root", "fingerprint")]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in PACKAGE if path.parent.name in ("methods", "labeling", "concepts", "tuners")],
+    ids=name,
+)
+def test_no_method_looks_at_the_names_of_images(path: Path) -> None:
+    assert names_read(path.read_text(encoding="utf-8")) == []
+
+
+def test_a_look_at_names_is_noticed() -> None:
+    assert names_read("truth = [path.parent.name for path in task.unlabeled.paths]") == ["line 1: paths"]
+
+
 @pytest.mark.parametrize("path", PACKAGE, ids=name)
 def test_a_module_says_what_it_is_in_one_sentence(path: Path) -> None:
     first = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0]

@@ -29,7 +29,7 @@ class SharedImages:
     def __str__(self) -> str:
         if not self.pairs:
             return f"none of the {self.n_test} test images is in the pool"
-        return f"{len(self)} of the {self.n_test} test images are in the pool"
+        return f"{len(self)} of the {self.n_test} test images {'is' if len(self) == 1 else 'are'} in the pool"
 
 
 def shared_images(pool: ImageCollection, test: ImageCollection) -> SharedImages:

@@ -173,3 +173,27 @@ def test_a_split_or_a_truth_is_refused_where_a_task_belongs(wrong: str) -> None:
     split = make_split(dataset(), "ul", 0)
     with pytest.raises(InputError, match="A method is given an AdaptationTask"):
         plan_for_task(split if wrong == "split" else split.truth, {})  # type: ignore[arg-type]
+
+
+@pytest.mark.slow  # the type checker takes its time
+def test_the_type_checker_refuses_the_truth(tmp_path: Path) -> None:
+    from mypy import api
+
+    wrong = ("split", "split.truth", "split.truth.test_labels", "data")
+    lines = [f"    method.adapt({value}, backbone, context)" for value in ("split.task", *wrong)]
+    source = f"""
+from captune.backbones.base import Backbone
+from captune.benchmark.datasets.base import LoadedDataset
+from captune.benchmark.splits import Split
+from captune.methods.base import Context, Method
+
+def leak(method: Method, split: Split, data: LoadedDataset, backbone: Backbone, context: Context) -> None:
+{chr(10).join(lines)}
+"""
+    (tmp_path / "leak.py").write_text(source)
+    said, _, _ = api.run(
+        [str(tmp_path / "leak.py"), "--config-file", str(Path(__file__).parents[3] / "pyproject.toml")]
+    )
+    errors = [line for line in said.splitlines() if "leak.py" in line and "error:" in line]
+    assert len(errors) == len(wrong)
+    assert all('Argument 1 to "adapt" of "Method"' in line for line in errors)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -49,8 +48,8 @@ def _folder() -> Path:
     aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".making-"))
     try:
         for part, n_images in (("train", TRAIN_IMAGES), ("test", TEST_IMAGES)):
-            write_world(aside / part, n_images, SEED, split=part)
-        os.rename(aside, folder)  # noqa: PTH104
+            write_world(aside / "made" / part, n_images, SEED, split=part)
+        (aside / "made").rename(folder)
     except OSError:
         if not folder.is_dir():  # another process was not the one that made it meanwhile
             raise
