@@ -84,11 +84,16 @@ def make_split(
         unlabeled = unlabeled[long_tail(labels[unlabeled], imbalance, seed)]
     task = AdaptationTask(
         vocabulary=Vocabulary(data.names, (template,)),
-        unlabeled=data.pool.subset(unlabeled),
-        labeled=LabeledImages(data.pool.subset(given), labels[given]) if given.size else no_labels(),
+        unlabeled=_alone(data.pool, unlabeled),
+        labeled=LabeledImages(_alone(data.pool, given), labels[given]) if given.size else no_labels(),
         target_classes=np.setdiff1d(np.arange(len(data.names)), seen),
     )
     return Split(task, data.test, Truth(data.test_labels, labels[unlabeled], np.sort(seen)))
+
+
+def _alone(images: ImageCollection, positions: Ints) -> ImageCollection:
+    """Return a subset that holds no other names; a plain one shares those of the whole, test images among them."""
+    return ImageCollection(tuple(images.subset(positions).paths), images.root)
 
 
 def _some_of_every_class(labels: Ints, n_classes: int, n_labels: int, seed: int) -> Ints:
