@@ -38,6 +38,14 @@ class TrainingError(CaptuneError):
     """A training that cannot go on, for example because the loss is no longer a number."""
 
 
+class ProcessLostError(CaptuneError):
+    """One of several processes that work together is gone, so the others cannot go on."""
+
+
+class ToldElsewhereError(CaptuneError):
+    """A problem of the first process, which has told it; the others end without repeating it."""
+
+
 def raise_all(problems: Iterable[str], heading: str) -> None:
     """Raise one InputError that lists every problem, or return when there is none."""
     listed = list(problems)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from captune import _watch, processes
 from captune.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 
 console = Console(stderr=True, highlight=False)
 """Progress and remarks go to standard error, so that results on standard output can be piped."""
+
+WAIT = timedelta(hours=12)
+"""How long processes wait for one of them, which may be asking a language model; one that is gone is noticed sooner."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,7 @@ class Runtime:
     seed: int
     workers: int
     quiet: bool = False
+    precision: str = "32-true"
     spent: dict[str, float] = field(default_factory=dict, compare=False)
     """Seconds behind each progress bar so far, by its words."""
 
@@ -49,6 +56,37 @@ class Runtime:
         """Show a remark, once whatever the number of processes."""
         if self.is_writer and not self.quiet:
             console.print(message, markup=False)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Work as one of several processes: all end together, and when one is lost the others say so."""
+        with processes.noticing_loss():
+            yield
+            processes.gather(None)  # nobody leaves before the writer has written
+        _watch.stop()
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the context in which frozen encoders compute in the run's precision."""
+        return self.fabric.autocast()
+
+    def clip_gradients(self, module: Any, optimizer: Any, most: float) -> None:  # noqa: ANN401 (Fabric wraps both)
+        """Scale gradients down to a largest norm."""
+        import torch
+
+        if self.precision == "16-mixed":  # the scale of half-precision gradients must be taken out first
+            self.fabric.clip_gradients(module, optimizer, max_norm=most, error_if_nonfinite=False)
+        else:
+            torch.nn.utils.clip_grad_norm_(list(module.parameters()), most)
+
+    def scale_state(self) -> dict[str, float]:
+        """Return how far gradients are scaled up in half precision; nothing in other precisions."""
+        return dict(self.fabric.strategy.precision.state_dict())
+
+    def restore_scale(self, state: Mapping[str, float]) -> None:
+        """Take back what `scale_state` gave."""
+        if state:
+            counters = {name: int(value) for name, value in state.items() if value == int(value)}
+            self.fabric.strategy.precision.load_state_dict({**state, **counters})
 
     @contextmanager
     def one_thread(self) -> Iterator[None]:
@@ -96,24 +134,70 @@ def start(
     precision: str = "32-true",
     quiet: bool = False,
 ) -> Runtime:
-    """Start Fabric and seed everything; on the CPU the same seed gives the same bits.
+    """Start Fabric with its processes and seed everything; on the CPU the same seed gives the same bits.
 
-    `workers` that are not given, or -1, become one for each core.
+    `workers` that are not given, or -1, become one for each core, shared among the processes of this machine.
     """
-    import logging
-
     if workers is not None and workers < -1:
         raise InputError(f"workers = {workers}: expected 0 or more, or -1 for one process a core.")
+    devices, num_nodes = _launched_size() or (devices, num_nodes)
+    fabric = _make_fabric(accelerator, devices, strategy, num_nodes, precision)
+    fabric.launch()
+    if processes.size() > 1:
+        _watch.start(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    seed_everything(seed)
+    n_workers = max(1, default_workers() // devices) if workers is None or workers == -1 else workers
+    return Runtime(fabric, seed, n_workers, quiet, precision)
+
+
+def _launched_size() -> tuple[int, int] | None:
+    """Return how many processes torchrun started on each of how many machines, or None without it."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    local, world = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
+    return local, world // local
+
+
+def _make_fabric(accelerator: str, devices: int, strategy: str, num_nodes: int, precision: str) -> Any:  # noqa: ANN401
+    import logging
+
     for name in ("lightning.fabric", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     from lightning_fabric import Fabric
+    from lightning_fabric.plugins import MixedPrecision
+    from lightning_fabric.strategies import DDPStrategy
+    from lightning_fabric.strategies.launchers import subprocess_script
 
-    fabric = Fabric(
-        accelerator=accelerator, devices=devices, strategy=strategy, num_nodes=num_nodes, precision=precision
-    )
-    fabric.launch()
-    seed_everything(seed)
-    return Runtime(fabric, seed, default_workers() if workers in (None, -1) else workers, quiet)
+    class Mixed(MixedPrecision):
+        """Autocast inside the encoders; inputs such as cached embeddings are left in single precision."""
+
+        def convert_input(self, data: Any) -> Any:  # noqa: ANN401
+            return data
+
+    if devices * num_nodes > 1 and "LOCAL_RANK" not in os.environ and sys.argv[0] in ("", "-c"):
+        raise InputError(
+            "Several processes are started by running the same script again, which needs one: call captune from the "
+            "command line, from a file, or under torchrun."
+        )
+    # Fabric's own observer kills without a word; ours says what happened.
+    subprocess_script._launch_process_observer = _watch.watch_children
+    many = DDPStrategy(timeout=WAIT, find_unused_parameters=True) if devices * num_nodes > 1 else strategy
+    try:
+        mixed = [] if precision == "32-true" else [Mixed(precision, _device_kind(accelerator))]
+        return Fabric(accelerator=accelerator, strategy=many, devices=devices, num_nodes=num_nodes, plugins=mixed)
+    except Exception as error:  # Fabric's own sentences name the value; each check has another type of error
+        raise InputError(
+            f"These devices cannot be used (accelerator {accelerator!r}, devices {devices}, strategy {strategy!r}, "
+            f"num_nodes {num_nodes}, precision {precision!r}): {error}"
+        ) from error
+
+
+def _device_kind(accelerator: str) -> str:
+    import torch
+
+    if accelerator != "auto":
+        return accelerator
+    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def seed_everything(seed: int) -> None:

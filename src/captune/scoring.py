@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from captune.arrays import Floats, Ints, softmax_rows
+from captune import processes
+from captune.arrays import Bools, Floats, Ints, softmax_rows
 from captune.backbones.base import Backbone
 from captune.data.images import ImageCollection
 from captune.data.loading import load_batches
@@ -79,6 +80,7 @@ def embed_images(
     view = strong or WeakView(backbone.preprocessing)
     # A strong view is drawn by the image's position, so it is worth nothing to another collection.
     described = repr(view) + (images.fingerprint if strong else "")
+    described += "" if runtime.precision == "32-true" else runtime.precision
     shelf = cache.open(backbone.fingerprint(), described, backbone.embed_dim)
     n_images = len(images)
     # Fixed batches, whatever the cache holds, so that a resumed run computes the same bits.
@@ -86,8 +88,9 @@ def embed_images(
     vectors = np.empty((n_images, backbone.embed_dim), dtype=np.float32)
     is_done = np.zeros(n_images, dtype=np.bool_)
     set_aside: dict[int, str] = {}
-    with runtime.progress("Embedding images", n_images) as advance, shelf:
-        for batch in load_batches(images, batches, view, shelf.known, runtime.workers):
+    own = processes.part(batches)
+    with runtime.progress("Embedding images", sum(map(len, own))) as advance, shelf, runtime.autocast():
+        for batch in load_batches(images, own, view, shelf.known, runtime.workers):
             encoded = encode_pixels(backbone, batch.pixels)
             vectors[batch.positions[batch.is_decoded]] = encoded
             shelf.add(batch.keys[batch.is_decoded], encoded)
@@ -96,8 +99,19 @@ def embed_images(
             is_done[batch.positions] = True
             set_aside.update(batch.problems)
             advance(len(batch.positions) + len(batch.problems))
-    index = np.flatnonzero(is_done)
+    index, set_aside = merge_parts(vectors, is_done, set_aside)
     return EmbeddedImages(index, vectors if len(index) == n_images else vectors[index], set_aside)
+
+
+def merge_parts(rows: Floats, is_done: Bools, set_aside: dict[int, str]) -> tuple[Ints, dict[int, str]]:
+    """Fill in the rows that other processes computed; return which images could be read, and why others could not."""
+    if processes.size() > 1:
+        processes.merge_rows(rows, is_done)
+        set_aside = {p: why for part in processes.gather(list(set_aside.items())) for p, why in part}
+        set_aside = dict(sorted(set_aside.items()))
+        is_done = np.ones(len(rows), dtype=np.bool_)
+        is_done[list(set_aside)] = False
+    return np.flatnonzero(is_done), set_aside
 
 
 @torch.inference_mode()

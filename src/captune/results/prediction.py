@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from captune import processes
 from captune.data.images import ImageCollection
 from captune.data.loading import load_batches
 from captune.data.views import WeakView
@@ -11,7 +12,7 @@ from captune.embedding_cache import EmbeddingCache
 from captune.errors import InputError
 from captune.results.classifier import Classifier
 from captune.runtime import Runtime
-from captune.scoring import EmbeddedImages, Predictions, embed_images
+from captune.scoring import EmbeddedImages, Predictions, embed_images, merge_parts
 
 
 def predict_collection(
@@ -47,14 +48,17 @@ def _stream(
 ) -> tuple[Predictions, dict[int, str]]:
     batches = [np.arange(i, min(i + batch_size, len(images))) for i in range(0, len(images), batch_size)]
     view = WeakView(classifier.backbone.preprocessing)
-    index, probabilities = [], [np.empty((0, len(classifier.names)), dtype=np.float32)]
+    probabilities = np.empty((len(images), len(classifier.names)), dtype=np.float32)
+    is_done = np.zeros(len(images), dtype=np.bool_)
     set_aside: dict[int, str] = {}
-    with runtime.progress("Classifying images", len(images)) as advance:
-        for batch in load_batches(images, batches, view, workers=runtime.workers):
+    own = processes.part(batches)
+    with runtime.progress("Classifying images", sum(map(len, own))) as advance, runtime.autocast():
+        for batch in load_batches(images, own, view, workers=runtime.workers):
             if len(batch.pixels):
                 pixels = classifier.backbone.preprocessing.normalize(batch.pixels)
-                probabilities.append(classifier.score_pixels(pixels))
-            index.extend(batch.positions.tolist())
+                probabilities[batch.positions] = classifier.score_pixels(pixels)
+            is_done[batch.positions] = True
             set_aside.update(batch.problems)
             advance(len(batch.positions) + len(batch.problems))
-    return Predictions(np.asarray(index, dtype=np.int64), np.concatenate(probabilities)), set_aside
+    index, set_aside = merge_parts(probabilities, is_done, set_aside)
+    return Predictions(index, probabilities[index]), set_aside

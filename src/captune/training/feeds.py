@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from captune import processes
 from captune.arrays import Floats, Ints
 from captune.data.images import ImageCollection
 from captune.data.loading import load_batches
@@ -28,6 +29,10 @@ class Request(NamedTuple):
     reliable: Ints
     given: Ints
     unlabeled: Ints
+
+    def part(self) -> Request:
+        """Return this process's part of the images, which no other process has."""
+        return Request(*(processes.part(positions) for positions in self))
 
 
 class Views(NamedTuple):
@@ -48,7 +53,7 @@ class Feed(ABC):
 
     @abstractmethod
     def views(self, requests: Sequence[Request], epoch: int, first: int) -> Iterator[Views]:
-        """Yield the inputs of an epoch's steps, from step `first` on."""
+        """Yield this process's part of the inputs of an epoch's steps, from step `first` on."""
 
     @abstractmethod
     def embed(self, tuner: Tuner, views: Tensor) -> Tensor:
@@ -73,7 +78,8 @@ class EmbeddingFeed(Feed):
 
     def views(self, requests: Sequence[Request], epoch: int, first: int) -> Iterator[Views]:
         """Yield rows of the cached embeddings; each step draws which strong view it sees."""
-        for step, request in enumerate(requests[first:], start=first):
+        for step, wanted in enumerate(requests[first:], start=first):
+            request = wanted.part()
             drawn = int(np.random.default_rng([self.seed, epoch, step]).integers(len(self.strong)))
             yield Views(
                 self.weak[request.reliable],
@@ -112,14 +118,12 @@ class PixelFeed(Feed):
 
     def views(self, requests: Sequence[Request], epoch: int, first: int) -> Iterator[Views]:
         """Yield decoded and normalised views; an image that has become unreadable is left out of its step."""
-        wanted = [
-            (r.reliable, r.given + self.given_from, r.unlabeled, r.unlabeled + self.strong_from)
-            for r in requests[first:]
-        ]
+        own = [request.part() for request in requests[first:]]
+        wanted = [(r.reliable, r.given + self.given_from, r.unlabeled, r.unlabeled + self.strong_from) for r in own]
         view = _TrainingView(self.preprocessing, self.runtime.seed, epoch, self.strong_from)
         orders = [np.concatenate(parts) for parts in wanted]
         loaded = load_batches(self.images, orders, view, workers=self.runtime.workers)
-        for request, parts, batch in zip(requests[first:], wanted, loaded, strict=True):
+        for request, parts, batch in zip(own, wanted, loaded, strict=True):
             lost = np.asarray(sorted(batch.problems), dtype=np.int64)
             lost = np.unique(np.concatenate([lost, lost[lost >= self.strong_from] - self.strong_from]))
             is_kept = [~np.isin(part, lost) for part in (*parts[:3], parts[2])]
@@ -137,11 +141,11 @@ class PixelFeed(Feed):
 
     @torch.inference_mode()
     def look(self, tuner: Tuner, positions: Ints) -> Tensor:
-        """Encode the weak views of unlabeled images with the student's prompts."""
+        """Encode the weak views of unlabeled images with the student's prompts, each process a part of them."""
         batches = np.array_split(positions, _parts(positions, 64))
         view = _TrainingView(self.preprocessing, 0, 0, self.strong_from)
         found = []
-        for batch in load_batches(self.images, batches, view, workers=self.runtime.workers):
+        for batch in load_batches(self.images, processes.part(batches), view, workers=self.runtime.workers):
             if batch.problems:
                 position, why = next(iter(batch.problems.items()))
                 raise TrainingError(
@@ -149,8 +153,17 @@ class PixelFeed(Feed):
                     "Put it back, or start anew without it."
                 )
             pixels = self.preprocessing.normalize(batch.pixels).to(self.runtime.device)
-            found.append(tuner.image_embeddings(pixels))
-        return torch.cat(found)
+            with self.runtime.autocast():
+                found.append(tuner.image_embeddings(pixels))
+        return torch.cat(found) if processes.size() == 1 else self._merge(found, batches, tuner)
+
+    def _merge(self, found: Sequence[Tensor], batches: Sequence[Ints], tuner: Tuner) -> Tensor:
+        owner = np.repeat(np.arange(len(batches)) % processes.size(), [len(batch) for batch in batches])
+        is_mine = owner == processes.rank()
+        rows = np.zeros((len(owner), tuner.backbone.embed_dim), dtype=np.float32)
+        rows[is_mine] = torch.cat([torch.empty(0, rows.shape[1]), *(part.float().cpu() for part in found)]).numpy()
+        processes.merge_rows(rows, is_mine)
+        return torch.from_numpy(rows).to(self.runtime.device)
 
 
 @dataclass(frozen=True)

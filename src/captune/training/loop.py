@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from captune import processes
 from captune.errors import TrainingError
 from captune.runtime import Runtime
 from captune.training.checkpoint import Checkpoint, CheckpointFolder
@@ -80,8 +81,8 @@ def fit(
         momentum=optimisation.momentum,
     )
     wrapped, optimizer = runtime.fabric.setup(objective, descent)
-    keeper = _Keeper(trained, descent, course, checkpoints)
-    epoch, step = keeper.restore(runtime)
+    keeper = _Keeper(trained, descent, course, runtime, checkpoints)
+    epoch, step = keeper.restore()
     total = optimisation.epochs * optimisation.iterations
     with runtime.progress("Training", total) as advance, Interrupts() as interrupts:
         advance(epoch * optimisation.iterations + step)
@@ -89,13 +90,16 @@ def fit(
             if step == 0:
                 objective.eval()
                 course.begin(epoch)
+                if processes.size() > 1:  # all go on with exactly the margin and labels of the first
+                    course.restore(*processes.from_first(course.state))
             objective.train()
             for batch in course.batches(epoch, step):
                 rate = learning_rate(optimisation, epoch * optimisation.iterations + step)
                 _step(wrapped, optimizer, batch, rate, optimisation.gradient_clip, keeper, runtime)
                 step += 1
                 advance(1, course.describe(epoch, keeper.sums))
-                if interrupts.came:
+                if processes.is_any(interrupts.came):
+                    interrupts.came = True
                     break
             if step == optimisation.iterations:
                 course.end(epoch, keeper.sums)
@@ -129,7 +133,7 @@ def parameter_groups(objective: nn.Module, weight_decay: float) -> list[dict[str
 
 
 def _step(
-    objective: Callable[[Any], StepResult],
+    objective: Any,  # noqa: ANN401 (Fabric wraps it)
     optimizer: Any,  # noqa: ANN401 (Fabric wraps it)
     batch: Any,  # noqa: ANN401 (each course has its own batches)
     rate: float,
@@ -139,20 +143,22 @@ def _step(
 ) -> None:
     for group in optimizer.param_groups:
         group["lr"] = rate
-    result = objective(batch)
-    if not torch.isfinite(result.loss):
+    result: StepResult = objective(batch)
+    loss = processes.mean(result.loss.detach())
+    if not torch.isfinite(loss):
         kept = keeper.last_saved()
         where = f" The state before is kept in {kept}." if kept else ""
         raise TrainingError(
-            f"The loss became {float(result.loss.detach())}: the training diverged.{where} "
+            f"The loss became {float(loss)}: the training diverged.{where} "
             "Try again with a lower learning_rate, e.g. --set learning_rate=0.003."
         )
     optimizer.zero_grad(set_to_none=True)
     runtime.fabric.backward(result.loss)
     if gradient_clip > 0:
-        torch.nn.utils.clip_grad_norm_(list(keeper.parameters.values()), gradient_clip)
+        runtime.clip_gradients(objective, optimizer, gradient_clip)
     optimizer.step()
-    for name, value in (("loss", result.loss.detach()), *result.sums.items()):
+    sums = {name: processes.add_up(value) for name, value in result.sums.items()}
+    for name, value in (("loss", loss), *sums.items()):
         keeper.sums[name] = keeper.sums[name] + value if name in keeper.sums else value.clone()
 
 
@@ -164,9 +170,11 @@ class _Keeper:
         parameters: dict[str, nn.Parameter],
         optimizer: torch.optim.Optimizer,
         course: Course,
+        runtime: Runtime,
         folder: CheckpointFolder | None,
     ) -> None:
         self.parameters, self.optimizer, self.course, self.folder = parameters, optimizer, course, folder
+        self.runtime = runtime
         self.sums: dict[str, Tensor] = {}
         self._last = ""
 
@@ -181,14 +189,16 @@ class _Keeper:
                 tensors[f"momentum.{name}"] = momentum
         tensors |= {f"course.{name}": tensor for name, tensor in own.items()}
         tensors |= {f"sum.{name}": tensor for name, tensor in self.sums.items()}
+        tensors |= {f"scale.{name}": torch.tensor(float(x)) for name, x in self.runtime.scale_state().items()}
         self._last = str(self.folder.save(Checkpoint(epoch, step, tensors, facts)))
 
-    def restore(self, runtime: Runtime) -> tuple[int, int]:
-        found = self.folder.newest() if self.folder is not None else None
-        if found is None:
+    def restore(self) -> tuple[int, int]:
+        tensors, (epoch, step, facts) = processes.from_first(self._newest)
+        if not tensors:
             return 0, 0
-        parts: dict[str, dict[str, Tensor]] = {"parameter": {}, "momentum": {}, "course": {}, "sum": {}}
-        for name, tensor in found.tensors.items():
+        kinds = ("parameter", "momentum", "course", "sum", "scale")
+        parts: dict[str, dict[str, Tensor]] = {kind: {} for kind in kinds}
+        for name, tensor in tensors.items():
             kind, _, rest = name.partition(".")
             parts[kind][rest] = tensor
         with torch.no_grad():
@@ -197,10 +207,16 @@ class _Keeper:
         for name, tensor in parts["momentum"].items():
             parameter = self.parameters[name]
             self.optimizer.state[parameter]["momentum_buffer"] = tensor.to(parameter.device)
-        self.sums = {name: tensor.to(runtime.device) for name, tensor in parts["sum"].items()}
-        self.course.restore(parts["course"], found.facts)
-        runtime.say(f"Going on from epoch {found.epoch + 1}, step {found.step + 1}.")
-        return found.epoch, found.step
+        self.sums = {name: tensor.to(self.runtime.device) for name, tensor in parts["sum"].items()}
+        self.runtime.restore_scale({name: float(tensor) for name, tensor in parts["scale"].items()})
+        self.course.restore(parts["course"], facts)
+        self.runtime.say(f"Going on from epoch {epoch + 1}, step {step + 1}.")
+        return epoch, step
+
+    def _newest(self) -> processes.Parcel:
+        """Return the newest checkpoint; only the first process needs to see the run folder."""
+        found = self.folder.newest() if self.folder is not None else None
+        return ({}, (0, 0, None)) if found is None else (dict(found.tensors), (found.epoch, found.step, found.facts))
 
     def last_saved(self) -> str:
         return self._last

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from captune import processes
 from captune.errors import InputError
 
 
@@ -31,12 +32,22 @@ def margin_losses(logits: Tensor, labels: Tensor, margin: Tensor | None = None) 
 
 
 def masked_mean(losses: Tensor, accepted: Tensor | None = None) -> Tensor:
-    """Return the mean over the accepted samples; exactly zero, with zero gradients, when there is none."""
+    """Return the mean over the accepted samples; exactly zero, with zero gradients, when there is none.
+
+    Where several processes hold a part of the samples each, the number accepted is that of all of them, and the mean
+    of what the processes return is the mean over all samples; so is the mean of their gradients.
+    """
     if accepted is None:
         accepted = torch.ones_like(losses, dtype=torch.bool)
     kept = torch.where(accepted, losses, torch.zeros_like(losses))
     # The number accepted stays on the device: a comparison in Python would stop a GPU at every step.
-    return kept.sum() / accepted.sum().clamp(min=1)
+    return kept.sum() * processes.size() / processes.add_up(accepted.sum()).clamp(min=1)
+
+
+def cosine_logits(images: Tensor, classes: Tensor, scale: float) -> Tensor:
+    """Return scaled cosines `(images, classes)` in single precision: in half, a logit of 100 is off by up to 1/4."""
+    with torch.autocast(images.device.type, enabled=False):
+        return scale * images.float() @ classes.float().T
 
 
 def partial_label_loss(logits: Tensor, weights: Tensor, accepted: Tensor | None = None) -> Tensor:
