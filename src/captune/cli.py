@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from captune import __version__
-from captune.errors import CaptuneError
+from captune.errors import CaptuneError, ToldElsewhereError
 
 COMMANDS = ("demo", "audit", "adapt", "predict", "evaluate", "report", "serve", "benchmark", "list")
 """In the order of --help; each is a file in captune/commands."""
@@ -21,6 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return _run(options)
+    except ToldElsewhereError:
+        return 2
     except CaptuneError as error:
         _complain(f"error: {error}")
         return 2

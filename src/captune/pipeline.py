@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from captune import runtime
+from captune import processes, runtime
 from captune.backbones.base import Backbone
 from captune.describers.base import open_describer
 from captune.embedding_cache import EmbeddingCache, default_folder
+from captune.errors import InputError
 from captune.methods.base import Context
 from captune.plan import Plan, check_backbone, load_backbone, make_plan
 from captune.results.classifier import Classifier
@@ -18,6 +19,7 @@ from captune.results.evidence import Evidence, gather
 from captune.results.prediction import predict_collection
 from captune.results.run import CHECKPOINTS, AdaptationRun, claim_folder
 from captune.scoring import Predictions
+from captune.settings import NO_RESULT, WHERE
 from captune.training.checkpoint import CheckpointFolder, digest_of
 
 
@@ -52,23 +54,36 @@ def carry_out(
     report: bool = True,
 ) -> AdaptationRun:
     """Do what a plan says; `sources` tells where its images and names came from, in the words of the command line."""
-    started = time.time()
     check_backbone(plan.settings.backbone, getattr(plan.method.settings, "tuner", ""))
-    target = claim_folder(out, overwrite, resume) if out is not None else None
+    workers = None if plan.settings.workers < 0 else plan.settings.workers
+    where = {name: getattr(plan.settings, name) for name in WHERE}
+    engine = runtime.start(seed=plan.settings.seed, workers=workers, quiet=quiet, **where)
+    with engine.together():
+        target = Path(out) if out is not None else None
+        if target is not None:
+            processes.from_first(lambda: ({}, str(claim_folder(target, overwrite, resume))))
+        return _carry_out(plan, engine, target, sources or {}, report)
+
+
+def _carry_out(
+    plan: Plan, engine: runtime.Runtime, target: Path | None, sources: Mapping[str, str], report: bool
+) -> AdaptationRun:
+    started = time.time()
     cache_folder = Path(plan.settings.cache) if plan.settings.cache else default_folder()
     describer = open_describer(plan.settings.describer, cache_folder)
 
-    workers = None if plan.settings.workers < 0 else plan.settings.workers
-    engine = runtime.start(seed=plan.settings.seed, workers=workers, quiet=quiet)
     backbone = load_backbone(plan.settings.backbone).to(engine.device)
+    backbone.texts_at_once = plan.settings.class_chunk
     environment = {
         "versions": runtime.versions(),
         "seed": plan.settings.seed,
         "data_fingerprint": plan.images.fingerprint,
         "backbone_fingerprint": backbone.fingerprint(),
         "device": str(engine.device),
+        "processes": processes.size(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
     }
+    _check_alike(plan, environment)
     checkpoints = CheckpointFolder(target / CHECKPOINTS, _key(plan, environment)) if target is not None else None
     context = Context(
         runtime=engine,
@@ -103,7 +118,7 @@ def carry_out(
         },
         rounds=context.rounds,
         evidence=_evidence(plan, backbone, context, predictions) if target is not None else None,
-        sources=sources or {},
+        sources=sources,
     )
     if target is not None and engine.is_writer:
         run.save(target)
@@ -112,6 +127,17 @@ def carry_out(
         if report:
             _write_report(target, engine)
     return run
+
+
+def _check_alike(plan: Plan, environment: Mapping[str, Any]) -> None:
+    """Make sure that all processes see the same images and weights, also where they run on other machines."""
+    seen = processes.gather([len(plan.images), environment["data_fingerprint"], environment["backbone_fingerprint"]])
+    other = next((number for number, facts in enumerate(seen) if facts != seen[0]), None)
+    if other is not None:
+        raise InputError(
+            f"Process {other} sees other files than the first: {seen[other][0]} images and weights "
+            f"{seen[other][2]}, the first {seen[0][0]} images and weights {seen[0][2]}. Give all machines the same."
+        )
 
 
 def _sources(images: str | Path, classes: str | Path | Sequence[str], labels: str | Path | None) -> dict[str, str]:
@@ -141,7 +167,7 @@ def _write_report(target: Path, engine: runtime.Runtime) -> None:
 
 def _key(plan: Plan, environment: dict[str, Any]) -> str:
     """Return a digest of everything that the training depends on; where it runs and what it is called do not count."""
-    settings = {key: value for key, value in plan.all_settings().items() if key not in ("workers", "cache")}
+    settings = {key: value for key, value in plan.all_settings().items() if key not in NO_RESULT}
     task = plan.task
     facts = {
         "settings": settings,

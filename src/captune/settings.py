@@ -43,6 +43,14 @@ class RunSettings:
         workers: Processes that decode images; -1 takes one for each core, 0 decodes in the main process.
         root: Folder that manifest paths may not lead out of; empty allows any path.
         cache: Folder of the embedding cache; empty takes the user's cache folder.
+        accelerator: What computes: auto, cpu, cuda or mps.
+        devices: Processes on each machine, one for each GPU (or any number on a CPU); torchrun's number goes before.
+        strategy: How several processes work together; auto and ddp are the same.
+        num_nodes: Machines that work together, each started with the same command.
+        precision: 32-true computes in single precision; bf16-mixed and 16-mixed run the encoders in half precision,
+            while what is trained stays in single.
+        class_chunk: Class texts that are encoded at once while training; more are encoded in turn, which takes time
+            but little memory.
     """
 
     method: str = "zero_shot"
@@ -57,6 +65,18 @@ class RunSettings:
     workers: Annotated[int, Ge(-1)] = -1
     root: str = ""
     cache: str = ""
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    devices: Positive = 1
+    strategy: Literal["auto", "ddp"] = "auto"
+    num_nodes: Positive = 1
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    class_chunk: Positive = 1024
+
+
+WHERE = ("accelerator", "devices", "strategy", "num_nodes", "precision")
+"""The settings that say where and how precisely a run computes."""
+NO_RESULT = frozenset(("workers", "cache", "accelerator", "devices", "strategy", "num_nodes", "class_chunk"))
+"""Settings that change a result by rounding at most, so that a run may be resumed with others."""
 
 
 def build(cls: type[T], values: Mapping[str, Any], what: str) -> T:

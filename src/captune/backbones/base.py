@@ -6,11 +6,13 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, is_grad_enabled, nn
 from torch.nn.functional import normalize
+from torch.utils.checkpoint import checkpoint
 
 from captune.data.views import Preprocessing
 from captune.errors import ModelError
@@ -123,6 +125,8 @@ class Backbone(ABC):
     preprocessing: Preprocessing
     embed_dim: int
     logit_scale: float
+    texts_at_once: int = 1024
+    """Texts that are encoded at once; more are encoded in turn, and while training computed again for the gradients."""
 
     @classmethod
     @abstractmethod
@@ -157,11 +161,16 @@ class Backbone(ABC):
 
     def encode_image(self, pixels: Tensor, edit: Edit | None = None) -> Tensor:
         """Return image embeddings of length one, `(images, embed_dim)`."""
-        return normalize(self.image_features(pixels, edit), dim=-1)
+        return normalize(self.image_features(pixels, edit).float(), dim=-1)
 
     def encode_text(self, tokens: Tokens, edit: Edit | None = None) -> Tensor:
         """Return text embeddings of length one, `(texts, embed_dim)`."""
-        return normalize(self.text_features(tokens, edit), dim=-1)
+        if len(tokens) <= self.texts_at_once:
+            return normalize(self.text_features(tokens, edit).float(), dim=-1)
+        chunks = [tokens.slice(i, i + self.texts_at_once) for i in range(0, len(tokens), self.texts_at_once)]
+        # Only the chunk at hand keeps its activations; those of the others come back when gradients need them.
+        encode = partial(checkpoint, self.encode_text, use_reentrant=False) if is_grad_enabled() else self.encode_text
+        return torch.cat([encode(chunk, edit) for chunk in chunks])
 
     def freeze(self) -> None:
         """Put the weights in evaluation mode and take them out of every optimiser's reach."""

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from captune.commands._options import WHERE
 from captune.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,9 +22,14 @@ def score_images(
     from captune import runtime
     from captune.embedding_cache import EmbeddingCache
     from captune.results.prediction import predict_collection
+    from captune.settings import RunSettings, build
 
-    engine = runtime.start(workers=options.workers)
-    return predict_collection(classifier, images, EmbeddingCache(), engine)
+    given = {name: getattr(options, name) for name in WHERE if getattr(options, name) is not None}
+    where = build(RunSettings, given, "options")
+    engine = runtime.start(workers=options.workers, **{name: getattr(where, name) for name in WHERE})
+    classifier.to(engine.device)
+    with engine.together():
+        return predict_collection(classifier, images, EmbeddingCache(), engine)
 
 
 def find_any(source: str) -> ImageCollection:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-FLAGS = ("method", "preset", "backbone", "template", "describer", "domain", "seed", "workers", "root")
+WHERE = ("accelerator", "devices", "strategy", "num_nodes", "precision")
+FLAGS = ("method", "preset", "backbone", "template", "describer", "domain", "seed", "workers", "root", *WHERE)
 
 
 def add_settings(words: argparse.ArgumentParser, out: str) -> None:
@@ -26,6 +27,15 @@ def add_settings(words: argparse.ArgumentParser, out: str) -> None:
     words.add_argument("--set", action="append", default=[], metavar="key=value", help="one setting; may be repeated")
     words.add_argument("--out", metavar="FOLDER", help=out)
     words.add_argument("--overwrite", action="store_true", help="replace what is in --out")
+
+
+def add_where(words: argparse.ArgumentParser) -> None:
+    """Declare where and how precisely a command computes."""
+    words.add_argument("--accelerator", metavar="auto|cpu|cuda|mps", help="what computes (default: auto)")
+    words.add_argument("--devices", type=int, metavar="N", help="processes on each machine, one for each GPU")
+    words.add_argument("--strategy", metavar="auto|ddp", help="how several processes work together")
+    words.add_argument("--num-nodes", type=int, metavar="M", help="machines that work together (see docs/scaling.md)")
+    words.add_argument("--precision", metavar="32-true|bf16-mixed|16-mixed", help="precision of the encoders")
 
 
 def values(options: argparse.Namespace) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from captune import registry
-from captune.commands._options import add_settings, values
+from captune.commands._options import add_settings, add_where, values
 from captune.errors import CaptuneError
 
 if TYPE_CHECKING:
@@ -31,13 +31,14 @@ def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class priva
     words.add_argument("--method", help="adaptation method (see: captune list methods)")
     words.add_argument("--preset", metavar="quick|full", help="full is the paper, quick needs no GPU")
     add_settings(words, "run folder to write (default: captune-METHOD)")
+    add_where(words)
     words.add_argument("--resume", action="store_true", help="go on with the interrupted run in --out")
     words.add_argument("--help-settings", action=_SettingsHelp, metavar="METHOD", help="explain a method's settings")
 
 
 def run(options: argparse.Namespace) -> None:
     """Adapt, save the run and say in a few lines what came out."""
-    from captune import settings
+    from captune import processes, settings
 
     given = values(options)  # checked before heavy imports
     from captune.pipeline import adapt
@@ -52,7 +53,8 @@ def run(options: argparse.Namespace) -> None:
         resume=options.resume,
         **given,
     )
-    _print_summary(adapted, Path(out))
+    if processes.rank() == 0:
+        _print_summary(adapted, Path(out))
 
 
 def settings_help(method: str) -> str:

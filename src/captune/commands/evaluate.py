@@ -7,6 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from captune.commands._options import add_where
 from captune.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,12 +22,14 @@ def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class priva
     words.add_argument("--labels", required=True, metavar="folders|CSV", help="folder names, or a table (path, label)")
     words.add_argument("--json", action="store_true", help="print JSON instead of a table")
     words.add_argument("--workers", type=int, help="processes that decode images")
+    add_where(words)
 
 
 def run(options: argparse.Namespace) -> None:
     """Measure a run on labeled images and print the numbers."""
     import numpy as np
 
+    from captune import processes
     from captune.commands._images import find_any, score_images
     from captune.data.images import read_labels
     from captune.results.metrics import summarize
@@ -38,6 +41,8 @@ def run(options: argparse.Namespace) -> None:
     if not np.any(labels >= 0):
         raise InputError(f"None of the {len(images)} images in {options.images!r} has a label in {options.labels!r}.")
     predictions, set_aside = score_images(options, classifier, images)
+    if processes.rank() > 0:
+        return  # the first process writes for all
     names = classifier.names
     known = labels[predictions.image_index] >= 0
     metrics = summarize(predictions.probabilities[known], labels[predictions.image_index][known], n_classes=len(names))

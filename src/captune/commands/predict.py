@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from captune.commands._options import add_where
 from captune.errors import InputError
 
 
@@ -18,10 +19,12 @@ def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class priva
     words.add_argument("--top-k", type=int, default=1, metavar="K", help="classes to show for each image")
     words.add_argument("--out", metavar="CSV", help="table to write (default: standard output)")
     words.add_argument("--workers", type=int, help="processes that decode images")
+    add_where(words)
 
 
 def run(options: argparse.Namespace) -> None:
     """Classify images and write a table of paths, labels and probabilities."""
+    from captune import processes
     from captune.commands._images import find_any, score_images
     from captune.files import write_whole
     from captune.results.classifier import top_k
@@ -32,6 +35,8 @@ def run(options: argparse.Namespace) -> None:
     images = find_any(options.images)
     classifier = load(options.run)
     predictions, set_aside = score_images(options, classifier, images)
+    if processes.rank() > 0:
+        return  # the first process writes for all
     best = top_k(predictions.probabilities, options.top_k)
     header = ["path", "label", "confidence"]
     header += [f"{what}_{rank}" for rank in range(2, best.shape[1] + 1) for what in ("label", "confidence")]

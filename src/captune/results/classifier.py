@@ -69,6 +69,13 @@ class Classifier:
         """Return the frozen encoder pair below."""
         return self.tuner.backbone
 
+    def to(self, device: torch.device) -> Classifier:
+        """Move everything to a device."""
+        self.backbone.to(device)
+        self.tuner.to(device)
+        self.class_vectors = self.class_vectors.to(device)
+        return self
+
     @property
     def vocabulary(self) -> Vocabulary:
         """Return the classes."""

@@ -32,6 +32,12 @@ class Request(NamedTuple):
 
     def part(self) -> Request:
         """Return this process's part of the images, which no other process has."""
+        largest = max(len(positions) for positions in self)
+        if largest < processes.size():
+            raise TrainingError(
+                f"A step has {largest} images of each kind, too few for {processes.size()} processes. Use a larger "
+                "train_batch, e.g. --set train_batch=32, or fewer processes."
+            )
         return Request(*(processes.part(positions) for positions in self))
 
 

@@ -44,12 +44,6 @@ def masked_mean(losses: Tensor, accepted: Tensor | None = None) -> Tensor:
     return kept.sum() * processes.size() / processes.add_up(accepted.sum()).clamp(min=1)
 
 
-def cosine_logits(images: Tensor, classes: Tensor, scale: float) -> Tensor:
-    """Return scaled cosines `(images, classes)` in single precision: in half, a logit of 100 is off by up to 1/4."""
-    with torch.autocast(images.device.type, enabled=False):
-        return scale * images.float() @ classes.float().T
-
-
 def partial_label_loss(logits: Tensor, weights: Tensor, accepted: Tensor | None = None) -> Tensor:
     """Return the mean of -log sum_c w_c p_c over the accepted samples with a candidate (the loss of CPL).
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from captune.arrays import Floats, Ints
 from captune.training.feeds import Feed, Views
 from captune.training.loop import StepResult
-from captune.training.losses import cosine_logits, margin_losses, masked_mean
+from captune.training.losses import margin_losses, masked_mean
 from captune.tuners.base import Tuner
 from captune.tuners.feature_adapter import ResidualAdapter
 
@@ -53,7 +53,7 @@ class ConfusionObjective(nn.Module):
         classes = self.text_adapter(self.tuner.class_embeddings())
         # One forward with a graph for all that is learned from; the weak view of the unlabeled needs none.
         parts = [part for part in (views.reliable, views.given, views.strong) if len(part)]
-        learned = feed.embed(self.tuner, torch.cat(parts or [views.strong]))
+        learned = feed.embed(self.tuner, torch.cat(parts))
         reliable, given, strong = torch.split(learned, [len(views.reliable), len(views.given), len(views.strong)])
         with torch.no_grad():
             weak = self.logits(self.main_adapter(feed.embed(self.tuner, views.weak)), classes)
@@ -72,7 +72,7 @@ class ConfusionObjective(nn.Module):
 
     def logits(self, images: Tensor, classes: Tensor) -> Tensor:
         """Return scaled cosines `(images, classes)` (Eqs. 8 and 10)."""
-        return cosine_logits(images, classes, self.tuner.backbone.logit_scale)
+        return self.tuner.logits(images, classes)
 
     def given_allowed(self, logits: Tensor) -> Tensor:
         """Return probabilities over the classes that a pseudo-label may name; the others get zero."""

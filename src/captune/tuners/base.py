@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from captune.backbones.base import Backbone
@@ -54,7 +55,8 @@ class Tuner(nn.Module, ABC):
 
     def logits(self, images: Tensor, classes: Tensor) -> Tensor:
         """Return what becomes probabilities by softmax, `(images, classes)`: the scaled cosine, unless overridden."""
-        return self.backbone.logit_scale * images @ classes.T
+        with torch.autocast(images.device.type, enabled=False):  # in half precision a logit of 100 is off by up to 1/4
+            return self.backbone.logit_scale * images.float() @ classes.float().T
 
 
 PLUGIN_BASE = Tuner
