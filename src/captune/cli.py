@@ -19,6 +19,7 @@ COMMANDS = ("demo", "audit", "adapt", "predict", "evaluate", "report", "serve", 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 2 wrong input, 1 unexpected, 130 interrupted."""
     options = _parser().parse_args(arguments)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch's remarks to developers are not for the screen
     try:
         return _run(options)
     except ToldElsewhereError:

@@ -161,12 +161,13 @@ def _launched_size() -> tuple[int, int] | None:
 def _make_fabric(accelerator: str, devices: int, strategy: str, num_nodes: int, precision: str) -> Any:  # noqa: ANN401
     import logging
 
-    for name in ("lightning.fabric", "lightning_fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
     from lightning_fabric import Fabric
     from lightning_fabric.plugins import MixedPrecision
     from lightning_fabric.strategies import DDPStrategy
     from lightning_fabric.strategies.launchers import subprocess_script
+
+    for name in ("lightning.fabric", "lightning_fabric"):  # after the import, which sets a level of its own
+        logging.getLogger(name).setLevel(logging.WARNING)
 
     class Mixed(MixedPrecision):
         """Autocast inside the encoders; inputs such as cached embeddings are left in single precision."""
