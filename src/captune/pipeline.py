@@ -21,6 +21,7 @@ from captune.results.run import CHECKPOINTS, AdaptationRun, claim_folder
 from captune.scoring import Predictions
 from captune.settings import NO_RESULT, WHERE
 from captune.training.checkpoint import CheckpointFolder, digest_of
+from captune.tuners.frozen import Frozen
 
 
 def adapt(
@@ -105,6 +106,18 @@ def _carry_out(
     if set_aside:
         engine.say(f"{len(set_aside)} of {len(plan.images)} images were set aside because they cannot be read.")
 
+    evidence, kept = _evidence(plan, backbone, context, predictions), "adapted"
+    if evidence is not None and evidence.health is not None:
+        engine.say(evidence.health.sentence)
+        if plan.settings.keep_better and evidence.health.verdict == "harmful":
+            engine.say("Zero-shot stays the classifier.")
+            evidence, kept = evidence.undone(), "zero_shot"
+            classifier = Classifier.from_tuner(Frozen(backbone, plan.task.vocabulary))
+            embedded = context.embed(backbone, plan.images)
+            predictions, set_aside = predict_collection(
+                classifier, plan.images, context.cache, engine, plan.settings.batch_size, embedded
+            )
+
     run = AdaptationRun(
         settings=plan.all_settings(),
         images=plan.images,
@@ -117,7 +130,8 @@ def _carry_out(
             "seconds_of_steps": {what: round(seconds, 3) for what, seconds in engine.spent.items()},
         },
         rounds=context.rounds,
-        evidence=_evidence(plan, backbone, context, predictions) if target is not None else None,
+        evidence=evidence,
+        kept=kept,
         sources=sources,
     )
     if target is not None and engine.is_writer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import captune
+from captune.report.reading import read_run
 from captune.results.run import AdaptationRun
 from captune.world import class_names, descriptions_path, write_world
 
@@ -106,3 +108,36 @@ def test_cap_may_start_from_the_clusters(world: Path, tmp_path: Path, neighbours
             made[start] = {row["path"]: row["label"] for row in csv.DictReader(file)}
     right = {start: np.mean([Path(p).parts[0] == name for p, name in found.items()]) for start, found in made.items()}
     assert right["transductive"] > right["zero_shot"]
+
+
+def test_zero_shot_is_kept_where_adaptation_looks_harmful(
+    world: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    deaf = {"sharpness": 0.0, "text_weight": 0.0, "quiet": False}  # nothing but the frequency of classes counts
+    spoiled = adapt(world, **deaf)
+    said = " ".join(capfd.readouterr().err.split())
+    assert "Adaptation looks harmful: predictions fell together on about 1 classes" in said
+    assert "Zero-shot stays" not in said
+    assert spoiled.kept == "adapted"
+
+    kept = adapt(world, keep_better=True, out=tmp_path / "run", **deaf)
+    assert "Zero-shot stays the classifier." in " ".join(capfd.readouterr().err.split())
+    zero_shot = adapt(world, method="zero_shot")
+    assert np.allclose(kept.predictions.probabilities, zero_shot.predictions.probabilities, atol=1e-5)
+    card = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (card["kept"], card["settings"]["method"], card["health"]["verdict"]) == (
+        "zero_shot",
+        "transductive",
+        "harmful",
+    )
+    assert captune.load(tmp_path / "run").tuner_name == "frozen"
+    assert not read_run(tmp_path / "run").is_adapted
+
+
+def test_a_helpful_adaptation_is_kept(world: Path) -> None:
+    run = adapt(world, describer=f"file:{descriptions_path()}", keep_better=True)
+    assert run.kept == "adapted"
+    assert run.evidence is not None
+    assert run.evidence.health is not None
+    assert run.evidence.health.verdict == "helpful"
+    assert run.classifier.tuner_name == "gaussian"

@@ -30,6 +30,12 @@ def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class priva
     words.add_argument("--labels", metavar="CSV", help="table (path, label) of the images whose class is known")
     words.add_argument("--method", help="adaptation method (see: captune list methods)")
     words.add_argument("--preset", metavar="quick|full", help="full is the paper, quick needs no GPU")
+    words.add_argument(
+        "--keep-better",
+        action="store_const",
+        const=True,
+        help="keep zero-shot as the classifier where adaptation looks harmful, judged without labels",
+    )
     add_settings(words, "run folder to write (default: captune-METHOD)")
     add_where(words)
     words.add_argument("--resume", action="store_true", help="go on with the interrupted run in --out")

@@ -131,9 +131,11 @@ def _health(measures: Measures) -> dict[str, Any] | None:
         {"name": name, "values": [style.format(found[f"{key}_{when}"]) for when in ("before", "after")]}
         for key, name, style in (
             ("agreement", "Agreement of look-alike images", "{:.2f}"),
+            ("explained", "Variance that the classes explain", "{:.2f}"),
             ("classes", "Effective number of predicted classes", "{:.1f}"),
             ("confidence", "Mean confidence", "{:.2f}"),
         )
+        if f"{key}_before" in found  # a run of an older captune may lack some
     ]
     rows.append({"name": "Predictions that changed", "values": ["", f"{found['changed']:.0%}"]})
     return {"verdict": found["verdict"], "sentence": found["sentence"], "rows": rows}

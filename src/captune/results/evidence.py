@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,10 @@ class Evidence:
     labeled: ImageCollection
     history: Sequence[tuple[int, PseudoLabels]]
     health: HealthCheck | None
+
+    def undone(self) -> Evidence:
+        """Return the evidence of a run that kept zero-shot: what came out is what was there before."""
+        return replace(self, arrays={**self.arrays, "after": self.arrays["before"]})
 
     def tables(self, names: Sequence[str]) -> dict[str, Table]:
         """Return header and rows of every table to write, by file name; none without pseudo-labels."""

@@ -43,7 +43,8 @@ class AdaptationRun:
         environment: Versions, seed, data fingerprint, times.
         rounds: What the method recorded on its way.
         stop_reason: Why it ended.
-        evidence: What a report needs; kept for runs that are saved.
+        evidence: What a report needs, and the check without labels.
+        kept: Whether the classifier is the `adapted` one, or `zero_shot` because adaptation looked harmful.
         sources: Where images, classes and labels came from, as they were given.
     """
 
@@ -56,6 +57,7 @@ class AdaptationRun:
     rounds: Sequence[Mapping[str, Any]] = field(default_factory=list)
     stop_reason: str = "finished"
     evidence: Evidence | None = None
+    kept: str = "adapted"
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def save(self, folder: str | Path) -> Path:
@@ -86,6 +88,7 @@ class AdaptationRun:
             "environment": dict(self.environment),
             "sources": {what: _readable(source) for what, source in self.sources.items()},
             "image_root": _readable(str(self.images.root.absolute())),
+            "kept": self.kept,
             "health": health.as_dict() if health is not None else None,
             "rounds": [dict(facts) for facts in self.rounds],
         }

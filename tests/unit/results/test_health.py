@@ -71,6 +71,42 @@ def test_mass_and_effective_classes_by_hand() -> None:
     assert health.effective_classes(new) == pytest.approx(math.exp(0.75 * math.log(4 / 3) + 0.25 * math.log(4)))
 
 
+def slow_explained(embeddings: Floats, predicted: Ints) -> float:
+    def scatter(rows: Floats) -> float:
+        mean = [sum(float(row[d]) for row in rows) / len(rows) for d in range(rows.shape[1])]
+        return sum((float(row[d]) - mean[d]) ** 2 for row in rows for d in range(rows.shape[1]))
+
+    classes = set(predicted.tolist())
+    within = sum(scatter(embeddings[predicted == c]) for c in classes)
+    n = len(embeddings)
+    return 1 - (within / (n - len(classes))) / (scatter(embeddings) / (n - 1))
+
+
+def test_explained_variance_equals_slow_loops_and_random_classes_explain_nothing() -> None:
+    images, labels = blobs(4, 12)
+    predicted = probabilities(labels, 0.4, n_classes=4).argmax(axis=1) * 2  # some ids are never predicted
+    assert health.explained_variance(images, predicted) == pytest.approx(slow_explained(images, predicted), abs=1e-5)
+    assert health.explained_variance(images, labels) > 0.5
+    shuffled = [np.random.default_rng(seed).permutation(labels) for seed in range(20)]
+    assert abs(np.mean([health.explained_variance(images, one) for one in shuffled])) < 0.02
+    assert health.explained_variance(images, np.zeros_like(labels)) == pytest.approx(0.0)
+    assert health.explained_variance(images, np.arange(len(images))) == 0.0
+    assert health.explained_variance(np.repeat(images[:1], 9, axis=0), np.arange(9) % 2) == 0.0
+
+
+def test_clusters_that_get_names_of_their_own_look_helpful_though_neighbours_agreed_before() -> None:
+    images, labels = blobs(8, 40)
+    misnamed = np.where(labels < 4, labels, labels - 4)  # the images of four classes go by the names of four others
+    check = health.check_health(
+        images, probabilities(misnamed, 0.0, n_classes=8), probabilities(labels, 0.0, n_classes=8)
+    )
+    assert check.changed == 0.5
+    assert abs(check.agreement_after - check.agreement_before) < 0.05
+    assert check.explained_after > check.explained_before + 0.1
+    assert check.verdict == "helpful"
+    assert "almost equally often" in check.sentence
+
+
 def test_fewer_mistakes_look_helpful() -> None:
     images, labels = blobs()
     check = health.check_health(images, probabilities(labels, 0.5), probabilities(labels, 0.1, seed=1))
