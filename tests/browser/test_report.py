@@ -5,32 +5,19 @@ Needs Playwright's Python package and a Chromium of the system: pip install 'cap
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from browsing import BrowserTab
 from captune.report.page import write_report
 from report_runs import make_run
 
-sync_api = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.slow
 
 NAMES = ("<script>document.title='run'</script>", "banana", "apple", "$cherry$ & co", "date")
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if executable is None:
-        pytest.skip("no Chromium on this machine")
-    with sync_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=executable, args=list(FLAGS))
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")
@@ -40,23 +27,14 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report([folder], labels=base / "images" / "labels.csv")
 
 
-class Tab:
-    """A page with everything that went wrong on it."""
+class Tab(BrowserTab):
+    """The page of a report."""
 
     def __init__(self, browser: Any, report: Path, **options: Any) -> None:
-        self.page = browser.new_context(**options).new_page()
-        self.complaints: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(report.as_uri())
+        super().__init__(browser, report.as_uri(), **options)
 
     def classes(self) -> list[str]:
         return list(self.page.locator("#class-table tbody tr:visible > th").all_inner_texts())
-
-    def ground(self) -> str:
-        return str(self.page.evaluate("getComputedStyle(document.body).backgroundColor"))
 
 
 @pytest.fixture

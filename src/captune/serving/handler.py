@@ -30,7 +30,7 @@ HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # with no-referrer a form of our own page would come from "null"
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 JSON_POLICY = "default-src 'none'; frame-ancestors 'none'"

@@ -1,0 +1,25 @@
+"""A page in a real browser, with everything that went wrong on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class BrowserTab:
+    """A fresh tab; `complaints` holds what the console said, `asked` every address that was fetched."""
+
+    def __init__(self, browser: Any, address: str, **options: Any) -> None:
+        self.page = browser.new_context(**options).new_page()
+        self.complaints: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(address)
+
+    def ground(self) -> str:
+        return str(self.page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+    def width(self) -> int:
+        """Return how wide the page is; more than the window means that it scrolls sideways."""
+        return int(self.page.evaluate("document.documentElement.scrollWidth"))
