@@ -27,14 +27,15 @@ from captune.files import write_json
 from captune.labeling.first_labels import first_labels
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.plan import check_backbone, load_backbone
+from captune.results.audit_card import CARD, FORMAT, VERSION
 from captune.results.metrics import summarize
 from captune.results.prediction import no_usable_image
-from captune.results.run import claim_folder
+from captune.results.run import claim_folder, readable
 from captune.scoring import embed_classes, embed_images, embed_texts, score
 from captune.settings import Positive, RunSettings, build_run
 
-FORMAT, VERSION = "captune-audit", 1
-CARD = "audit.json"
+MOST_EXAMPLES = 3
+"""Images of each class that the report shows, those that the model is surest of by name."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,8 @@ def audit(
         "data_fingerprint": collection.fingerprint,
         "n_images": len(collection),
         "set_aside": {collection.name(i): why for i, why in sorted(embedded.set_aside.items())},
-        "classes": _class_rows(vocabulary, alignment),
+        "image_root": readable(str(collection.root.absolute())),
+        "classes": _class_rows(vocabulary, alignment, _examples(collection, embedded.image_index, probabilities)),
         "mismatched": [vocabulary.names[c] for c in alignment.findings.mismatched],
         "confused_groups": _groups(vocabulary, embedded.vectors, by_name, texts, probabilities),
         "problems": dict(alignment.descriptions.problems),
@@ -127,7 +129,18 @@ def audit(
     result = Audit(facts, alignment.descriptions.found)
     if target is not None and engine.is_writer:
         result.save(target)
+        _write_report(target, engine)
     return result
+
+
+def _write_report(target: Path, engine: runtime.Runtime) -> None:
+    """Write the report; an audit that is saved is worth more than its page, so a failure is only told."""
+    try:
+        from captune.report.page import write_report
+
+        write_report([target])
+    except Exception as error:
+        engine.say(f"The audit is saved, but its report could not be made: {type(error).__name__}: {error}")
 
 
 def _align(
@@ -156,7 +169,22 @@ def _align(
     )
 
 
-def _class_rows(vocabulary: Vocabulary, alignment: Alignment) -> list[dict[str, Any]]:
+def _examples(collection: ImageCollection, image_index: Ints, probabilities: Floats) -> list[list[dict[str, Any]]]:
+    """Return the most confident images of those predicted as each class."""
+    labels, sure = probabilities.argmax(axis=1), probabilities.max(axis=1)
+    found = []
+    for class_id in range(probabilities.shape[1]):
+        rows = np.flatnonzero(labels == class_id)
+        rows = rows[np.argsort(-sure[rows], kind="stable")[:MOST_EXAMPLES]]
+        found.append(
+            [{"path": collection.name(int(image_index[i])), "confidence": round(float(sure[i]), 4)} for i in rows]
+        )
+    return found
+
+
+def _class_rows(
+    vocabulary: Vocabulary, alignment: Alignment, examples: Sequence[list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
     findings = alignment.findings
     return [
         {
@@ -166,6 +194,7 @@ def _class_rows(vocabulary: Vocabulary, alignment: Alignment) -> list[dict[str, 
             "mismatch_frequency": round(float(findings.frequency[c]), 4),
             "concentration": round(float(findings.concentration[c]), 4),
             "description": list(alignment.sentences.get(c, ())),
+            "examples": examples[c],
         }
         for c, name in enumerate(vocabulary.names)
     ]

@@ -38,6 +38,10 @@ def test_it_names_misleading_names_and_says_what_to_do(world: Path, tmp_path: Pa
     assert any("Describe" in step and "--describer" in step for step in found["next_steps"])
     assert json.loads((tmp_path / "audit" / "audit.json").read_text()) == found
     assert not (tmp_path / "audit" / "descriptions.yaml").exists()
+    page = (tmp_path / "audit" / "report.html").read_text(encoding="utf-8")
+    assert "scales, " in page
+    assert page.count("data:image/jpeg") > len(NAMES)  # most classes have three pictures
+    assert (tmp_path / "audit" / "figures" / "cluster-concentration.csv").is_file()
 
 
 def test_with_labels_it_measures_names_against_descriptions(world: Path, tmp_path: Path) -> None:
@@ -60,6 +64,7 @@ def test_the_command_shows_it(world: Path, tmp_path: Path, capsys: pytest.Captur
     shown = capsys.readouterr().out
     assert "Names that mislead:" in shown
     assert "Next:" in shown
+    assert f"Report: {tmp_path / 'audit' / 'report.html'}" in shown
     assert main(words) == 2
     assert "--overwrite" in capsys.readouterr().err
     assert main([*words, "--overwrite"]) == 0

@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from captune.results.run import REPORT
+
 
 def show(facts: Mapping[str, Any], out: Path) -> None:
     """Print what an audit found, the doubtful classes first."""
@@ -43,6 +45,8 @@ def show(facts: Mapping[str, Any], out: Path) -> None:
     for step in facts["next_steps"]:
         console.print(f"- {step}")
     console.print(f"Audit folder: {out}")
+    if (out / REPORT).is_file():
+        console.print(f"Report: {out / REPORT}", soft_wrap=True)
 
 
 def _share(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""captune report: the page of a run, or a comparison of several."""
+"""captune report: the page of a run or an audit, or a comparison of runs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Any
 
 def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
     """Declare the command."""
-    words = commands.add_parser("report", help="write the page of a run, or compare several", allow_abbrev=False)
-    words.add_argument("runs", nargs="+", metavar="RUN", help="run folder; several are compared side by side")
+    words = commands.add_parser("report", help="write the page of a run or audit, or compare runs", allow_abbrev=False)
+    words.add_argument(
+        "runs", nargs="+", metavar="RUN", help="run or audit folder; several runs are compared side by side"
+    )
     words.add_argument("--labels", metavar="folders|CSV", help="folder names, or a table (path, label), to measure by")
     words.add_argument("--out", metavar="HTML", help="page to write (default: RUN/report.html)")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the report of a run, or a comparison of several, and say where it is."""
+    """Write the page and say where it is."""
     from captune.commands._screen import Screen
     from captune.report.page import write_report
 

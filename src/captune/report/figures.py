@@ -43,20 +43,25 @@ def draw_concentration(measures: Measures) -> Drawing | None:
     chosen = chosen[~np.isnan(share[chosen])]
     if not len(chosen):
         return None
-    left, names = left[: len(chosen)], [measures.run.names[c] for c in chosen]
+    names = [measures.run.names[c] for c in chosen]
+    return concentration_drawing(names, left[: len(chosen)], share[chosen], what, caption)
+
+
+def concentration_drawing(names: Sequence[str], left: Any, share: Any, what: str, caption: str) -> Drawing:  # noqa: ANN401
+    """Draw a number of some classes beside the share of their images that lies in one cluster, `(classes,)` both."""
     with style():
-        figure, (first, second) = new_figure(7.2, 0.9 + 0.28 * len(chosen), columns=2)
-        at = np.arange(len(chosen))
+        figure, (first, second) = new_figure(7.2, 0.9 + 0.28 * len(names), columns=2)
+        at = np.arange(len(names))
         first.barh(at, left, color=BLUE, height=0.6)
         first.set(xlim=(0, 1), xlabel=what)
         for row, value in enumerate(left):
             first.text(min(value, 0.9) + 0.02, row, f"{value:.0%}", va="center", fontsize=8)
-        second.barh(at, share[chosen], color=VERMILION, height=0.6, label="largest cluster")
-        second.barh(at, 1 - share[chosen], left=share[chosen], color=GREY, height=0.6, label="other clusters")
+        second.barh(at, share, color=VERMILION, height=0.6, label="largest cluster")
+        second.barh(at, 1 - share, left=share, color=GREY, height=0.6, label="other clusters")
         second.set(xlim=(0, 1), xlabel="share of the images")
         figure.legend(*second.get_legend_handles_labels(), ncols=2, loc="outside upper right")
         _name_rows((first, second), names)
-    rows = [(n, round(float(a), 4), round(float(b), 4)) for n, a, b in zip(names, left, share[chosen], strict=True)]
+    rows = [(n, round(float(a), 4), round(float(b), 4)) for n, a, b in zip(names, left, share, strict=True)]
     text = "; ".join(f"{name}: {what} {a:.2f}, {b:.0%} of the images in one cluster" for name, a, b in rows)
     note = (
         f"{caption}. A class with a low value on the left and a long bar on the right is well visible to the model; "

@@ -15,10 +15,12 @@ from markupsafe import Markup
 from captune import __version__
 from captune.errors import InputError
 from captune.files import write_whole
+from captune.report.audit import describe_audit
 from captune.report.comparison import compare_runs
 from captune.report.drawing import FOLDER, Drawing
 from captune.report.reading import read_run
 from captune.report.sections import describe_run
+from captune.results.audit_card import holds_audit
 from captune.results.run import REPORT
 
 COMPARISON = "captune-comparison.html"
@@ -31,19 +33,25 @@ _OURS = re.compile(
 def write_report(
     folders: Sequence[str | Path], out: str | Path | None = None, labels: str | Path | None = None
 ) -> Path:
-    """Write the report of one run, or a comparison of several, with its figures, and return where the page is.
+    """Write the page of one run or audit, or a comparison of several runs, with its figures; return where it is.
 
-    One run's page is its `report.html` unless `out` says otherwise, and its figures go to its folder `figures`. A
+    One folder's page is its `report.html` unless `out` says otherwise, and its figures go to its folder `figures`. A
     comparison is written to `out` or `captune-comparison.html`. `labels` is `folders` or a table (path, label).
     """
     if not folders:
         raise InputError("There is no run to report on: expected at least one run folder.")
-    runs = [read_run(folder, labels) for folder in folders]
-    if len(runs) == 1:
-        target = Path(out) if out is not None else runs[0].folder / REPORT
-        figure_folder = runs[0].folder / FOLDER
-        template, (content, drawings) = "page.html.j2", describe_run(runs[0])
+    if len(folders) == 1:
+        folder = Path(folders[0])
+        target = Path(out) if out is not None else folder / REPORT
+        figure_folder = folder / FOLDER
+        if holds_audit(folder):
+            if labels is not None:
+                raise InputError("An audit is measured when it is made: captune audit IMAGES --labels ... again.")
+            template, (content, drawings) = "audit.html.j2", describe_audit(folder)
+        else:
+            template, (content, drawings) = "page.html.j2", describe_run(read_run(folder, labels))
     else:
+        runs = [read_run(folder, labels) for folder in folders]
         target = Path(out or COMPARISON)
         figure_folder = target.with_name(f"{target.stem}-{FOLDER}")
         template, (content, drawings) = "compare.html.j2", compare_runs(runs)

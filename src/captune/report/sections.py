@@ -76,14 +76,12 @@ def metric(metrics: Metrics, key: str) -> float:
 
 def _sentence(measures: Measures) -> str:
     run = measures.run
-    aside = f" ({_count(len(run.set_aside), 'file')} set aside)" if run.set_aside else ""
+    aside = f" ({count(len(run.set_aside), 'file')} set aside)" if run.set_aside else ""
     made = f"a classifier made by {run.method} from {run.card['settings'].get('backbone', '?')}"
     if run.pseudo_labels is not None:
-        made += f" and {_count(int(run.pseudo_labels.sum()), 'pseudo-label')}"
+        made += f" and {count(int(run.pseudo_labels.sum()), 'pseudo-label')}"
     seconds = run.card["environment"].get("seconds")
-    text = (
-        f"{_count(len(run.labels), 'image')}{aside} and {_count(run.n_classes, 'class name')} came in; {made} came out"
-    )
+    text = f"{count(len(run.labels), 'image')}{aside} and {count(run.n_classes, 'class name')} came in; {made} came out"
     text += f" after {seconds:.0f} s" if isinstance(seconds, (int, float)) else ""
     if measures.has_truth and run.is_adapted:
         before, after = measures.metrics
@@ -151,7 +149,7 @@ def _mismatch(measures: Measures) -> dict[str, Any] | None:
     if found:
         names = [measures.run.names[c] for c in measures.mismatched]
         sentence = (
-            f"{_count(len(names), 'name')} of {measures.run.n_classes} point at the wrong images: {', '.join(names)}."
+            f"{count(len(names), 'name')} of {measures.run.n_classes} point at the wrong images: {', '.join(names)}."
             if names
             else "No class name was found to point at the wrong images."
         )
@@ -203,7 +201,7 @@ def _set_aside(run: RunRecord) -> dict[str, Any] | None:
         return None
     n_files = len(run.set_aside)
     rest = f" The first {MOST_FILES} are shown; all are in set_aside.csv." if n_files > MOST_FILES else ""
-    return {"sentence": f"{_count(n_files, 'file')} could not be used.{rest}", "rows": run.set_aside[:MOST_FILES]}
+    return {"sentence": f"{count(n_files, 'file')} could not be used.{rest}", "rows": run.set_aside[:MOST_FILES]}
 
 
 def _settings(run: RunRecord) -> dict[str, Any]:
@@ -215,18 +213,20 @@ def _settings(run: RunRecord) -> dict[str, Any]:
     versions = environment.pop("versions", {})
     return {
         "command": shlex.join(words),
-        "settings": [(key, _word(value)) for key, value in run.card["settings"].items()],
-        "environment": [(key.replace("_", " "), _word(value)) for key, value in {**versions, **environment}.items()],
+        "settings": [(key, word(value)) for key, value in run.card["settings"].items()],
+        "environment": [(key.replace("_", " "), word(value)) for key, value in {**versions, **environment}.items()],
     }
 
 
-def _word(value: object) -> str:
+def word(value: object) -> str:
+    """Return a setting or a fact as a person reads it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "–" if value in ("", None) else str(value)
 
 
-def _count(n: int, what: str) -> str:
+def count(n: int, what: str) -> str:
+    """Return a number with its noun, in the plural where it belongs."""
     return f"{n} {what}{'' if n == 1 else 'es' if what.endswith('s') else 's'}"
 
 

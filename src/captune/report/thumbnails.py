@@ -6,6 +6,7 @@ import base64
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -50,13 +51,18 @@ def class_pictures(run: RunRecord) -> list[Pictures]:
 
 
 def make_thumbnail(run: RunRecord, row: int) -> Thumbnail | None:
-    """Return one picture, or None if its file cannot be read any more."""
+    """Return the picture of one image of a run, or None if its file cannot be read any more."""
+    data = encode_thumbnail(run.images.paths[row])
+    return None if data is None else Thumbnail(data, run.images.name(row), float(run.confidence[row]))
+
+
+def encode_thumbnail(path: Path) -> str | None:
+    """Return a small JPEG of an image file as a data address, or None if it cannot be read."""
     try:
-        image = decode(read_bytes(run.images.paths[row]), smallest=2 * SIDE)
+        image = decode(read_bytes(path), smallest=2 * SIDE)
     except UnreadableImageError:
         return None
     image.thumbnail((SIDE, SIDE))
     target = io.BytesIO()
     image.save(target, "JPEG", quality=QUALITY)
-    data = base64.b64encode(target.getvalue()).decode("ascii")
-    return Thumbnail(f"data:image/jpeg;base64,{data}", run.images.name(row), float(run.confidence[row]))
+    return f"data:image/jpeg;base64,{base64.b64encode(target.getvalue()).decode('ascii')}"

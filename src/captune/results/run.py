@@ -86,8 +86,8 @@ class AdaptationRun:
             "n_images": len(self.images),
             "n_set_aside": len(self.set_aside),
             "environment": dict(self.environment),
-            "sources": {what: _readable(source) for what, source in self.sources.items()},
-            "image_root": _readable(str(self.images.root.absolute())),
+            "sources": {what: readable(source) for what, source in self.sources.items()},
+            "image_root": readable(str(self.images.root.absolute())),
             "kept": self.kept,
             "health": health.as_dict() if health is not None else None,
             "rounds": [dict(facts) for facts in self.rounds],
@@ -107,7 +107,7 @@ class AdaptationRun:
         return table(("path", "label", "confidence"), rows)
 
 
-def _readable(path: str) -> str:
+def readable(path: str) -> str:
     """Return a path with bytes that are no UTF-8 escaped, as JSON needs it."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
