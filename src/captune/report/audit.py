@@ -10,7 +10,7 @@ import numpy as np
 
 from captune.errors import RunFolderError
 from captune.report.drawing import Drawing
-from captune.report.figures import SHOWN_CLASSES, concentration_drawing
+from captune.report.figures import MISLEADING, SHOWN_CLASSES, concentration_drawing
 from captune.report.sections import METRICS, MOST_FILES, count, word
 from captune.report.thumbnails import MOST_PICTURES, Thumbnail, encode_thumbnail
 from captune.results.audit_card import read_audit
@@ -132,5 +132,5 @@ def _concentration(facts: Mapping[str, Any]) -> Drawing | None:
         np.asarray([row["mismatch_frequency"] for row in chosen], dtype=np.float64),
         np.asarray([row["concentration"] for row in chosen], dtype=np.float64),
         "runs that named it",
-        "Names that mislead, and where the likely images of these classes lie",
+        MISLEADING,
     )

@@ -25,6 +25,14 @@ from captune.report.measures import Measures
 
 SHOWN_CLASSES = 10
 LOWEST = 5
+LOW_BUT_VISIBLE = (
+    "The lowest zero-shot accuracies, and where the images of these classes lie. A class with a low value on the left "
+    "and a long bar on the right is well visible to the model; only its name misleads."
+)
+MISLEADING = (
+    "Names that mislead, and where the likely images of these classes lie. The longer the bar on the right, the more "
+    "the images look to the model like one kind that goes by another name."
+)
 SHARES = ("accepted share of predictions", "accuracy of pseudo-labels")
 
 
@@ -35,19 +43,19 @@ def draw_concentration(measures: Measures) -> Drawing | None:
         weakness = measures.accuracies(after=False)
         chosen = _lowest(weakness, LOWEST)
         left, what = weakness[chosen], "zero-shot accuracy"
-        caption = "The lowest zero-shot accuracies, and where the images of these classes lie"
+        note = LOW_BUT_VISIBLE
     else:
         chosen = np.asarray(measures.mismatched[:SHOWN_CLASSES], dtype=np.int64)
         left, what = measures.frequency[chosen], "runs that named it"
-        caption = "Names that mislead, and where the likely images of these classes lie"
+        note = MISLEADING
     chosen = chosen[~np.isnan(share[chosen])]
     if not len(chosen):
         return None
     names = [measures.run.names[c] for c in chosen]
-    return concentration_drawing(names, left[: len(chosen)], share[chosen], what, caption)
+    return concentration_drawing(names, left[: len(chosen)], share[chosen], what, note)
 
 
-def concentration_drawing(names: Sequence[str], left: Any, share: Any, what: str, caption: str) -> Drawing:  # noqa: ANN401
+def concentration_drawing(names: Sequence[str], left: Any, share: Any, what: str, note: str) -> Drawing:  # noqa: ANN401
     """Draw a number of some classes beside the share of their images that lies in one cluster, `(classes,)` both."""
     with style():
         figure, (first, second) = new_figure(7.2, 0.9 + 0.28 * len(names), columns=2)
@@ -55,7 +63,9 @@ def concentration_drawing(names: Sequence[str], left: Any, share: Any, what: str
         first.barh(at, left, color=BLUE, height=0.6)
         first.set(xlim=(0, 1), xlabel=what)
         for row, value in enumerate(left):
-            first.text(min(value, 0.9) + 0.02, row, f"{value:.0%}", va="center", fontsize=8)
+            inside = value > 0.85  # a number beside a long bar would leave the figure
+            place: Any = {"x": value - 0.02, "ha": "right", "color": "white"} if inside else {"x": value + 0.02}
+            first.text(y=row, s=f"{value:.0%}", va="center", fontsize=8, **place)
         second.barh(at, share, color=VERMILION, height=0.6, label="largest cluster")
         second.barh(at, 1 - share, left=share, color=GREY, height=0.6, label="other clusters")
         second.set(xlim=(0, 1), xlabel="share of the images")
@@ -63,10 +73,6 @@ def concentration_drawing(names: Sequence[str], left: Any, share: Any, what: str
         _name_rows((first, second), names)
     rows = [(n, round(float(a), 4), round(float(b), 4)) for n, a, b in zip(names, left, share, strict=True)]
     text = "; ".join(f"{name}: {what} {a:.2f}, {b:.0%} of the images in one cluster" for name, a, b in rows)
-    note = (
-        f"{caption}. A class with a low value on the left and a long bar on the right is well visible to the model; "
-        "only its name misleads."
-    )
     return Drawing("cluster-concentration", note, text, figure, ("class", what, "largest_cluster"), rows)
 
 
