@@ -149,9 +149,9 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def explain(cls: type[Any]) -> dict[str, str]:
-    """Return each setting's sentence from the class docstring, for --help and docs."""
-    section = (cls.__doc__ or "").partition("Attributes:")[2]
-    entries = re.findall(r"^\s{4,8}(\w+): (.*(?:\n\s{10,}\S.*)*)", section, flags=re.MULTILINE)
+    """Return each setting's sentence from the docstrings of the class and those it extends, for --help and docs."""
+    sections = [(vars(base).get("__doc__") or "").partition("Attributes:")[2] for base in reversed(cls.__mro__)]
+    entries = re.findall(r"^\s{4,8}(\w+): (.*(?:\n\s{10,}\S.*)*)", "\n".join(sections), flags=re.MULTILINE)
     return {name: re.sub(r"\s+", " ", text).strip() for name, text in entries}
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: whole safetensors files named by epoch, step and digest; the newest undamaged one is taken."""
+"""Checkpoints: whole safetensors files named by part, epoch, step and digest; the newest undamaged one is taken."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from captune.files import write_whole
 
 VERSION = 1
 KEPT = 2
-FILES = f"{'[0-9]' * 5}-{'[0-9]' * 6}-{'[0-9a-f]' * 24}.safetensors"
+FILES = f"{'[0-9]' * 3}-{'[0-9]' * 5}-{'[0-9]' * 6}-{'[0-9a-f]' * 24}.safetensors"
 LEFTOVERS = ".captune-*.part"
 """What a kill in the middle of a write leaves behind."""
 
@@ -36,10 +36,15 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """Where a run keeps its checkpoints; `key` is a digest of everything that the training depends on."""
+    """Where a run keeps its checkpoints; `key` is a digest of everything that the training depends on.
+
+    A method that trains several times, such as in rounds, numbers them: only checkpoints of the same `part` are
+    gone on from, and a later part outlives an earlier one.
+    """
 
     folder: Path
     key: str
+    part: int = 0
 
     def save(self, checkpoint: Checkpoint) -> Path:
         """Write a checkpoint and drop all but the newest two: a damaged one still leaves one to go on from."""
@@ -47,29 +52,32 @@ class CheckpointFolder:
         note = json.dumps({**facts, "facts": checkpoint.facts}, allow_nan=False)
         tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in checkpoint.tensors.items()}
         content = save_tensors(tensors, {"captune": note})
-        name = f"{checkpoint.epoch:05d}-{checkpoint.step:06d}-{_digest(content)}.safetensors"
+        name = f"{self.part:03d}-{checkpoint.epoch:05d}-{checkpoint.step:06d}-{_digest(content)}.safetensors"
         write_whole(self.folder / name, content)
         for old in self._files()[:-KEPT]:
             old.unlink(missing_ok=True)
         return self.folder / name
 
     def newest(self) -> Checkpoint | None:
-        """Return the newest checkpoint that is whole, or None; one made with other settings is an error."""
-        for path in reversed(self._files()):
-            content = path.read_bytes()
-            if _digest(content) != path.stem.rpartition("-")[2]:
-                continue  # a damaged file is passed over, not trusted
-            with safe_open(str(path), "pt") as file:
-                note = json.loads(file.metadata()["captune"])
-            if note["version"] > VERSION:
-                raise RunFolderError(f"{str(path)!r} was written by a newer captune. Upgrade: pip install -U captune.")
-            if note["key"] != self.key:
-                raise RunFolderError(
-                    f"The checkpoints in {str(self.folder)!r} were made with other settings, images or weights. "
-                    "Resume with exactly the command that was interrupted, or start anew in another --out."
-                )
-            return Checkpoint(note["epoch"], note["step"], load_tensors(content), note["facts"])
-        return None
+        """Return the newest checkpoint, if it is of this part; one made with other settings is an error."""
+        path, content = self._newest_file()
+        if path is None or _part(path) != self.part:
+            return None
+        with safe_open(str(path), "pt") as file:
+            note = json.loads(file.metadata()["captune"])
+        if note["version"] > VERSION:
+            raise RunFolderError(f"{str(path)!r} was written by a newer captune. Upgrade: pip install -U captune.")
+        if note["key"] != self.key:
+            raise RunFolderError(
+                f"The checkpoints in {str(self.folder)!r} were made with other settings, images or weights. "
+                "Resume with exactly the command that was interrupted, or start anew in another --out."
+            )
+        return Checkpoint(note["epoch"], note["step"], load_tensors(content), note["facts"])
+
+    def newest_part(self) -> int:
+        """Return the part that the newest checkpoint belongs to, 0 if there is none."""
+        path, _ = self._newest_file()
+        return 0 if path is None else _part(path)
 
     def clear(self) -> None:
         """Remove all checkpoints, once the run is complete."""
@@ -80,6 +88,13 @@ class CheckpointFolder:
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob(FILES))
+
+    def _newest_file(self) -> tuple[Path | None, bytes]:
+        for path in reversed(self._files()):
+            content = path.read_bytes()
+            if _digest(content) == path.stem.rpartition("-")[2]:  # a damaged file is passed over, not trusted
+                return path, content
+        return None, b""
 
 
 def holds_checkpoints(folder: Path) -> bool:
@@ -96,6 +111,10 @@ def drop_checkpoints(folder: Path) -> None:
 def digest_of(facts: Mapping[str, Any]) -> str:
     """Return a digest of plain facts, the key of a run's checkpoints."""
     return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _part(path: Path) -> int:
+    return int(path.name.partition("-")[0])
 
 
 def _digest(content: bytes) -> str:

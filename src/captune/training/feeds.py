@@ -83,15 +83,16 @@ class EmbeddingFeed(Feed):
         self.seed = runtime.seed
 
     def views(self, requests: Sequence[Request], epoch: int, first: int) -> Iterator[Views]:
-        """Yield rows of the cached embeddings; each step draws which strong view it sees."""
+        """Yield rows of the cached embeddings; each step draws which strong view it sees, the weak one if none is."""
+        strong = self.strong or [self.weak]
         for step, wanted in enumerate(requests[first:], start=first):
             request = wanted.part()
-            drawn = int(np.random.default_rng([self.seed, epoch, step]).integers(len(self.strong)))
+            drawn = int(np.random.default_rng([self.seed, epoch, step]).integers(len(strong)))
             yield Views(
                 self.weak[request.reliable],
                 self.labeled[request.given],
                 self.weak[request.unlabeled],
-                self.strong[drawn][request.unlabeled],
+                strong[drawn][request.unlabeled],
                 request,
             )
 

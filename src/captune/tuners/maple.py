@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from captune.backbones.base import Backbone
 from captune.data.vocabulary import Vocabulary
+from captune.tuners._prompted_texts import PromptedTexts, put_prompts
 from captune.tuners.base import Tuner
 
 START_WORDS = "a photo of a"
-PLACEHOLDER = "a"
-"""A word that is one token in every tokenizer; prompts take its place."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +46,12 @@ class Maple(Tuner):
         deeper = [torch.empty_like(first).normal_(std=0.02) for _ in range(self.depth - 1)]
         self.prompts = nn.ParameterList([nn.Parameter(vectors) for vectors in (first, *deeper)])
         self.projections = nn.ModuleList([nn.Linear(text.width, image.width) for _ in range(self.depth)])
-        sentences = [vocabulary.texts(class_id) for class_id in range(len(vocabulary))]
-        self.sentences_per_class = [len(group) for group in sentences]
-        self.tokens = backbone.tokenize([_with_room(s, self.n_prompts) for group in sentences for s in group])
+        texts = [[_rest(text, self.n_prompts) for text in vocabulary.texts(c)] for c in range(len(vocabulary))]
+        self.texts = PromptedTexts.tokenize(backbone, texts, self.n_prompts)
 
     def class_embeddings(self) -> Tensor:
         """Return the class texts' embeddings, read with the prompts in place of their first words."""
-        embedded = self.backbone.encode_text(self.tokens, self._edit_text)
-        if len(embedded) == len(self.sentences_per_class):
-            return embedded
-        means = [part.mean(0) for part in torch.split(embedded, self.sentences_per_class)]
-        return nn.functional.normalize(torch.stack(means), dim=-1)
+        return self.texts.encode(self._edit_text)
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Return image embeddings with the projected prompts among the patches."""
@@ -66,13 +60,7 @@ class Maple(Tuner):
     def _edit_text(self, depth: int, tokens: Tensor) -> Tensor:
         if depth >= self.depth:
             return tokens
-        tower = self.backbone.text_tower
-        start, stop = tower.prompt_start, tower.prompt_start + self.n_prompts
-        vectors = self.prompts[depth]
-        if depth == 0:  # later layers replace hidden states, which carry no position of their own
-            vectors = vectors + tower.position_embedding(start, stop)
-        inserted = vectors.expand(len(tokens), -1, -1)
-        return torch.cat([tokens[:, :start], inserted, tokens[:, stop:]], dim=1)
+        return put_prompts(self.backbone.text_tower, depth, tokens, self.prompts[depth])
 
     def _edit_image(self, depth: int, tokens: Tensor) -> Tensor:
         if depth >= self.depth:
@@ -91,10 +79,8 @@ def _start_vectors(backbone: Backbone, n_prompts: int) -> Tensor:
     return tower.word_embedding(chosen).detach().clone()
 
 
-def _with_room(sentence: str, n_prompts: int) -> str:
-    """Put placeholders where the prompts will be: they stand for the first words of `a photo of a ...`."""
+def _rest(sentence: str, n_prompts: int) -> str:
+    """Return a sentence without the words that the prompts stand for, the first ones of `a photo of a ...`."""
     words = sentence.split()
     common = START_WORDS.split()[:n_prompts]
-    rest = words[len(common) :] if words[: len(common)] == common else words
-    ended = " ".join(rest).rstrip(".") + "."
-    return " ".join([*[PLACEHOLDER] * n_prompts, ended])
+    return " ".join(words[len(common) :] if words[: len(common)] == common else words)

@@ -1,0 +1,67 @@
+"""CoOp: context vectors shared by all classes, learned in front of the class name; images are left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from captune.backbones.base import Backbone
+from captune.data.vocabulary import Vocabulary
+from captune.tuners._prompted_texts import PromptedTexts, longest_text, put_prompts
+from captune.tuners.base import Tuner
+
+
+@dataclass(frozen=True)
+class TextPromptsSettings:
+    """The size of the context.
+
+    Attributes:
+        n_context: Learned vectors in front of the class name; cut to half of what the text tower takes.
+        members: Contexts that are read one by one and averaged.
+    """
+
+    n_context: Annotated[int, Ge(1)] = 16
+    members: Annotated[int, Ge(1)] = 1
+
+
+class TextPrompts(Tuner):
+    """Only the text tower is touched, so cached image embeddings stay right."""
+
+    Settings: ClassVar[type[TextPromptsSettings]] = TextPromptsSettings
+    prompted_towers: ClassVar[frozenset[str]] = frozenset(("text",))
+
+    def __init__(
+        self, backbone: Backbone, vocabulary: Vocabulary, settings: TextPromptsSettings | None = None
+    ) -> None:
+        super().__init__(backbone, vocabulary, settings)
+        n_context = min(self.settings.n_context, longest_text(backbone) // 2)
+        size = (self.settings.members, n_context, backbone.text_tower.width)
+        self.context = nn.Parameter(torch.empty(size).normal_(std=0.02))
+        # The context takes the template's place; a class that has descriptions is still read by them.
+        texts = [vocabulary.descriptions.get(c, (name,)) for c, name in enumerate(vocabulary.names)]
+        self.texts = PromptedTexts.tokenize(backbone, texts, n_context)
+
+    def class_embeddings(self) -> Tensor:
+        """Return the embeddings of the class names behind the context, the mean over all members."""
+        found = [self.texts.encode(partial(self._edit, own)) for own in self.context]
+        return found[0] if len(found) == 1 else normalize(torch.stack(found).mean(0), dim=-1)
+
+    def _edit(self, context: Tensor, depth: int, tokens: Tensor) -> Tensor:
+        return tokens if depth else put_prompts(self.backbone.text_tower, depth, tokens, context)
+
+    @classmethod
+    def joined(cls, members: Sequence[TextPrompts]) -> TextPrompts:
+        """Return one tuner that averages the class embeddings of several."""
+        first = members[0]
+        n_context, count = first.context.shape[1], sum(len(member.context) for member in members)
+        whole = cls(first.backbone, first.vocabulary, TextPromptsSettings(n_context, count))
+        with torch.no_grad():
+            whole.context.copy_(torch.cat([member.context for member in members]))
+        return whole.to(first.context.device)

@@ -1,0 +1,62 @@
+"""VPT: vectors learned among the patches of every image, in the first layer or in all; texts are left alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+
+from captune.backbones.base import Backbone
+from captune.data.vocabulary import Vocabulary
+from captune.scoring import embed_classes
+from captune.tuners.base import Tuner
+
+
+@dataclass(frozen=True)
+class VisualPromptsSettings:
+    """The size and place of the prompts.
+
+    Attributes:
+        n_prompts: Learned vectors among the patches.
+        depth: `shallow` prompts enter before the first layer, `deep` ones are new in every layer.
+    """
+
+    n_prompts: Annotated[int, Ge(1)] = 16
+    depth: Literal["shallow", "deep"] = "shallow"
+
+
+class VisualPrompts(Tuner):
+    """Prompts in the image tower; the classes are stood for by their plain texts."""
+
+    Settings: ClassVar[type[VisualPromptsSettings]] = VisualPromptsSettings
+    edits_images: ClassVar[bool] = True
+    prompted_towers: ClassVar[frozenset[str]] = frozenset(("image",))
+
+    def __init__(
+        self, backbone: Backbone, vocabulary: Vocabulary, settings: VisualPromptsSettings | None = None
+    ) -> None:
+        super().__init__(backbone, vocabulary, settings)
+        tower = backbone.image_tower
+        n_layers = 1 if self.settings.depth == "shallow" else tower.depth
+        self.prompts = nn.Parameter(torch.empty(n_layers, self.settings.n_prompts, tower.width).normal_(std=0.02))
+        # Frozen and made from the vocabulary, so they need not be saved.
+        self.register_buffer("classes", torch.from_numpy(embed_classes(backbone, vocabulary)), persistent=False)
+
+    classes: Tensor
+
+    def class_embeddings(self) -> Tensor:
+        """Return the embeddings of the class texts."""
+        return self.classes
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Return image embeddings with the prompts among the patches."""
+        return self.backbone.encode_image(pixels, self._edit)
+
+    def _edit(self, depth: int, tokens: Tensor) -> Tensor:
+        if depth >= len(self.prompts):
+            return tokens  # shallow prompts flow on as ordinary tokens
+        own = tokens if depth == 0 else tokens[:, : -self.settings.n_prompts]
+        return torch.cat([own, self.prompts[depth].expand(len(tokens), -1, -1)], dim=1)
