@@ -51,6 +51,20 @@ class ToyBackbone(Backbone):
         return self.weights["text"](tokens.ids.float() / 500 - 1)
 
 
+class ShunnedClass(ToyBackbone):
+    """All images lean to one side and one text lies on the other, so that its class is never predicted."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.shunned = self.tokenize([text]).ids[0]
+        with torch.no_grad():
+            self.weights["image"].bias.fill_(2.0)
+
+    def text_features(self, tokens: Tokens, edit: Edit | None = None) -> Tensor:
+        is_shunned = (tokens.ids == self.shunned).all(dim=1, keepdim=True)
+        return torch.where(is_shunned, -self.weights["image"].bias, super().text_features(tokens, edit))
+
+
 def write_images(folder: Path, n: int, side: int = 12, seed: int = 0, suffix: str = ".png") -> Path:
     """Write n different images of noise and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)

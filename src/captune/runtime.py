@@ -101,6 +101,15 @@ class Runtime:
             torch.set_num_threads(before)
 
     @contextmanager
+    def seeded(self, *numbers: int) -> Iterator[None]:
+        """Draw torch's random numbers from the seed and these numbers, whatever was drawn before or is drawn after."""
+        import torch
+
+        with torch.random.fork_rng():
+            torch.manual_seed(int(np.random.SeedSequence([self.seed, *numbers]).generate_state(1)[0]))
+            yield
+
+    @contextmanager
     def progress(self, what: str, total: int) -> Iterator[Callable[..., None]]:
         """Show a bar with rate and time left; yields the function that advances it, with a few words if any."""
         columns = (

@@ -150,9 +150,10 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
 
 def explain(cls: type[Any]) -> dict[str, str]:
     """Return each setting's sentence from the docstrings of the class and those it extends, for --help and docs."""
+    entry = re.compile(r"^\s{4,8}(\w+): (.*(?:\n\s{10,}\S.*)*)", flags=re.MULTILINE)
     sections = [(vars(base).get("__doc__") or "").partition("Attributes:")[2] for base in reversed(cls.__mro__)]
-    entries = re.findall(r"^\s{4,8}(\w+): (.*(?:\n\s{10,}\S.*)*)", "\n".join(sections), flags=re.MULTILINE)
-    return {name: re.sub(r"\s+", " ", text).strip() for name, text in entries}
+    found = [match for section in sections for match in entry.findall(section)]
+    return {name: re.sub(r"\s+", " ", text).strip() for name, text in found}
 
 
 def _problem(cls: type[Any], entry: Mapping[str, Any]) -> str:

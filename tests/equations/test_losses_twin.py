@@ -31,6 +31,23 @@ def slow_partial_loss(z: list[float], w: list[float]) -> float:
     return -math.log(sum(w[c] * math.exp(z[c]) / total for c in range(len(z)) if w[c] > 0))
 
 
+def slow_few_label_loss(
+    pseudo: list[tuple[list[float], int]], given: list[tuple[list[float], int]], n: tuple[int, int], seen: bool
+) -> float:
+    """FPL and GRIP: both mean cross-entropies, weighed by |PL| and |L|."""
+
+    def mean_cross_entropy(samples: list[tuple[list[float], int]]) -> float:
+        losses = [math.log(sum(math.exp(v) for v in z)) - z[y] for z, y in samples]
+        return sum(losses) / len(losses) if losses else 0.0
+
+    n_pseudo, n_given = n
+    if not n_given:
+        return mean_cross_entropy(pseudo)
+    if seen:  # transductive zero-shot learning
+        return mean_cross_entropy(given) + n_given / n_pseudo * mean_cross_entropy(pseudo)
+    return n_pseudo / n_given * mean_cross_entropy(given) + mean_cross_entropy(pseudo)
+
+
 def sample(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     logits = 5 * torch.randn(12, 6, generator=generator, dtype=torch.float64)
@@ -76,3 +93,17 @@ def test_gradient_of_the_partial_loss_is_softmax_minus_softmax_over_candidates()
     inside = torch.softmax(torch.tensor([2.0, 1.0, -math.inf], dtype=torch.float64), dim=0)
     assert logits.grad is not None
     torch.testing.assert_close(logits.grad[0], torch.softmax(logits.detach()[0], dim=0) - inside)
+
+
+@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize("n_given", [0, 5])
+def test_the_loss_of_few_labels_equals_its_equation(seen: bool, n_given: int) -> None:
+    logits, labels, _, _ = sample(3)
+    counts = (40, 2 * n_given)
+    pseudo_weight, given_weight = losses.loss_weights(*counts, seen)
+    split = 12 - n_given
+    targets = torch.nn.functional.one_hot(labels[:split], 6)
+    fast = pseudo_weight * losses.partial_label_loss(logits[:split], targets)
+    fast = fast + given_weight * losses.margin_cross_entropy(logits[split:], labels[split:])
+    samples = list(zip(logits.tolist(), labels.tolist(), strict=True))
+    assert fast.item() == pytest.approx(slow_few_label_loss(samples[:split], samples[split:], counts, seen))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -145,3 +147,16 @@ def test_balanced_pools_equal_one_proposal_at_a_time(seed: int, k: int) -> None:
     pools = selection.balanced_pools(rows, candidates, k)
     assert as_dict(pools) == slow_proposals(wishes, rows, np.full(5, k))
     assert as_dict(pools) == slow_greedy(rows, candidates, k)
+
+
+@settings(max_examples=100, deadline=None)
+@given(n_images=st.integers(1, 3000), n_classes=st.integers(1, 60), n_rounds=st.integers(1, 12))
+def test_the_schedule_equals_its_equation(n_images: int, n_classes: int, n_rounds: int) -> None:
+    """k_i = floor(i * floor(|U|/n) / C), never more than floor(|U|/C), never less than one."""
+    before = 0
+    for i in range(1, n_rounds + 1):
+        literal = math.floor(i * math.floor(n_images / n_rounds) / n_classes)
+        k = selection.growing_k(i, n_rounds, n_images, n_classes)
+        assert k == max(1, min(literal, math.floor(n_images / n_classes)))
+        assert k >= before
+        before = k

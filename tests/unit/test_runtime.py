@@ -83,3 +83,17 @@ def test_the_time_behind_every_bar_is_kept_by_its_words() -> None:
             time.sleep(0.02)
     assert 0.04 <= engine.spent.pop("Doing") < 10
     assert engine.spent == {}
+
+
+def test_seeded_draws_depend_on_their_numbers_alone() -> None:
+    engine = runtime.start(seed=5, quiet=True)
+    outside = float(torch.rand(1))
+    with engine.seeded(1):
+        first = float(torch.rand(1))
+    after = float(torch.rand(1))
+    runtime.start(seed=5, quiet=True)
+    with engine.seeded(1):
+        assert float(torch.rand(1)) == first
+    with engine.seeded(2):
+        assert float(torch.rand(1)) != first
+    assert [float(torch.rand(1)), float(torch.rand(1))] == [outside, after]  # the others draw as if nothing was drawn

@@ -150,3 +150,31 @@ def test_what_is_written_as_yaml_is_read_back(rate: float, rounds: int, layers: 
     text = yaml.safe_dump({"rate": rate, "rounds": rounds, "layers": layers}, default_flow_style=True, width=10**6)
     values = parse_overrides([f"all={text}"])["all"]
     assert build(Example, values, "settings") == Example(rate, rounds, "a", tuple(layers))
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What many share.
+
+    Attributes:
+        rate: How fast,
+            in steps.
+    """
+
+    rate: float = 0.1
+
+
+@dataclass(frozen=True)
+class Own(Shared):
+    """One more.
+
+    Attributes:
+        k: How many.
+    """
+
+    rate: float = 0.2
+    k: int = 1
+
+
+def test_settings_that_extend_others_are_explained_whole() -> None:
+    assert explain(Own) == {"rate": "How fast, in steps.", "k": "How many."}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +63,16 @@ class PseudoLabels:
         """Return pseudo-labels for no image."""
         nothing = np.zeros(0, dtype=np.int64)
         return cls.create(nothing, nothing, np.zeros(0, dtype=np.float32), n_classes)
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], n_classes: int) -> PseudoLabels:
+        """Return the pseudo-labels that gave these `arrays`."""
+        return cls(n_classes=n_classes, **arrays)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return everything there is to save, by name."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in named.items() if isinstance(value, np.ndarray)}
 
     def __len__(self) -> int:
         return len(self.image_index)

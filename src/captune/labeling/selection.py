@@ -121,6 +121,14 @@ def balanced_pools(probabilities: Floats, candidates: Bools, k: int | Ints) -> P
     )
 
 
+def growing_k(round_number: int, n_rounds: int, n_images: int, n_classes: int) -> int:
+    """Return how many images each class gets in a round of GRIP and CPL, from 1; at least one, at most all.
+
+    In round i of n it is i * floor(images / n) / classes, rounded down.
+    """
+    return max(1, min(round_number * (n_images // n_rounds) // n_classes, n_images // n_classes))
+
+
 def _within_image(given: Floats, enough: float) -> Bools:
     ranked = np.sort(given, axis=1)[:, ::-1].astype(np.float64)
     sum_before = np.cumsum(ranked, axis=1)[:, :-1]

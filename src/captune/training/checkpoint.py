@@ -59,25 +59,13 @@ class CheckpointFolder:
         return self.folder / name
 
     def newest(self) -> Checkpoint | None:
-        """Return the newest checkpoint, if it is of this part; one made with other settings is an error."""
-        path, content = self._newest_file()
-        if path is None or _part(path) != self.part:
-            return None
-        with safe_open(str(path), "pt") as file:
-            note = json.loads(file.metadata()["captune"])
-        if note["version"] > VERSION:
-            raise RunFolderError(f"{str(path)!r} was written by a newer captune. Upgrade: pip install -U captune.")
-        if note["key"] != self.key:
-            raise RunFolderError(
-                f"The checkpoints in {str(self.folder)!r} were made with other settings, images or weights. "
-                "Resume with exactly the command that was interrupted, or start anew in another --out."
-            )
-        return Checkpoint(note["epoch"], note["step"], load_tensors(content), note["facts"])
+        """Return the newest checkpoint if it is of this part, or None; one made with other settings is an error."""
+        part, found = self._read_newest()
+        return found if part == self.part else None
 
     def newest_part(self) -> int:
         """Return the part that the newest checkpoint belongs to, 0 if there is none."""
-        path, _ = self._newest_file()
-        return 0 if path is None else _part(path)
+        return self._read_newest()[0]
 
     def clear(self) -> None:
         """Remove all checkpoints, once the run is complete."""
@@ -89,12 +77,23 @@ class CheckpointFolder:
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob(FILES))
 
-    def _newest_file(self) -> tuple[Path | None, bytes]:
+    def _read_newest(self) -> tuple[int, Checkpoint | None]:
         for path in reversed(self._files()):
             content = path.read_bytes()
-            if _digest(content) == path.stem.rpartition("-")[2]:  # a damaged file is passed over, not trusted
-                return path, content
-        return None, b""
+            if _digest(content) != path.stem.rpartition("-")[2]:
+                continue  # a damaged file is passed over, not trusted
+            with safe_open(str(path), "pt") as file:
+                note = json.loads(file.metadata()["captune"])
+            if note["version"] > VERSION:
+                raise RunFolderError(f"{str(path)!r} was written by a newer captune. Upgrade: pip install -U captune.")
+            if note["key"] != self.key:
+                raise RunFolderError(
+                    f"The checkpoints in {str(self.folder)!r} were made with other settings, images or weights. "
+                    "Resume with exactly the command that was interrupted, or start anew in another --out."
+                )
+            part = int(path.name.partition("-")[0])
+            return part, Checkpoint(note["epoch"], note["step"], load_tensors(content), note["facts"])
+        return 0, None
 
 
 def holds_checkpoints(folder: Path) -> bool:
@@ -111,10 +110,6 @@ def drop_checkpoints(folder: Path) -> None:
 def digest_of(facts: Mapping[str, Any]) -> str:
     """Return a digest of plain facts, the key of a run's checkpoints."""
     return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
-def _part(path: Path) -> int:
-    return int(path.name.partition("-")[0])
 
 
 def _digest(content: bytes) -> str:

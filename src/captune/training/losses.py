@@ -66,6 +66,17 @@ def partial_label_losses(logits: Tensor, weights: Tensor) -> tuple[Tensor, Tenso
     return torch.logsumexp(logits, dim=1) - inside, has_candidate
 
 
+def loss_weights(n_pseudo: int, n_given: int, has_labeled_classes: bool) -> tuple[float, float]:
+    """Return the weights of the mean losses over pseudo-labeled and given images, as FPL and GRIP choose them.
+
+    CE(pseudo) + (|PL|/|L|) CE(given), or, where some classes are fully labeled and only the others are pseudo-labeled,
+    (|L|/|PL|) CE(pseudo) + CE(given).
+    """
+    if not n_pseudo or not n_given:
+        return 1.0, 1.0
+    return (n_given / n_pseudo, 1.0) if has_labeled_classes else (1.0, n_pseudo / n_given)
+
+
 def _precise(logits: Tensor) -> Tensor:
     # Half precision rounds a logit of 100 to the nearest 1/16: losses are computed in single or double.
     return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()

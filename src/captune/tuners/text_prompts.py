@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar
@@ -37,9 +36,7 @@ class TextPrompts(Tuner):
     Settings: ClassVar[type[TextPromptsSettings]] = TextPromptsSettings
     prompted_towers: ClassVar[frozenset[str]] = frozenset(("text",))
 
-    def __init__(
-        self, backbone: Backbone, vocabulary: Vocabulary, settings: TextPromptsSettings | None = None
-    ) -> None:
+    def __init__(self, backbone: Backbone, vocabulary: Vocabulary, settings: TextPromptsSettings | None = None) -> None:
         super().__init__(backbone, vocabulary, settings)
         n_context = min(self.settings.n_context, longest_text(backbone) // 2)
         size = (self.settings.members, n_context, backbone.text_tower.width)
@@ -57,11 +54,9 @@ class TextPrompts(Tuner):
         return tokens if depth else put_prompts(self.backbone.text_tower, depth, tokens, context)
 
     @classmethod
-    def joined(cls, members: Sequence[TextPrompts]) -> TextPrompts:
-        """Return one tuner that averages the class embeddings of several."""
-        first = members[0]
-        n_context, count = first.context.shape[1], sum(len(member.context) for member in members)
-        whole = cls(first.backbone, first.vocabulary, TextPromptsSettings(n_context, count))
+    def joined(cls, backbone: Backbone, vocabulary: Vocabulary, contexts: Tensor) -> TextPrompts:
+        """Return one tuner that averages the class embeddings of contexts `(members, n_context, width)`."""
+        whole = cls(backbone, vocabulary, TextPromptsSettings(int(contexts.shape[1]), len(contexts)))
         with torch.no_grad():
-            whole.context.copy_(torch.cat([member.context for member in members]))
-        return whole.to(first.context.device)
+            whole.context.copy_(contexts)
+        return whole

@@ -94,3 +94,12 @@ def test_wrong_pseudo_labels_are_refused(
 def test_all_problems_are_listed_at_once() -> None:
     with pytest.raises(InputError, match=r"(?s)labels.*once.*finite"):
         PseudoLabels.create(np.array([0, 0]), np.array([0, 9]), np.array([np.nan, 1], dtype=np.float32), 3)
+
+
+@pytest.mark.parametrize("candidates", [None, np.ones((3, 4), dtype=bool)])
+def test_arrays_bring_everything_back(candidates: np.ndarray | None) -> None:
+    labels = some([5, 0, 3], [1, 1, 2], round_number=4, source=Source.NAME, candidates=candidates)
+    again = PseudoLabels.from_arrays(labels.arrays(), 4)
+    assert again.arrays().keys() == labels.arrays().keys()
+    assert all(np.array_equal(again.arrays()[name], array) for name, array in labels.arrays().items())
+    assert ("candidates" in labels.arrays()) == (candidates is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,11 @@ import torch
 from captune.data.vocabulary import Vocabulary
 from captune.plan import load_backbone
 from captune.scoring import embed_classes
+from captune.tuners._prompted_texts import longest_text
 from captune.tuners.feature_adapter import FeatureAdapter, ResidualAdapter
 from captune.tuners.maple import Maple, MapleSettings
+from captune.tuners.text_prompts import TextPrompts, TextPromptsSettings
+from captune.tuners.visual_prompts import VisualPrompts, VisualPromptsSettings
 from models import identifier
 
 NAMES = Vocabulary(("cat", "red dog", "striped bird"))
@@ -71,6 +75,65 @@ def test_descriptions_may_be_several_sentences(clip_folder: Path) -> None:
     classes = Maple(backbone, described).class_embeddings()
     assert classes.shape == (3, backbone.embed_dim)
     assert torch.allclose(classes.norm(dim=-1), torch.ones(3), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_context_stands_in_front_of_the_class_name(kind: str, model_folder: Callable[[str], Path]) -> None:
+    backbone = load_backbone(identifier(kind, model_folder(kind)))
+    student = TextPrompts(backbone, NAMES, TextPromptsSettings(n_context=2))
+    # With the embeddings of two words as context, the prompted text is the text with these words.
+    words = backbone.tokenize(["an a"]).ids[0, backbone.text_tower.prompt_start :][:2]
+    with torch.no_grad():
+        student.context[0].copy_(backbone.text_tower.word_embedding(words))
+    plain = Vocabulary(NAMES.names, ("an a {}.",))
+    expected = torch.from_numpy(embed_classes(backbone, plain))
+    assert torch.allclose(student.class_embeddings(), expected, atol=1e-5)
+    assert not student.edits_images
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_context_leaves_room_for_the_class_name(kind: str, model_folder: Callable[[str], Path]) -> None:
+    backbone = load_backbone(identifier(kind, model_folder(kind)))
+    torch.manual_seed(0)
+    student = TextPrompts(backbone, NAMES)
+    longest = longest_text(backbone)
+    assert student.context.shape == (1, min(16, longest // 2), backbone.text_tower.width)
+    assert 0.015 < student.context.std() < 0.025
+    classes = student.class_embeddings()
+    assert (classes @ classes.T).fill_diagonal_(0).max() < 0.9999  # names were not cut off: the classes differ
+
+
+def test_members_are_averaged(clip_folder: Path) -> None:
+    backbone = load_backbone(f"hf:{clip_folder}")
+    torch.manual_seed(0)
+    members = [TextPrompts(backbone, NAMES, TextPromptsSettings(n_context=4)) for _ in range(3)]
+    whole = TextPrompts.joined(backbone, NAMES, torch.cat([member.context for member in members]))
+    mean = torch.stack([member.class_embeddings() for member in members]).mean(0)
+    expected = torch.nn.functional.normalize(mean, dim=-1)
+    assert torch.allclose(whole.class_embeddings(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("depth", ["shallow", "deep"])
+def test_visual_prompts_stand_among_the_patches(kind: str, depth: Any, model_folder: Callable[[str], Path]) -> None:
+    backbone = load_backbone(identifier(kind, model_folder(kind)))
+    before = backbone.fingerprint()
+    student = VisualPrompts(backbone, NAMES, VisualPromptsSettings(n_prompts=3, depth=depth))
+    n_layers = backbone.image_tower.depth
+    assert len(student.prompts) == {"shallow": 1, "deep": n_layers}[depth]
+    tokens = torch.zeros(2, 5, backbone.image_tower.width)
+    entered = student._edit(0, tokens)
+    assert torch.equal(entered[1, 5:], student.prompts[0])
+    later = student._edit(n_layers - 1, entered + 1)
+    kept = entered[1, 5:] + 1 if depth == "shallow" else student.prompts[-1]
+    assert torch.equal(later[1, 5:], kept)
+    side = backbone.preprocessing.image_size
+    images = student.image_embeddings(torch.randn(2, 3, side, side))
+    (images @ student.class_embeddings().T).pow(2).sum().backward()
+    assert student.prompts.grad is not None
+    assert (student.prompts.grad.abs().sum(dim=(1, 2)) > 0).all()
+    assert torch.equal(student.class_embeddings(), torch.from_numpy(embed_classes(backbone, NAMES)))
+    assert backbone.fingerprint() == before
 
 
 def test_the_feature_adapter_starts_as_the_backbone(clip_folder: Path) -> None:

@@ -1,0 +1,77 @@
+"""CPL: rounds of training on sets of candidate classes instead of single pseudo-labels (Zhang et al., 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from annotated_types import Ge
+
+from captune.arrays import Floats
+from captune.backbones.base import Backbone
+from captune.data.task import AdaptationTask
+from captune.labeling.pseudo_labels import PseudoLabels
+from captune.labeling.selection import balanced_pools, candidate_sets, growing_k
+from captune.methods._few_labels import QUICK_ROUNDS, FewLabelSettings, FewLabelTraining, Rate, Share
+from captune.methods.base import Context, Method
+from captune.settings import NonNegative, Positive
+from captune.tuners.base import Tuner
+
+GIVEN_BATCH = (8, 256)
+"""The smallest and the largest number of given images in a step."""
+
+
+@dataclass(frozen=True)
+class CplSettings(FewLabelSettings):
+    """The published settings; alpha, beta and g were published for each dataset, these are in the middle of them.
+
+    Attributes:
+        rounds: How often candidates are chosen and new prompts are trained.
+        alpha: An image keeps its most probable classes until their sum exceeds this quantile of the images' highest
+            probabilities.
+        beta: A class keeps the images whose probability is at least this quantile of its column; without it,
+            1 - g / classes.
+        g: Times its even share of the images that a class may keep, where beta is not given.
+    """
+
+    epochs: Positive = 50
+    train_batch: Positive = 64
+    learning_rate: Rate = 0.02
+    weight_decay: Annotated[float, Ge(0)] = 0.05
+    warmup_epochs: NonNegative = 2
+    gradient_clip: Annotated[float, Ge(0)] = 0.8
+    rounds: Positive = 10
+    alpha: Share = 0.75
+    beta: Share | None = None
+    g: Rate = 2.0
+
+
+class Cpl(Method):
+    """Candidate pseudo-label learning."""
+
+    Settings: ClassVar[type[CplSettings]] = CplSettings
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"full": {}, "quick": QUICK_ROUNDS}
+
+    def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
+        """Choose candidates by the student of the round before, put images into even pools, learn from the sets."""
+        training, rounds = FewLabelTraining(task, backbone, context, self.settings), self.settings.rounds
+        probabilities = zero_shot = training.zero_shot()
+        for number in training.parts(rounds):
+            k = growing_k(number, rounds, len(probabilities), len(task.target_classes))
+            labels = self._choose(probabilities, k, task)
+            # The first candidates count by their probability, later ones all the same.
+            prior = zero_shot if number == 1 else None
+            training.learn(labels, number, prior=prior, given_batch=GIVEN_BATCH)
+            if number < rounds:
+                probabilities = training.predict()
+        return training.tuner
+
+    def _choose(self, probabilities: Floats, k: int, task: AdaptationTask) -> PseudoLabels:
+        settings: CplSettings = self.settings
+        beta = max(0.0, 1.0 - settings.g / len(task.target_classes)) if settings.beta is None else settings.beta
+        candidates = candidate_sets(probabilities, settings.alpha, beta, task.target_classes)
+        if len(candidates) and not candidates.any():  # no image suits any class by both rules: its best class stays
+            candidates[np.arange(len(candidates)), probabilities.argmax(axis=1)] = True
+        return balanced_pools(probabilities, candidates, k)

@@ -1,0 +1,39 @@
+"""FPL: prompts learned from the k most confident images of every class (Menghini et al., 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from captune.backbones.base import Backbone
+from captune.data.task import AdaptationTask
+from captune.labeling.selection import top_k_per_class
+from captune.methods._few_labels import QUICK, FewLabelSettings, FewLabelTraining
+from captune.methods.base import Context, Method
+from captune.settings import Positive
+from captune.tuners.base import Tuner
+
+
+@dataclass(frozen=True)
+class FplSettings(FewLabelSettings):
+    """The published settings.
+
+    Attributes:
+        k: Images of each class that are pseudo-labeled.
+    """
+
+    k: Positive = 16
+
+
+class Fpl(Method):
+    """Few pseudo-labels."""
+
+    Settings: ClassVar[type[FplSettings]] = FplSettings
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"full": {}, "quick": QUICK}
+
+    def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
+        """Pseudo-label the k most probable images of every class, each image once, and learn from them."""
+        training = FewLabelTraining(task, backbone, context, self.settings)
+        training.learn(top_k_per_class(training.zero_shot(), self.settings.k, task.target_classes))
+        return training.tuner

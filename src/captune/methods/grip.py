@@ -1,0 +1,44 @@
+"""GRIP: rounds of training from new prompts on ever more pseudo-labels of every class (Menghini et al., 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from captune.backbones.base import Backbone
+from captune.data.task import AdaptationTask
+from captune.labeling.selection import growing_k, top_k_per_class
+from captune.methods._few_labels import QUICK_ROUNDS, FewLabelSettings, FewLabelTraining
+from captune.methods.base import Context, Method
+from captune.settings import Positive
+from captune.tuners.base import Tuner
+
+
+@dataclass(frozen=True)
+class GripSettings(FewLabelSettings):
+    """The published settings.
+
+    Attributes:
+        rounds: How often the pseudo-labels grow and new prompts are trained.
+    """
+
+    rounds: Positive = 10
+
+
+class Grip(Method):
+    """Grow and refine iteratively pseudo-labels."""
+
+    Settings: ClassVar[type[GripSettings]] = GripSettings
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"full": {}, "quick": QUICK_ROUNDS}
+
+    def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
+        """Label more images in every round, by the student of the round before; the last student is the result."""
+        training, rounds = FewLabelTraining(task, backbone, context, self.settings), self.settings.rounds
+        probabilities = training.zero_shot()
+        for number in training.parts(rounds):
+            k = growing_k(number, rounds, len(probabilities), len(task.target_classes))
+            training.learn(top_k_per_class(probabilities, k, task.target_classes), number)
+            if number < rounds:
+                probabilities = training.predict()
+        return training.tuner

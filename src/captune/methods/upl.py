@@ -1,0 +1,70 @@
+"""UPL: prompts learned from the surest images predicted as each class, averaged over seeds (Huang et al., 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+from annotated_types import Ge
+
+from captune.backbones.base import Backbone
+from captune.data.task import AdaptationTask
+from captune.errors import InputError
+from captune.labeling.selection import top_k_per_class
+from captune.methods._few_labels import QUICK, FewLabelSettings, FewLabelTraining, Rate
+from captune.methods.base import Context, Method
+from captune.settings import NonNegative, Positive
+from captune.tuners.base import Tuner
+from captune.tuners.text_prompts import TextPrompts
+
+
+@dataclass(frozen=True)
+class UplSettings(FewLabelSettings):
+    """The published settings.
+
+    Attributes:
+        k: Images of each class that are pseudo-labeled.
+        strong_views: Random crops of each pseudo-labeled image that are embedded once, where the image encoder is
+            fixed (where not, crops are new in every epoch); 0 trains on the model's own view.
+        ensemble: Trainings from different random prompts whose class embeddings are averaged (text_prompts only).
+    """
+
+    epochs: Positive = 50
+    train_batch: Positive = 32
+    learning_rate: Rate = 0.002
+    weight_decay: Annotated[float, Ge(0)] = 0.0005
+    warmup_epochs: NonNegative = 1
+    k: Positive = 16
+    strong_views: NonNegative = 50
+    ensemble: Positive = 16
+
+
+class Upl(Method):
+    """Unsupervised prompt learning."""
+
+    Settings: ClassVar[type[UplSettings]] = UplSettings
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "full": {},
+        "quick": {**QUICK, "strong_views": 0, "ensemble": 1},
+    }
+
+    def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
+        """Pseudo-label the most probable of the images predicted as each class; learn from them several times."""
+        settings: UplSettings = self.settings
+        if settings.ensemble > 1 and settings.tuner != "text_prompts":
+            raise InputError(
+                f"ensemble = {settings.ensemble}: only the tuner text_prompts can be averaged, not {settings.tuner!r}. "
+                "Add --set ensemble=1."
+            )
+        training = FewLabelTraining(task, backbone, context, settings)
+        labels = top_k_per_class(training.zero_shot(), settings.k, task.target_classes, predicted_only=True)
+        for member in training.parts(settings.ensemble):
+            training.learn(labels, member, strong_views=settings.strong_views)
+            if isinstance(training.tuner, TextPrompts):
+                training.kept[f"{member:03d}"] = training.tuner.context.detach().clone()
+        if settings.ensemble == 1:
+            return training.tuner
+        members = [training.kept[name] for name in sorted(training.kept)]
+        return TextPrompts.joined(backbone, task.vocabulary, torch.cat(members)).to(context.runtime.device)

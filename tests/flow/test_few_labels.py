@@ -1,0 +1,168 @@
+"""UPL, FPL, GRIP and CPL from end to end on a tiny CLIP: labels, tuners, rounds, kills, and what is done once only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import captune
+from captune import registry
+from captune.backbones.hf import HuggingFace
+from captune.errors import InputError, RunFolderError
+from captune.results.run import AdaptationRun
+from captune.training.loop import Course
+from toys import write_images
+
+NAMES = ["cat", "red dog", "striped bird"]
+METHODS = ["cpl", "fpl", "grip", "upl"]
+SHORT: dict[str, Any] = {"epochs": 2, "train_batch": 5, "warmup_epochs": 1}
+OWN: dict[str, dict[str, Any]] = {
+    "cpl": {"rounds": 3},
+    "fpl": {"k": 2},
+    "grip": {"rounds": 3},
+    "upl": {"k": 2, "strong_views": 2, "ensemble": 3},
+}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("photos")
+    for number, name in enumerate(NAMES):
+        write_images(base / name, 8, side=36, seed=number)
+    return base
+
+
+def adapt(photos: Path, clip: Path, method: str, preset: str = "full", **changes: Any) -> AdaptationRun:
+    common = {"backbone": f"hf:{clip}", "method": method, "preset": preset, "workers": 0, "quiet": True}
+    own = {**OWN[method], **({"ensemble": 1} if method == "upl" and preset == "quick" else {})}
+    return captune.adapt(photos, NAMES, **{**common, **SHORT, **own, **changes})
+
+
+def table(photos: Path, folder: Path, per_class: dict[str, int]) -> Path:
+    rows = [f"{photos / name / f'{i:03d}.png'},{name}" for name, n in per_class.items() for i in range(n)]
+    file = folder / "labels.csv"
+    file.write_text("path,label\n" + "\n".join(rows))
+    return file
+
+
+def bits(run: AdaptationRun) -> bytes:
+    tensors = run.classifier.tuner.state_dict()
+    return b"".join(tensors[name].numpy().tobytes() for name in sorted(tensors))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_round_is_recorded_and_reported(photos: Path, clip_folder: Path, tmp_path: Path, method: str) -> None:
+    run = adapt(photos, clip_folder, method, out=tmp_path / "run")
+    n_parts = {"fpl": 1}.get(method, 3)
+    assert [facts["epoch"] for facts in run.rounds] == list(range(1, 2 * n_parts + 1))
+    assert [facts["round"] for facts in run.rounds] == sorted(list(range(1, n_parts + 1)) * 2)
+    assert all(np.isfinite(facts["loss"]) for facts in run.rounds)
+    assert run.evidence is not None
+    assert [epoch for epoch, _ in run.evidence.history] == list(range(2, 2 * n_parts + 1, 2))
+    rows = (tmp_path / "run" / "pseudo_labels.csv").read_text().splitlines()
+    assert len(rows) - 1 == sum(run.rounds[-1]["reliable"]) > 0
+    assert "training-curves" in {path.stem for path in (tmp_path / "run" / "figures").iterdir()}
+    if method == "grip":
+        assert [sum(facts["reliable"]) for facts in run.rounds[::2]] == [6, 15, 24]  # k = 2, 5, 8
+
+
+@pytest.mark.parametrize("tuner", [name for name in registry.names("tuners") if name != "frozen"])
+@pytest.mark.parametrize("method", ["cpl", "upl"])
+def test_any_tuner_can_be_the_student(photos: Path, clip_folder: Path, method: str, tuner: str) -> None:
+    changes = {"ensemble": 1} if method == "upl" else {"rounds": 1}
+    run = adapt(photos, clip_folder, method, tuner=tuner, epochs=1, **changes)
+    assert run.classifier.tuner_name == tuner
+    assert run.predictions.probabilities.shape == (24, 3)
+
+
+def test_settings_reach_the_tuner(photos: Path, clip_folder: Path) -> None:
+    run = adapt(photos, clip_folder, "fpl", tuner_settings={"n_context": 3})
+    assert run.classifier.tuner.state_dict()["context"].shape[1] == 3
+    with pytest.raises(InputError, match=r"no setting 'n_contxt'.*n_context"):
+        adapt(photos, clip_folder, "fpl", tuner_settings={"n_contxt": 3})
+
+
+@pytest.mark.parametrize("preset", ["quick", "full"])
+@pytest.mark.parametrize("method", METHODS)
+def test_given_labels_are_learned_from(
+    photos: Path, clip_folder: Path, tmp_path: Path, method: str, preset: str
+) -> None:
+    few = adapt(photos, clip_folder, method, preset, labels=table(photos, tmp_path, dict.fromkeys(NAMES, 2)))
+    some = adapt(photos, clip_folder, method, preset, labels=table(photos, tmp_path, {"cat": 8, "red dog": 7}))
+    assert len({bits(run) for run in (few, some, adapt(photos, clip_folder, method, preset))}) == 3
+    # Where some classes have labels, only the others are pseudo-labeled.
+    assert all(facts["reliable"][0] == facts["reliable"][1] == 0 < facts["reliable"][2] for facts in some.rounds)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_image_is_encoded_twice(
+    photos: Path, clip_folder: Path, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[int] = []
+    encode = HuggingFace.encode_image
+
+    def counted(self: HuggingFace, pixels: torch.Tensor, edit: Any = None) -> torch.Tensor:
+        encoded.append(len(pixels))
+        return encode(self, pixels, edit)
+
+    monkeypatch.setattr(HuggingFace, "encode_image", counted)
+    run = adapt(photos, clip_folder, method, cache=str(tmp_path))
+    n_crops = 2 * sum(run.rounds[-1]["reliable"]) if method == "upl" else 0  # crops of the pseudo-labeled ones only
+    assert sum(encoded) == 24 + n_crops
+
+
+@pytest.mark.parametrize("moment", [(1, 0), (1, 1), (2, 0), (3, 1)])
+@pytest.mark.parametrize("method", METHODS)
+def test_an_interrupted_round_goes_on_to_the_same_bits(
+    photos: Path, clip_folder: Path, tmp_path: Path, method: str, moment: tuple[int, int]
+) -> None:
+    part, epoch = moment
+    if method == "fpl" and part > 1:
+        return
+    labels = table(photos, tmp_path, {"cat": 8, "red dog": 7}) if epoch else None
+    common = {"cache": str(tmp_path / "cache"), "labels": labels}
+    whole = adapt(photos, clip_folder, method, **common)
+    out = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("captune.methods._few_labels._FewLabelCourse.batches", _stopped_at(part, epoch))
+        with pytest.raises(KeyboardInterrupt):
+            adapt(photos, clip_folder, method, out=out, **common)
+    if moment != (1, 0):  # nothing was saved before
+        with pytest.raises(RunFolderError, match="other settings"):
+            adapt(photos, clip_folder, method, out=out, resume=True, learning_rate=0.5, **common)
+    resumed = adapt(photos, clip_folder, method, out=out, resume=True, **common)
+    assert bits(resumed) == bits(whole)
+    assert resumed.rounds == whole.rounds
+    assert not (out / "checkpoints").exists()
+
+
+def _stopped_at(part: int, epoch: int) -> Any:
+    from captune.methods._few_labels import _FewLabelCourse
+
+    batches = _FewLabelCourse.batches
+
+    def stopped(self: Course, now: int, first_step: int) -> Iterator[Any]:
+        if (getattr(self, "part", 0), now) == (part, epoch):
+            raise KeyboardInterrupt
+        yield from batches(self, now, first_step)  # type: ignore[arg-type]
+
+    return stopped
+
+
+def test_only_text_prompts_are_averaged(photos: Path, clip_folder: Path) -> None:
+    run = adapt(photos, clip_folder, "upl")
+    assert run.classifier.tuner.state_dict()["context"].shape[0] == 3
+    with pytest.raises(InputError, match=r"ensemble = 3: only the tuner text_prompts.*--set ensemble=1"):
+        adapt(photos, clip_folder, "upl", tuner="feature_adapter")
+
+
+def test_beta_follows_the_number_of_classes(photos: Path, clip_folder: Path) -> None:
+    default, same, other = (
+        adapt(photos, clip_folder, "cpl", "quick", **changes) for changes in ({}, {"beta": 1 - 2 / 3}, {"beta": 0.9})
+    )
+    assert bits(default) == bits(same) != bits(other)
