@@ -14,12 +14,13 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from captune import registry
-from captune.arrays import Floats, Ints
+from captune.arrays import Floats, Ints, softmax_rows
 from captune.backbones.base import Backbone
 from captune.data.task import AdaptationTask
+from captune.errors import InputError
 from captune.labeling.pseudo_labels import PseudoLabels, Source
 from captune.methods.base import Context
-from captune.scoring import embed_classes, score
+from captune.scoring import embed_classes
 from captune.settings import NonNegative, Positive, build
 from captune.training.feeds import Feed, Request
 from captune.training.loop import Course, Optimisation, fit
@@ -87,13 +88,14 @@ class FewLabelTraining:
 
     def zero_shot(self) -> Floats:
         """Return probabilities of the unlabeled images over the target classes, before any training."""
-        return self._score(self.vectors, embed_classes(self.backbone, self.task.vocabulary))
+        classes = embed_classes(self.backbone, self.task.vocabulary)
+        return self._among_targets(np.float32(self.backbone.logit_scale) * (self.vectors @ classes.T))
 
     @torch.inference_mode()
     def predict(self) -> Floats:
         """Return probabilities of the unlabeled images over the target classes, by the student as it is."""
         images = self._whole_feed().look(self.tuner, np.arange(len(self.vectors)))
-        return self._score(images.cpu().numpy(), self.tuner.class_embeddings().cpu().numpy())
+        return self._among_targets(self.tuner.logits(images, self.tuner.class_embeddings()).cpu().numpy())
 
     def parts(self, n_parts: int) -> range:
         """Return the parts that are left to do, counted from 1; the first of them may be half done."""
@@ -144,6 +146,11 @@ class FewLabelTraining:
         chosen = build(tuner_class.Settings, self.settings.tuner_settings or {}, "tuner settings")
         with self.context.runtime.seeded(part):
             tuner: Tuner = tuner_class(self.backbone, self.task.vocabulary, chosen)
+        if not any(parameter.requires_grad for parameter in tuner.parameters()):
+            raise InputError(
+                f"tuner = {self.settings.tuner!r} has nothing to train. Choose another with --set tuner=..., "
+                "such as text_prompts or feature_adapter."
+            )
         return tuner.to(self.context.runtime.device)
 
     def _whole_feed(self) -> Feed:
@@ -158,10 +165,11 @@ class FewLabelTraining:
         still_there = self.context.embed(self.backbone, few.unlabeled).image_index
         return self.context.feed(self.tuner, few, strong_views), labels.subset(still_there)
 
-    def _score(self, vectors: Floats, classes: Floats) -> Floats:
+    def _among_targets(self, logits: Floats) -> Floats:
+        """Return probabilities given that an image is of a target class; the others get zero."""
         targets = self.task.target_classes
-        probabilities = np.zeros((len(vectors), len(classes)), dtype=np.float32)
-        probabilities[:, targets] = score(vectors, classes[targets], self.backbone.logit_scale)
+        probabilities = np.zeros_like(logits)
+        probabilities[:, targets] = softmax_rows(logits[:, targets])
         return probabilities
 
 

@@ -40,7 +40,7 @@ class PseudoLabelObjective(nn.Module):
         views, classes = batch.views, self.tuner.class_embeddings()
         parts = [part for part in (views.reliable, views.strong, views.given) if len(part)]
         images = self.feed.embed(self.tuner, torch.cat(parts))
-        logits = self.tuner.backbone.logit_scale * images @ classes.T
+        logits = self.tuner.logits(images, classes)
         n_pseudo = len(batch.targets)
         pseudo = partial_label_loss(logits[:n_pseudo], batch.targets)
         given = margin_cross_entropy(logits[n_pseudo:], batch.given_labels)
