@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from captune import registry
+from captune import processes, registry
 from captune.arrays import Floats, Ints, softmax_rows
 from captune.backbones.base import Backbone
 from captune.data.task import AdaptationTask
@@ -22,6 +22,7 @@ from captune.labeling.pseudo_labels import PseudoLabels, Source
 from captune.methods.base import Context
 from captune.scoring import embed_classes
 from captune.settings import NonNegative, Positive, build
+from captune.training.checkpoint import CheckpointFolder
 from captune.training.feeds import Feed, Request
 from captune.training.loop import Course, Optimisation, fit
 from captune.training.losses import loss_weights
@@ -100,7 +101,8 @@ class FewLabelTraining:
     def parts(self, n_parts: int) -> range:
         """Return the parts that are left to do, counted from 1; the first of them may be half done."""
         checkpoints = self.context.checkpoints
-        return range(max(1, checkpoints.newest_part() if checkpoints else 1), n_parts + 1)
+        _, newest = processes.from_first(lambda: ({}, checkpoints.newest_part() if checkpoints else 0))
+        return range(max(1, newest), n_parts + 1)
 
     def learn(
         self,
@@ -120,9 +122,9 @@ class FewLabelTraining:
         context, settings = self.context, self.settings
         checkpoints = replace(context.checkpoints, part=part) if context.checkpoints else None
         labels = labels.stamped(part, Source.NAME if part == 1 else Source.MODEL)
-        begun = checkpoints.newest() if checkpoints else None
+        begun = checkpoints and processes.from_first(lambda: _begun(checkpoints))[0]
         if begun:
-            labels = _read_labels(begun.tensors, "course.labels.now.", labels.n_classes)
+            labels = _read_labels(begun, "course.labels.now.", labels.n_classes)
         self.tuner = self._new_tuner(part)
         feed, positions = self._whole_feed(), None
         if strong_views and len(labels):
@@ -239,25 +241,24 @@ class _FewLabelCourse(Course):
         return tensors, {"rounds": self.context.rounds, "history": [epoch for epoch, _ in self.context.history]}
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Take back what `state` gave; the labels were taken before, the length of the training depends on them."""
-        self.training.kept = _named(tensors, "kept.")
+        """Take back what `state` gave."""
         n_classes = self.labels.n_classes
+        self.labels = _read_labels(tensors, "labels.now.", n_classes)
+        self.training.kept = _named(tensors, "kept.")
         self.context.history[:] = [(e, _read_labels(tensors, f"labels.{e}.", n_classes)) for e in facts["history"]]
         self.context.rounds[:] = facts["rounds"]
 
     def _draw(self, generator: np.random.Generator) -> list[tuple[Ints, Ints]]:
-        """Return entries of the pseudo-labels and positions of given images for every step."""
+        """Return entries of the pseudo-labels and positions of given images for every step, in even batches."""
         n_pseudo, n_given, size = len(self.labels), len(self.feed.given_labels), self.settings.train_batch
         n_steps = self.iterations
         if self.given_batch is None or not n_pseudo or not n_given:
-            mixed = generator.permutation(n_pseudo + n_given)
-            steps = [mixed[i * size : (i + 1) * size] for i in range(n_steps)]
+            steps = np.array_split(generator.permutation(n_pseudo + n_given), n_steps)
             return [(step[step < n_pseudo], step[step >= n_pseudo] - n_pseudo) for step in steps]
-        order = generator.permutation(n_pseudo)
         own = int(np.clip(size * n_given // n_pseudo, *self.given_batch))
         passes = [generator.permutation(n_given) for _ in range(-(-n_steps * own // n_given))]
-        given = np.concatenate(passes)
-        return [(order[i * size : (i + 1) * size], given[i * own : (i + 1) * own]) for i in range(n_steps)]
+        given = np.concatenate(passes)[: n_steps * own].reshape(n_steps, own)
+        return list(zip(np.array_split(generator.permutation(n_pseudo), n_steps), given, strict=True))
 
     def _targets(self, entries: Ints) -> Tensor:
         """Return how much each class counts for some entries, `(entries, classes)`."""
@@ -269,6 +270,12 @@ class _FewLabelCourse(Course):
             weights *= self.prior[labels.image_index[entries]]
             weights /= np.maximum(weights.sum(axis=1, keepdims=True), np.finfo(np.float32).tiny)
         return torch.from_numpy(weights)
+
+
+def _begun(checkpoints: CheckpointFolder) -> processes.Parcel:
+    """Return what is needed to go on; the length of a training depends on its labels, so they are read before it."""
+    found = checkpoints.newest()
+    return (dict(found.tensors) if found else {}), None
 
 
 def _named(tensors: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
