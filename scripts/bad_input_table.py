@@ -207,6 +207,16 @@ CASES = (
         ("evaluate", "run", "photos", "--labels", "none.csv"),
         ("No labels at 'none.csv'",),
     ),
+    Case(
+        "list: a download without a place",
+        ("list", "datasets", "--download", "dtd"),
+        ("--download needs --data ROOT",),
+    ),
+    Case(
+        "list: a dataset that is not known",
+        ("list", "datasets", "--data", "photos", "--download", "flowers"),
+        ("No 'flowers' in datasets", "Did you mean 'flowers102'"),
+    ),
 )
 
 

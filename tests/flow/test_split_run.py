@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,3 +43,14 @@ def test_the_embedded_world_is_made_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert (len(first.pool), len(first.test), len(first.names)) == (48, 24, 24)
     assert written == {path: path.stat().st_mtime_ns for path in second.pool.paths}
     assert not [path for path in (tmp_path / "patterns").iterdir() if path.name.startswith(".")]
+
+
+def test_the_block_of_the_document_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CAPTUNE_CACHE", str(tmp_path))
+    monkeypatch.setattr("captune.benchmark.datasets.patterns.TRAIN_IMAGES", 3)
+    monkeypatch.setattr("captune.benchmark.datasets.patterns.TEST_IMAGES", 1)
+    document = (Path(__file__).parents[2] / "docs" / "datasets.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(document.split("```python\n")[1].split("```")[0], names)
+    assert names["run"].predictions.probabilities.shape == (72, 24)
+    assert len(names["split"].task.labeled) == 48
