@@ -6,7 +6,19 @@ import argparse
 from typing import Any
 
 WHERE = ("accelerator", "devices", "strategy", "num_nodes", "precision")
-FLAGS = ("method", "preset", "keep_better", "backbone", "template", "describer", "domain", "seed", "workers", "root", *WHERE)
+FLAGS = (
+    "method",
+    "preset",
+    "keep_better",
+    "backbone",
+    "template",
+    "describer",
+    "domain",
+    "seed",
+    "workers",
+    "root",
+    *WHERE,
+)
 
 
 def add_settings(words: argparse.ArgumentParser, out: str) -> None:
