@@ -18,6 +18,7 @@ from captune.concepts.confusion import class_prototypes
 from captune.concepts.groups import class_closeness, confused_groups
 from captune.concepts.mismatch import MismatchSettings
 from captune.data.images import ImageCollection, find_images, read_labels
+from captune.data.loading import no_usable_image
 from captune.data.vocabulary import Vocabulary, read_class_names
 from captune.describers._file_format import write_descriptions
 from captune.describers.base import Describer, open_describer
@@ -29,7 +30,6 @@ from captune.labeling.pseudo_labels import PseudoLabels
 from captune.plan import check_backbone, load_backbone
 from captune.results.audit_card import CARD, FORMAT, VERSION
 from captune.results.metrics import summarize
-from captune.results.prediction import no_usable_image
 from captune.results.run import claim_folder, readable
 from captune.scoring import embed_classes, embed_images, embed_texts, score
 from captune.settings import Positive, RunSettings, build_run

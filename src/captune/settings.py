@@ -54,7 +54,7 @@ class RunSettings:
             but little memory.
     """
 
-    method: str = "zero_shot"
+    method: str = "cap"
     backbone: str = DEFAULT_BACKBONE
     template: str = "a photo of a {}"
     preset: str = ""

@@ -35,9 +35,9 @@ def score_images(
 def find_any(source: str) -> ImageCollection:
     """Return the images of a folder, manifest or list, or the one image that is named."""
     from captune.data.images import ImageCollection, find_images
+    from captune.data.loading import no_usable_image
     from captune.data.paths import SUFFIXES
     from captune.files import is_file
-    from captune.results.prediction import no_usable_image
 
     path = Path(source)
     if path.suffix.lower() in SUFFIXES and is_file(path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import stat
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -280,3 +280,11 @@ def _to_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
     else:
         scale, offset = (255.0 if high <= 1.0 else 1.0), 0.0
     return np.clip(np.round((finite - offset) * scale), 0, 255).astype(np.uint8)
+
+
+def no_usable_image(images: ImageCollection, set_aside: Mapping[int, str]) -> str:
+    """Return the message for a collection of which nothing can be read."""
+    if len(images) == 0:
+        return f"No images in {str(images.root)!r}: expected JPEG, PNG, WebP, TIFF, BMP or GIF files."
+    first = "".join(f"\n  - {images.name(position)}: {why}" for position, why in list(set_aside.items())[:5])
+    return f"None of the {len(images)} images in {str(images.root)!r} can be used:{first}"

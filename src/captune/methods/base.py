@@ -10,11 +10,13 @@ from typing import Any, ClassVar
 from captune.arrays import Floats
 from captune.backbones.base import Backbone
 from captune.data.images import ImageCollection
+from captune.data.loading import no_usable_image
 from captune.data.task import AdaptationTask
 from captune.data.views import StrongView
 from captune.describers.base import Describer
 from captune.describers.none import NoDescriber
 from captune.embedding_cache import EmbeddingCache
+from captune.errors import InputError
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.runtime import Runtime
 from captune.scoring import EmbeddedImages, embed_images
@@ -44,7 +46,10 @@ class Context:
         """Return the embeddings of a collection, computed at most once in a run."""
         key = (images, id(backbone))
         if key not in self._embedded:
-            self._embedded[key] = embed_images(backbone, images, self.cache, self.runtime, self.batch_size)
+            found = embed_images(backbone, images, self.cache, self.runtime, self.batch_size)
+            if len(images) and not len(found.image_index):
+                raise InputError(no_usable_image(images, found.set_aside))
+            self._embedded[key] = found
         return self._embedded[key]
 
     def feed(self, tuner: Tuner, task: AdaptationTask, strong_views: int) -> Feed:

@@ -17,11 +17,13 @@ from captune.backbones.base import Backbone
 from captune.concepts.confusion import class_prototypes, class_similarity, confident_counts, confusion_margin
 from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings
 from captune.data.task import AdaptationTask
+from captune.errors import InputError
 from captune.labeling.consensus import neighbour_consensus, neighbour_graph
 from captune.labeling.first_labels import first_labels
 from captune.labeling.gaussians import cluster_images
 from captune.labeling.pseudo_labels import PseudoLabels, Source
 from captune.labeling.selection import class_mask, given_allowed, top_k_per_class
+from captune.methods import _estimate
 from captune.methods._alignment import align_task
 from captune.methods._cap_settings import QUICK, CapSettings
 from captune.methods.base import Context, Method
@@ -41,9 +43,16 @@ class Cap(Method):
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Align concepts, take the first pseudo-labels, then train while they grow."""
         settings: CapSettings = self.settings
+        if len(task.unlabeled) == 0:
+            raise InputError(
+                f"All {len(task.labeled.labels)} images have a given label, and CAP learns from images without one. "
+                "Add unlabeled images, or leave labels out of --labels."
+            )
         unlabeled = context.embed(backbone, task.unlabeled)
         texts = embed_classes(backbone, task.vocabulary)
         vocabulary, described = task.vocabulary, {}
+        sizes = _estimate.Sizes(len(unlabeled.vectors), len(task.labeled.labels), len(vocabulary))
+        _estimate.tell(backbone, vocabulary, settings, sizes, context.runtime)
 
         # Section 3.1: which names mislead, and what stands for them instead?
         if settings.concept_alignment:

@@ -6,7 +6,7 @@ import numpy as np
 
 from captune import processes
 from captune.data.images import ImageCollection
-from captune.data.loading import load_batches
+from captune.data.loading import load_batches, no_usable_image
 from captune.data.views import WeakView
 from captune.embedding_cache import EmbeddingCache
 from captune.errors import InputError
@@ -33,14 +33,6 @@ def predict_collection(
     if len(predictions.image_index) == 0:
         raise InputError(no_usable_image(images, set_aside))
     return predictions, set_aside
-
-
-def no_usable_image(images: ImageCollection, set_aside: dict[int, str]) -> str:
-    """Return the message for a collection of which nothing can be read."""
-    if len(images) == 0:
-        return f"No images in {str(images.root)!r}: expected JPEG, PNG, WebP, TIFF, BMP or GIF files."
-    first = "".join(f"\n  - {images.name(position)}: {why}" for position, why in list(set_aside.items())[:5])
-    return f"None of the {len(images)} images in {str(images.root)!r} can be used:{first}"
 
 
 def _stream(
