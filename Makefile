@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test test-slow lint bench coverage clean
+.PHONY: demo test test-slow lint bench coverage results clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,18 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/embed.py
+
+# The tables of docs/results: cells that are finished are kept in captune-benchmark, the rest is measured.
+TO_RESULTS := --out captune-benchmark --tables docs/results
+TESTBED_FOLDERS := --data $(CAPTUNE_TESTBED)/data --models $(CAPTUNE_TESTBED)/models
+results: $(READY)
+	$(BIN)/captune benchmark suites/patterns.yaml $(TO_RESULTS)
+ifdef CAPTUNE_TESTBED
+	$(BIN)/captune benchmark suites/ucmerced.yaml $(TESTBED_FOLDERS) $(TO_RESULTS)
+	$(BIN)/captune benchmark suites/ucmerced-ablations.yaml $(TESTBED_FOLDERS) $(TO_RESULTS)
+else
+	@echo "The suites on UC Merced are left out: set CAPTUNE_TESTBED to the folder that holds data/ and models/."
+endif
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage*
