@@ -54,7 +54,7 @@ def write_suite(folder: Path, backbone: str, **changes: Any) -> Path:
         **changes,
     }
     path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     return path
 
 

@@ -25,7 +25,7 @@ SMALL: dict[str, Any] = {
 
 def read(folder: Path, content: dict[str, Any], **only: Any) -> Suite:
     path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     return read_suite(path, only)
 
 
