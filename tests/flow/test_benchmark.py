@@ -136,6 +136,15 @@ def test_missing_data_and_wrong_words_are_sentences(captune: Command, tmp_path: 
         assert expected in answer.err
 
 
+def test_the_paper_would_be_270_cells(captune: Command, tmp_path: Path) -> None:
+    listed = captune("benchmark", REPOSITORY / "suites" / "paper.yaml", "--data", tmp_path, "--dry-run")
+    assert listed.code == 0
+    assert "270 cells, 0 finished" in listed.out
+    assert listed.out.count("data missing") == 270
+    assert "images 2040+0/6149" in listed.out  # Flowers102
+    assert "steps 2500 " in listed.out  # CAP: 50 epochs of 50
+
+
 @contextmanager
 def started_suite(suite: Path, data: Path, out: Path) -> Iterator[subprocess.Popen[str]]:
     """Start a suite as a person would, and never leave it running."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 import yaml
 
 from captune.benchmark.cells import Cell
+from captune.benchmark.published import published_table
 from captune.benchmark.runner import shard
 from captune.benchmark.suite import Place, Suite, read_suite
 from captune.errors import InputError
 
 REPOSITORY = Path(__file__).parents[3]
+DOCS = (REPOSITORY / "docs" / "benchmark.md").read_text(encoding="utf-8")
 SUITES = sorted((REPOSITORY / "suites").glob("*.yaml"))
 SMALL: dict[str, Any] = {
     "datasets": ["patterns"],
@@ -140,5 +143,13 @@ def test_shards_part_the_cells(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
 def test_the_suites_of_the_repository_can_be_read(path: Path) -> None:
     suite = read_suite(path)
-    assert suite.cells()
     assert suite.title != path.stem
+    for table in suite.tables:  # what a table names in a published one must be there
+        if table.file.published:
+            rows = published_table(table.file.published)["rows"]
+            assert {table.published_name("methods", label) for label in table.file.methods} <= set(rows)
+            known = {dataset for row in rows.values() for dataset in row}
+            assert {table.published_name("datasets", label) for label in table.file.datasets} <= known
+    documented = re.search(rf"`{path.name}`.*\|([^|]*)\|$", DOCS, re.MULTILINE)
+    assert documented
+    assert str(len(suite.cells())) in documented[1].replace(",", " ").split()
