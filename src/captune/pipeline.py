@@ -107,16 +107,13 @@ def _carry_out(
         engine.say(f"{len(set_aside)} of {len(plan.images)} images were set aside because they cannot be read.")
 
     evidence, kept = _evidence(plan, backbone, context, predictions), "adapted"
-    if evidence is not None and evidence.health is not None:
-        engine.say(evidence.health.sentence)
-        if plan.settings.keep_better and evidence.health.verdict == "harmful":
-            engine.say("Zero-shot stays the classifier.")
-            evidence, kept = evidence.undone(), "zero_shot"
-            classifier = Classifier.from_tuner(Frozen(backbone, plan.task.vocabulary))
-            embedded = context.embed(backbone, plan.images)
-            predictions, set_aside = predict_collection(
-                classifier, plan.images, context.cache, engine, plan.settings.batch_size, embedded
-            )
+    if evidence is not None and _is_refused(plan, evidence, engine):
+        evidence, kept = evidence.undone(), "zero_shot"
+        classifier = Classifier.from_tuner(Frozen(backbone, plan.task.vocabulary))
+        embedded = context.embed(backbone, plan.images)
+        predictions, set_aside = predict_collection(
+            classifier, plan.images, context.cache, engine, plan.settings.batch_size, embedded
+        )
 
     run = AdaptationRun(
         settings=plan.all_settings(),
@@ -167,6 +164,17 @@ def _evidence(plan: Plan, backbone: Backbone, context: Context, predictions: Pre
     except Exception as error:
         context.say(f"The report will be short, evidence is missing: {type(error).__name__}: {error}")
         return None
+
+
+def _is_refused(plan: Plan, evidence: Evidence, engine: runtime.Runtime) -> bool:
+    """Say what the check without labels found, and return whether zero-shot is to be kept instead."""
+    if evidence.health is None:
+        return False
+    engine.say(evidence.health.sentence)
+    is_refused = plan.settings.keep_better and evidence.health.verdict == "harmful"
+    if is_refused:
+        engine.say("Zero-shot stays the classifier.")
+    return is_refused
 
 
 def _write_report(target: Path, engine: runtime.Runtime) -> None:
