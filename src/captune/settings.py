@@ -165,7 +165,14 @@ def _problem(cls: type[Any], entry: Mapping[str, Any]) -> str:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """A safe loader to which a repeated key is an error, and 1e-3 a number."""
+    """A safe loader to which a repeated key or an alias is an error, and 1e-3 a number."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Refuse aliases: written out, a few lines of them can stand for a billion words."""
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "aliases such as *name are not read", event.start_mark)
+        return super().compose_node(parent, index)
 
 
 def _strict_mapping(loader: _StrictLoader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -1,0 +1,61 @@
+"""SECURITY.md keeps its word: every threat names tests that exist, and every dependency is pinned."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+TEXT = (REPOSITORY / "SECURITY.md").read_text(encoding="utf-8")
+ROWS = [line for line in TEXT.splitlines() if line.startswith("| ") and not line.startswith("| threat")]
+REFERENCE = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+
+
+def names_in(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_there_is_a_threat_list() -> None:
+    assert len(ROWS) >= 30
+    words = (
+        "pickle",
+        "trust_remote_code",
+        "bomb",
+        "manifest",
+        "tar",
+        "HTML",
+        "key",
+        "oopback",
+        "YAML",
+        "cache",
+        "rebinding",
+    )
+    assert [word for word in words if not any(word in row for row in ROWS)] == []
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split("|")[1].strip())
+def test_every_threat_names_tests_that_exist(row: str) -> None:
+    references = REFERENCE.findall(row.split("|")[3])
+    assert references
+    for file, name in references:
+        assert (REPOSITORY / file).is_file(), file
+        assert name in names_in(REPOSITORY / file), f"{file} has no {name}"
+
+
+def test_every_dependency_is_pinned() -> None:
+    tomllib = pytest.importorskip("tomllib")
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["dev"], *extras["openai"], *extras["onnx"], *extras["parquet"]]
+    names = {normal(re.split(r"[\[<>=!~ ]", entry)[0]) for entry in wanted} - {"captune"}
+    pins = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").split()
+    pinned = {normal(pin.partition("==")[0]) for pin in pins if "==" in pin}
+    assert names - pinned == set()
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,98 @@
+"""Files that came from someone else: nothing in them is run, fills the memory, or names a place outside a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from audit_folders import audit_facts
+from captune.backbones.hf import HuggingFace
+from captune.cli import main
+from captune.commands._audit_screen import show
+from captune.data.vocabulary import read_class_names
+from captune.describers._file_format import read_descriptions
+from captune.errors import CaptuneError, InputError
+from captune.report.page import write_report
+from captune.settings import parse_overrides, read_yaml
+from report_runs import make_run
+
+APPLY = "!!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path [{}]]"
+LEVELS = 12
+LAUGHS = "".join(f"k{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10) if n else 'lol'}]\n" for n in range(LEVELS))
+"""Ten to the power of eleven words, once the aliases are written out."""
+
+
+def test_code_that_comes_with_a_model_is_not_run(clip_folder: Path, tmp_path: Path) -> None:
+    model, mark = tmp_path / "model", tmp_path / "was run"
+    shutil.copytree(clip_folder, model)
+    (model / "evil.py").write_text(f"open({str(mark)!r}, 'w')\nclass Model: pass\n", encoding="utf-8")
+    for name in ("config.json", "tokenizer_config.json", "preprocessor_config.json"):
+        if (model / name).is_file():
+            content = json.loads((model / name).read_text(encoding="utf-8"))
+            classes = ("AutoConfig", "AutoModel", "AutoTokenizer", "AutoImageProcessor", "AutoProcessor")
+            content["auto_map"] = dict.fromkeys(classes, "evil.Model")
+            (model / name).write_text(json.dumps(content), encoding="utf-8")
+    with contextlib.suppress(CaptuneError):  # refusing the model would be as good
+        HuggingFace.load(str(model))
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("what", ["settings", "override", "classes", "descriptions"])
+def test_a_yaml_tag_runs_nothing(tmp_path: Path, what: str) -> None:
+    mark = tmp_path / "was run"
+    apply = APPLY.format(json.dumps(str(mark)))
+    file = tmp_path / "x.yaml"
+    file.write_text(f"- {apply}\n- b\n" if what == "classes" else f"seed: {apply}\n", encoding="utf-8")
+    readers = {"settings": read_yaml, "classes": read_class_names, "descriptions": read_descriptions}
+    with contextlib.suppress(InputError):
+        if what == "override":
+            parse_overrides([f"seed={apply}"])
+        else:
+            readers[what](file)
+    assert not mark.exists()
+
+
+READERS = {
+    "settings": "from captune.settings import *; build(RunSettings, {{'seed': read_yaml({0!r})['k11']}}, 'settings')",
+    "classes": "from captune.data.vocabulary import *; read_class_names({0!r})",
+    "descriptions": "from captune.describers._file_format import *; read_descriptions({0!r})",
+}
+
+
+@pytest.mark.parametrize("what", READERS)
+def test_yaml_aliases_cannot_fill_the_memory(tmp_path: Path, what: str) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(LAUGHS, encoding="utf-8")
+
+    def bound() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (2 << 30, 2 << 30))
+
+    words = [sys.executable, "-c", READERS[what].format(str(file))]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, preexec_fn=bound, check=False)
+    assert "InputError" in done.stderr
+    assert len(done.stderr) < 20_000
+
+
+def test_class_names_are_never_places(tmp_path: Path) -> None:
+    names = ("../../outside", str(tmp_path / "absolute"), "..", "a/b\\c", "CON")
+    folder = make_run(tmp_path / "deep" / "er" / "run", tmp_path / "images", names, per_class=6)
+    before = {path for path in tmp_path.rglob("*") if folder not in path.parents}
+    write_report([folder], labels=tmp_path / "images" / "labels.csv")
+    assert {path for path in tmp_path.rglob("*") if folder not in path.parents} == before
+
+
+def test_a_name_is_no_markup_on_the_screen(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    name = "[red]x[/red]"
+    facts = json.loads(json.dumps(audit_facts(tmp_path, has_truth=False)).replace("plain & simple", name))
+    show({**facts, "mismatched": [name], "next_steps": [name]}, tmp_path / name)
+    shown = capsys.readouterr().out
+    assert shown.count(name) >= 4  # the table, the sentence, the step and the folder
+    assert main(["report", str(tmp_path / name)]) == 2
+    assert name in capsys.readouterr().err
