@@ -21,20 +21,21 @@ def names_in(path: Path) -> set[str]:
 
 def test_there_is_a_threat_list() -> None:
     assert len(ROWS) >= 30
+    threats = " ".join(row.split("|")[1] for row in ROWS)
     words = (
         "pickle",
         "trust_remote_code",
-        "bomb",
+        "bombs",
         "manifest",
-        "tar",
+        "Tar",
         "HTML",
-        "key",
-        "oopback",
+        "keys",
+        "machines",
         "YAML",
         "cache",
         "rebinding",
     )
-    assert [word for word in words if not any(word in row for row in ROWS)] == []
+    assert [word for word in words if not re.search(rf"\b{word}\b", threats)] == []
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split("|")[1].strip())
