@@ -155,7 +155,7 @@ def start(
     if processes.size() > 1:
         _watch.start(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     seed_everything(seed)
-    n_workers = max(1, default_workers() // devices) if workers is None or workers == -1 else workers
+    n_workers = default_workers(devices) if workers is None or workers == -1 else workers
     return Runtime(fabric, seed, n_workers, quiet, precision)
 
 
@@ -220,10 +220,10 @@ def seed_everything(seed: int) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def default_workers() -> int:
-    """Return how many processes decode images by default: one for each core that this process may use, up to eight."""
+def default_workers(n_processes: int = 1) -> int:
+    """Return how many workers decode images for each of some processes: one for each core it has, up to eight."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(usable, 8)
+    return max(1, min(usable // n_processes, 8))
 
 
 def versions() -> dict[str, str]:
