@@ -87,6 +87,11 @@ def audit(
 ) -> Audit:
     """Find misleading names and confused classes without training; with labels, also measure how right that is."""
     run_settings, own = build_run(settings, AuditSettings)
+    if run_settings.devices * run_settings.num_nodes > 1:
+        raise InputError(
+            "An audit runs in one process. To share the work before it, embed the images with several: "
+            "captune adapt IMAGES --method zero_shot --devices N. The audit finds their embeddings in the cache."
+        )
     vocabulary = Vocabulary(read_class_names(classes), (run_settings.template,))
     collection = find_images(images, run_settings.root or None)
     if len(collection) == 0:
@@ -98,7 +103,8 @@ def audit(
     describer = open_describer(run_settings.describer, cache_folder)
 
     workers = None if run_settings.workers < 0 else run_settings.workers
-    engine = runtime.start(seed=run_settings.seed, workers=workers, quiet=quiet)
+    where = {name: getattr(run_settings, name) for name in ("accelerator", "precision")}
+    engine = runtime.start(seed=run_settings.seed, workers=workers, quiet=quiet, **where)
     backbone = load_backbone(run_settings.backbone).to(engine.device)
     embedded = embed_images(backbone, collection, EmbeddingCache(cache_folder), engine, run_settings.batch_size)
     if len(embedded.image_index) == 0:

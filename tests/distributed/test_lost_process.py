@@ -17,7 +17,7 @@ from captune.results.run import read_card
 from ranks import NAMES, adapt, adapt_slowly, facts_of, launch
 from toys import write_images
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 CHANGES: dict[str, Any] = {"tau": 0.3, "epochs": 6}
 
 

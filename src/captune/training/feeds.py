@@ -33,7 +33,7 @@ class Request(NamedTuple):
     def part(self) -> Request:
         """Return this process's part of the images, which no other process has."""
         largest = max(len(positions) for positions in self)
-        if largest < processes.size():
+        if largest < processes.size() > 1:
             raise TrainingError(
                 f"A step has {largest} images of each kind, too few for {processes.size()} processes. Use a larger "
                 "train_batch, e.g. --set train_batch=32, or fewer processes."
