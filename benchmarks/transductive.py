@@ -63,8 +63,8 @@ def main() -> int:
         f"time, {found.rounds} rounds; peak {peak:.2f} GB ({before:.2f} before)"
     )
     print(f"accuracy {accuracy[0]:.3f} by text, {accuracy[1]:.3f} clustered")
-    print(f"targets: under {TARGET_SECONDS:.0f} s and {TARGET_GIGABYTES:.0f} GB")
-    return 0 if seconds < TARGET_SECONDS and peak < TARGET_GIGABYTES else 1
+    print(f"targets: under {TARGET_SECONDS:.0f} s of processor time and {TARGET_GIGABYTES:.0f} GB")
+    return 0 if processor < TARGET_SECONDS and peak < TARGET_GIGABYTES else 1
 
 
 if __name__ == "__main__":
