@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from captune.auditing import audit as audit
     from captune.errors import CaptuneError as CaptuneError
+    from captune.exporting import export as export
     from captune.pipeline import adapt as adapt
-    from captune.results.run import load as load
+    from captune.results.loading import load as load
 
 __version__ = "0.1.0"
-__all__ = ["CaptuneError", "__version__", "adapt", "audit", "load"]
+__all__ = ["CaptuneError", "__version__", "adapt", "audit", "export", "load"]
 
 _HOMES = {
     "adapt": "captune.pipeline",
     "audit": "captune.auditing",
-    "load": "captune.results.run",
+    "export": "captune.exporting",
+    "load": "captune.results.loading",
     "CaptuneError": "captune.errors",
 }
 

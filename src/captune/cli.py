@@ -12,7 +12,7 @@ from typing import Any
 from captune import __version__
 from captune.errors import CaptuneError, ToldElsewhereError
 
-COMMANDS = ("demo", "audit", "adapt", "predict", "evaluate", "report", "serve", "benchmark", "list")
+COMMANDS = ("demo", "audit", "adapt", "predict", "evaluate", "report", "export", "serve", "benchmark", "list")
 """In the order of --help; each is a file in captune/commands."""
 
 

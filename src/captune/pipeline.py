@@ -14,11 +14,11 @@ from captune.embedding_cache import EmbeddingCache, default_folder
 from captune.errors import InputError
 from captune.methods.base import Context
 from captune.plan import Plan, check_backbone, load_backbone, make_plan
+from captune.predictions import Predictions
 from captune.results.classifier import Classifier
 from captune.results.evidence import Evidence, gather
 from captune.results.prediction import predict_collection
 from captune.results.run import CHECKPOINTS, AdaptationRun, claim_folder
-from captune.scoring import Predictions
 from captune.settings import NO_RESULT, WHERE
 from captune.training.checkpoint import CheckpointFolder, digest_of
 from captune.tuners.frozen import Frozen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,6 +26,8 @@ NETWORK_WORDS = ("gloo", "nccl", "connection", "socket", "peer", "timed out", "t
 
 def rank() -> int:
     """Return the number of this process, 0 for the first or only one."""
+    if "torch" not in sys.modules:  # nothing has joined processes, and asking would cost seconds
+        return 0
     import torch.distributed as dist
 
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from captune.errors import InputError, UnknownNameError, nearest
 
-Role = Literal["methods", "backbones", "tuners", "describers", "datasets"]
+Role = Literal["methods", "backbones", "tuners", "describers", "datasets", "exports"]
 
 FOLDERS: dict[str, str] = {
     "methods": "captune.methods",
@@ -22,6 +22,7 @@ FOLDERS: dict[str, str] = {
     "tuners": "captune.tuners",
     "describers": "captune.describers",
     "datasets": "captune.benchmark.datasets",
+    "exports": "captune.exports",
 }
 
 

@@ -147,15 +147,13 @@ def start(
 
     `workers` that are not given, or -1, become one for each core, shared among the processes of this machine.
     """
-    if workers is not None and workers < -1:
-        raise InputError(f"workers = {workers}: expected 0 or more, or -1 for one process a core.")
     devices, num_nodes = _launched_size() or (devices, num_nodes)
+    n_workers = count_workers(workers, devices)
     fabric = _make_fabric(accelerator, devices, strategy, num_nodes, precision)
     fabric.launch()
     if processes.size() > 1:
         _watch.start(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     seed_everything(seed)
-    n_workers = default_workers(devices) if workers is None or workers == -1 else workers
     return Runtime(fabric, seed, n_workers, quiet, precision)
 
 
@@ -218,6 +216,15 @@ def seed_everything(seed: int) -> None:
     np.random.seed(seed % 2**32)  # libraries may still draw from the legacy state
     torch.manual_seed(seed)
     torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def count_workers(given: int | None, devices: int = 1) -> int:
+    """Return how many processes decode images for one of the devices: as given, or for None and -1 its share."""
+    if given is None or given == -1:
+        return default_workers(devices)
+    if given < 0:
+        raise InputError(f"workers = {given}: expected 0 or more, or -1 for one process a core.")
+    return given
 
 
 def default_workers(n_processes: int = 1) -> int:

@@ -17,40 +17,9 @@ from captune.data.loading import load_batches
 from captune.data.views import StrongView, WeakView
 from captune.data.vocabulary import Vocabulary
 from captune.embedding_cache import EmbeddingCache
-from captune.errors import InputError
 from captune.runtime import Runtime
 
 TEXTS_AT_ONCE = 256
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """Class probabilities of some images of a collection; columns are always all classes.
-
-    Attributes:
-        image_index: Positions of the images, `(images,)`.
-        probabilities: `(images, classes)`.
-    """
-
-    image_index: Ints
-    probabilities: Floats
-
-    def __post_init__(self) -> None:
-        if self.probabilities.ndim != 2 or len(self.image_index) != len(self.probabilities):
-            raise InputError(
-                f"Expected one row of probabilities for each of {len(self.image_index)} images, "
-                f"got shape {self.probabilities.shape}."
-            )
-
-    @property
-    def labels(self) -> Ints:
-        """Return the most probable class of each image."""
-        return self.probabilities.argmax(axis=1)
-
-    @property
-    def confidence(self) -> Floats:
-        """Return the probability of the most probable class of each image."""
-        return self.probabilities.max(axis=1)
 
 
 @dataclass(frozen=True)

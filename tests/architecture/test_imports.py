@@ -20,6 +20,7 @@ LAYERS = (
     {"arrays", "files", "registry", "settings", "runtime", "processes", "_watch", "world"},
     {"data"},
     {"backbones"},
+    {"predictions"},
     {"embedding_cache", "scoring"},
     {"describers", "concepts"},
     {"labeling"},
@@ -28,8 +29,8 @@ LAYERS = (
     {"methods"},
     {"results"},
     {"report"},
-    {"serving"},
-    {"plan", "pipeline", "auditing", "demo"},
+    {"serving", "exports"},
+    {"plan", "pipeline", "auditing", "exporting", "demo"},
     {"benchmark"},
     {"commands", "cli"},
 )

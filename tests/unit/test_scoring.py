@@ -16,7 +16,8 @@ from captune.data.views import weak_view
 from captune.data.vocabulary import Vocabulary
 from captune.embedding_cache import EmbeddingCache
 from captune.errors import InputError
-from captune.scoring import Predictions, embed_classes, embed_images, embed_texts, score
+from captune.predictions import Predictions
+from captune.scoring import embed_classes, embed_images, embed_texts, score
 from toys import WIDTH, ToyBackbone, write_images
 
 

@@ -22,7 +22,7 @@ class OpenClipImageTower(Tower):
     def enter(self, inputs: Tensor) -> Tensor:
         """Return class and patch tokens with positions."""
         patches = self.model.conv1(inputs).flatten(2).transpose(1, 2)
-        first = self.model.class_embedding.expand(len(patches), 1, -1)
+        first = self.model.class_embedding.expand(patches.shape[0], 1, -1)
         return torch.cat([first, patches], dim=1) + self.model.positional_embedding
 
     def entry_norm(self, tokens: Tensor) -> Tensor:

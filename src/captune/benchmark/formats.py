@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from captune.benchmark.cells import SETTING_TITLES
 from captune.benchmark.published import PublishedNumber, published_table
 from captune.benchmark.table import NUMBERS, Entry, MeasuredSuite, MeasuredTable, Number
-from captune.results.run import table as csv_table
+from captune.files import table as csv_table
 
 NOTHING = "–"
 Grid = list[list[str]]

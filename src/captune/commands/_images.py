@@ -11,19 +11,25 @@ from captune.errors import InputError
 
 if TYPE_CHECKING:
     from captune.data.images import ImageCollection
-    from captune.results.classifier import Classifier
-    from captune.scoring import Predictions
+    from captune.predictions import Predictions
+    from captune.results.image_classifier import ImageClassifier
 
 
 def score_images(
-    options: argparse.Namespace, classifier: Classifier, images: ImageCollection
+    options: argparse.Namespace, classifier: ImageClassifier, images: ImageCollection
 ) -> tuple[Predictions, dict[int, str]]:
     """Return the predictions of a collection and why images were set aside."""
     from captune import runtime
+    from captune.results.onnx_classifier import OnnxClassifier
+
+    if isinstance(classifier, OnnxClassifier):  # before anything imports PyTorch, which takes seconds
+        return classifier.predict_collection(images, runtime.count_workers(options.workers))
     from captune.embedding_cache import EmbeddingCache
+    from captune.results.classifier import Classifier
     from captune.results.prediction import predict_collection
     from captune.settings import RunSettings, build
 
+    assert isinstance(classifier, Classifier)
     given = {name: getattr(options, name) for name in WHERE if getattr(options, name) is not None}
     where = build(RunSettings, given, "options")
     engine = runtime.start(workers=options.workers, **{name: getattr(where, name) for name in WHERE})

@@ -9,7 +9,7 @@ from typing import Any
 from captune import registry
 from captune.errors import CaptuneError, InputError
 
-ROLES = ("methods", "backbones", "tuners", "describers", "datasets")
+ROLES = ("methods", "backbones", "tuners", "describers", "datasets", "exports")
 
 
 def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)

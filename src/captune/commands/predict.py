@@ -13,8 +13,8 @@ from captune.errors import InputError
 
 def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
     """Declare the command."""
-    words = commands.add_parser("predict", help="classify images with a run", allow_abbrev=False)
-    words.add_argument("run", metavar="RUN", help="run folder")
+    words = commands.add_parser("predict", help="classify images with a run or an ONNX export", allow_abbrev=False)
+    words.add_argument("run", metavar="RUN", help="run folder, or model.onnx from captune export")
     words.add_argument("images", metavar="IMAGES", help="image, folder, manifest, or text file of paths")
     words.add_argument("--top-k", type=int, default=1, metavar="K", help="classes to show for each image")
     words.add_argument("--out", metavar="CSV", help="table to write (default: standard output)")
@@ -26,9 +26,9 @@ def run(options: argparse.Namespace) -> None:
     """Classify images and write a table of paths, labels and probabilities."""
     from captune import processes
     from captune.commands._images import find_any, score_images
-    from captune.files import write_whole
-    from captune.results.classifier import top_k
-    from captune.results.run import load, table
+    from captune.files import table, write_whole
+    from captune.results.image_classifier import top_k
+    from captune.results.loading import load
 
     if options.top_k < 1:
         raise InputError(f"--top-k is {options.top_k}, expected at least 1.")

@@ -63,6 +63,14 @@ class Preprocessing:
         std = torch.tensor(self.std).view(1, 3, 1, 1)
         return batch.div_(255.0).sub_(mean).div_(std)
 
+    def standardize(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return the same numbers as `normalize` where there is no PyTorch, only slower."""
+        batch = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)).astype(np.float32)
+        batch /= np.float32(255.0)
+        batch -= np.asarray(self.mean, dtype=np.float32).reshape(1, 3, 1, 1)
+        batch /= np.asarray(self.std, dtype=np.float32).reshape(1, 3, 1, 1)
+        return batch
+
 
 def weak_view(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.uint8]:
     """Return the model's own preprocessing of an RGB image, before normalisation, `(height, width, 3)`."""

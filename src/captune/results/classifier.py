@@ -5,33 +5,31 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL.Image import Image
+from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from captune import registry
-from captune.arrays import Floats, Ints, softmax_rows
+from captune.arrays import Floats, softmax_rows
 from captune.backbones.base import Backbone
-from captune.data.loading import as_image, is_image_array
-from captune.data.views import weak_view
+from captune.data.views import Preprocessing
 from captune.data.vocabulary import Vocabulary
 from captune.errors import InputError, RunFolderError
 from captune.files import is_folder, write_json, write_whole
+from captune.results.image_classifier import ImageClassifier
 from captune.settings import DEFAULT_BACKBONE, build
 from captune.tuners.base import Tuner
 
 FORMAT, VERSION = "captune-classifier", 1
 CARD, WEIGHTS = "classifier.json", "classifier.safetensors"
-AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Card:
     weights_digest: str
 
 
-class Classifier:
+class Classifier(ImageClassifier):
     """A tuned student with fixed class embeddings."""
 
     def __init__(self, tuner: Tuner, tuner_name: str, class_vectors: Tensor) -> None:
@@ -86,20 +84,14 @@ class Classifier:
         """Return the class names; a class id is its position here."""
         return self.vocabulary.names
 
-    def predict_proba(self, images: Iterable[object]) -> Floats:
-        """Return probabilities `(images, classes)` of paths, Pillow images or arrays (or of one), in batches."""
-        is_one = isinstance(images, (str, Path, Image)) or (isinstance(images, np.ndarray) and is_image_array(images))
-        sources: list[Any] = [images] if is_one else list(images)
-        parts = []
-        for start in range(0, len(sources), AT_ONCE):
-            chunk = sources[start : start + AT_ONCE]
-            views = np.stack([weak_view(as_image(source), self.backbone.preprocessing) for source in chunk])
-            parts.append(self.score_pixels(self.backbone.preprocessing.normalize(views)))
-        return np.concatenate(parts) if parts else np.empty((0, len(self.names)), dtype=np.float32)
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """Return how an image becomes the backbone's input."""
+        return self.backbone.preprocessing
 
-    def predict(self, images: Iterable[object]) -> list[str]:
-        """Return the most probable class name of each image."""
-        return [self.names[label] for label in self.predict_proba(images).argmax(axis=1)]
+    def score_views(self, views: NDArray[np.uint8]) -> Floats:
+        """Return probabilities of decoded views."""
+        return self.score_pixels(self.preprocessing.normalize(views))
 
     @torch.inference_mode()
     def score_pixels(self, pixels: Tensor) -> Floats:
@@ -165,11 +157,6 @@ class Classifier:
         except Exception as error:  # safetensors, torch and the checks of names and settings each have their own
             raise RunFolderError(f"The classifier in {str(folder)!r} does not fit together: {error}.") from error
         return cls(tuner.to(backbone.device), card.tuner, class_vectors.to(backbone.device))
-
-
-def top_k(probabilities: Floats, k: int) -> Ints:
-    """Return the k most probable classes of each image, best first, `(images, k)`."""
-    return np.argsort(-probabilities, axis=1, kind="stable")[:, : min(k, probabilities.shape[1])]
 
 
 def _read(folder: Path) -> tuple[Card, bytes]:

@@ -15,8 +15,9 @@ from captune.data.images import ImageCollection
 from captune.data.task import AdaptationTask
 from captune.labeling.pseudo_labels import PseudoLabels, Source
 from captune.methods.base import Context
+from captune.predictions import Predictions
 from captune.results.health import HealthCheck, check_health
-from captune.scoring import Predictions, embed_classes, score
+from captune.scoring import embed_classes, score
 
 FILE = "evidence.safetensors"
 PSEUDO_LABELS = "pseudo_labels.csv"

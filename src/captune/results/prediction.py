@@ -10,9 +10,10 @@ from captune.data.loading import load_batches, no_usable_image
 from captune.data.views import WeakView
 from captune.embedding_cache import EmbeddingCache
 from captune.errors import InputError
+from captune.predictions import Predictions
 from captune.results.classifier import Classifier
 from captune.runtime import Runtime
-from captune.scoring import EmbeddedImages, Predictions, embed_images, merge_parts
+from captune.scoring import EmbeddedImages, embed_images, merge_parts
 
 
 def predict_collection(

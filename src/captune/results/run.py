@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +15,10 @@ from safetensors.numpy import save as save_arrays
 
 from captune.data.images import ImageCollection
 from captune.errors import RunFolderError
-from captune.files import write_json, write_whole
+from captune.files import table, write_json, write_whole
+from captune.predictions import Predictions
 from captune.results.classifier import Classifier
 from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS, Evidence
-from captune.scoring import Predictions
 from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
 
 FORMAT, VERSION = "captune-run", 1
@@ -110,15 +108,6 @@ class AdaptationRun:
 def readable(path: str) -> str:
     """Return a path with bytes that are no UTF-8 escaped, as JSON needs it."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return rows as CSV text."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def read_card(folder: str | Path) -> dict[str, Any]:

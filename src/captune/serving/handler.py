@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from captune import __version__
 from captune.data.loading import UnreadableImageError
-from captune.results.classifier import top_k
+from captune.results.image_classifier import top_k
 from captune.serving.body import DeadlineReader, announced_length, image_content, read_body
 from captune.serving.limits import Refusal, busy
 from captune.serving.page import PAGE_POLICY

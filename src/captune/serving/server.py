@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from captune import __version__
 from captune.errors import CaptuneError, InputError
-from captune.results.run import load
+from captune.results.loading import load
 from captune.serving.handler import Handler
 from captune.serving.limits import Limits
 from captune.serving.page import make_page

@@ -44,7 +44,7 @@ def put_prompts(tower: TextTower, depth: int, tokens: Tensor, prompts: Tensor) -
     start, stop = tower.prompt_start, tower.prompt_start + len(prompts)
     if depth == 0:  # later layers replace hidden states, which carry no position of their own
         prompts = prompts + tower.position_embedding(start, stop)
-    return torch.cat([tokens[:, :start], prompts.expand(len(tokens), -1, -1), tokens[:, stop:]], dim=1)
+    return torch.cat([tokens[:, :start], prompts.expand(tokens.shape[0], -1, -1), tokens[:, stop:]], dim=1)
 
 
 def longest_text(backbone: Backbone) -> int:

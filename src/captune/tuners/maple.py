@@ -65,7 +65,7 @@ class Maple(Tuner):
     def _edit_image(self, depth: int, tokens: Tensor) -> Tensor:
         if depth >= self.depth:
             return tokens  # past the last prompt layer they flow on as ordinary tokens
-        vectors = self.projections[depth](self.prompts[depth]).expand(len(tokens), -1, -1)
+        vectors = self.projections[depth](self.prompts[depth]).expand(tokens.shape[0], -1, -1)
         own = tokens if depth == 0 else tokens[:, : -self.n_prompts]
         return torch.cat([own, vectors], dim=1)
 

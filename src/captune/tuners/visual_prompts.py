@@ -59,4 +59,4 @@ class VisualPrompts(Tuner):
         if depth >= len(self.prompts):
             return tokens  # shallow prompts flow on as ordinary tokens
         own = tokens if depth == 0 else tokens[:, : -self.settings.n_prompts]
-        return torch.cat([own, self.prompts[depth].expand(len(tokens), -1, -1)], dim=1)
+        return torch.cat([own, self.prompts[depth].expand(tokens.shape[0], -1, -1)], dim=1)

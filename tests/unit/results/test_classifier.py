@@ -16,7 +16,8 @@ from captune.backbones.hf import HuggingFace
 from captune.data.vocabulary import Vocabulary
 from captune.errors import InputError, RunFolderError
 from captune.results import classifier as module
-from captune.results.classifier import CARD, WEIGHTS, Classifier, top_k
+from captune.results.classifier import CARD, WEIGHTS, Classifier
+from captune.results.image_classifier import top_k
 from captune.tuners.frozen import Frozen
 from models import tiny_clip
 from toys import ToyBackbone, write_images

@@ -1,0 +1,49 @@
+"""captune export: take a run elsewhere, as a model or as labels."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
+    """Declare the command."""
+    words = commands.add_parser(
+        "export",
+        help="write the model (onnx, hf) or the labels of a run for other tools",
+        allow_abbrev=False,
+        epilog="captune list exports explains the formats.",
+    )
+    words.add_argument("run", metavar="RUN", help="run folder")
+    words.add_argument(
+        "--format", required=True, metavar="NAME", help="onnx, hf, csv, parquet, label-studio, coco, links or cleanlab"
+    )
+    words.add_argument("--out", metavar="PATH", help="file or folder to write (default: below RUN/exports)")
+    words.add_argument("--overwrite", action="store_true", help="replace what an earlier export wrote there")
+    labels = words.add_argument_group("labels")
+    labels.add_argument("--min-confidence", type=float, metavar="P", help="leave out images that are less sure")
+    labels.add_argument(
+        "--source",
+        choices=("predictions", "pseudo-labels"),
+        help="labels of all images (default), or those the training used",
+    )
+    labels.add_argument("--prefix", help="what stands before each image's name, such as s3://bucket/")
+    model = words.add_argument_group("models")
+    model.add_argument("--int8", action="store_true", default=None, help="onnx: write name.int8.onnx too")
+    model.add_argument("--images", metavar="IMAGES", help="images to check the export with (default: those of the run)")
+    model.add_argument("--labels", metavar="folders|CSV", help="onnx: measure accuracy; cleanlab: use these labels")
+    model.add_argument("--check", dest="n_checked", type=int, metavar="N", help="images to check with (default: 64)")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Export, and say what was written and where."""
+    from captune.commands._screen import Screen
+    from captune.exporting import export
+
+    names = ("min_confidence", "source", "prefix", "int8", "images", "labels", "n_checked")
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    made = export(options.run, options.format, options.out, options.overwrite, **given)
+    screen = Screen(highlight=False, soft_wrap=True)
+    for remark in made.remarks:
+        screen.print(remark, markup=False)
+    screen.print(f"Written: {made.path}", markup=False)

@@ -1,0 +1,39 @@
+"""Labels as a Parquet table: path, label, class_id, confidence (needs pyarrow)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import ClassVar
+
+from captune.errors import missing_extra
+from captune.exports._labels import TAKES, choose_labels
+from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
+from captune.files import write_whole
+
+
+class ParquetLabels(ExportFormat):
+    """One row for each image, with types."""
+
+    target: ClassVar[str] = "labels.parquet"
+    takes: ClassVar[frozenset[str]] = TAKES | {"prefix"}
+
+    def write(self, run: FinishedRun, target: Path, settings: ExportSettings) -> Sequence[str]:
+        """Write the table."""
+        try:
+            import pyarrow
+            from pyarrow import parquet
+        except ImportError as error:
+            raise missing_extra("pyarrow", "parquet") from error
+        chosen = choose_labels(run, settings)
+        columns = {
+            "path": [f"{settings.prefix or ''}{name}" for name in chosen.names],
+            "label": [chosen.class_names[label] for label in chosen.labels],
+            "class_id": pyarrow.array(chosen.labels),
+            "confidence": pyarrow.array(chosen.confidence),
+        }
+        content = BytesIO()
+        parquet.write_table(pyarrow.table(columns), content)
+        write_whole(target, content.getvalue())
+        return [f"{len(chosen)} labels of {len(run.record.images)} images."]

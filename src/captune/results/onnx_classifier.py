@@ -1,0 +1,164 @@
+"""A classifier in one ONNX file, computed by onnxruntime; PyTorch is not needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
+
+from captune.arrays import Floats
+from captune.data.images import ImageCollection
+from captune.data.loading import UnreadableImageError, decode, no_usable_image, read_bytes
+from captune.data.views import Preprocessing, weak_view
+from captune.errors import InputError, RunFolderError, missing_extra
+from captune.files import is_file
+from captune.predictions import Predictions
+from captune.results.image_classifier import ImageClassifier
+
+FORMAT, VERSION = "captune-onnx", 1
+KEY = "captune"
+"""The entry of the file's metadata that holds everything a program needs, as JSON."""
+PIXELS, PROBABILITIES, EMBEDDINGS = "pixels", "probabilities", "embeddings"
+BATCH = 32
+
+
+@dataclass(frozen=True)
+class OnnxCard:
+    """What the metadata of an exported file says.
+
+    Attributes:
+        format: Always `captune-onnx`.
+        version: Of this format.
+        made_by: The captune that wrote it.
+        names: Class names, in the order of the columns of `probabilities`.
+        preprocessing: How an image becomes `pixels`.
+        logit_scale: What cosines are multiplied by before the softmax; it is part of the graph.
+        backbone: Id of the encoder pair.
+        backbone_fingerprint: Digest of its weights.
+        tuner: Which tuner's prompts or adapters are part of the graph.
+        precision: `float32` or `int8`.
+        check: How far its answers were from PyTorch's, on how many images.
+    """
+
+    format: str
+    version: int
+    made_by: str
+    names: tuple[str, ...]
+    preprocessing: Preprocessing
+    logit_scale: float
+    backbone: str
+    backbone_fingerprint: str
+    tuner: str
+    precision: str
+    check: dict[str, Any]
+
+
+class OnnxClassifier(ImageClassifier):
+    """An exported classifier; answers like the run that it came from."""
+
+    def __init__(self, model: str | Path | bytes) -> None:
+        self.session = open_session(model)
+        shown = "ONNX model" if isinstance(model, bytes) else str(model)
+        self.card = _read_card(self.session.get_modelmeta().custom_metadata_map, shown)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the class names."""
+        return self.card.names
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """Return how an image becomes the model's input."""
+        return self.card.preprocessing
+
+    def score_views(self, views: NDArray[np.uint8]) -> Floats:
+        """Return probabilities of decoded views."""
+        return self.score_pixels(self.preprocessing.standardize(views))
+
+    def score_pixels(self, pixels: Floats) -> Floats:
+        """Return probabilities of preprocessed images `(images, 3, height, width)`."""
+        return self.session.run([PROBABILITIES], {PIXELS: pixels})[0]
+
+    def embed(self, pixels: Floats) -> Floats:
+        """Return embeddings of length one `(images, width)` of preprocessed images."""
+        return self.session.run([EMBEDDINGS], {PIXELS: pixels})[0]
+
+    def predict_collection(self, images: ImageCollection, workers: int = 2) -> tuple[Predictions, dict[int, str]]:
+        """Return predictions for every readable image, and why the others were set aside, by position."""
+        index: list[int] = []
+        parts: list[Floats] = []
+        set_aside: dict[int, str] = {}
+        for start, views in self._views(images, workers):
+            good = {start + i: view for i, view in enumerate(views) if not isinstance(view, str)}
+            set_aside |= {start + i: view for i, view in enumerate(views) if isinstance(view, str)}
+            if good:
+                index += good
+                parts.append(self.score_views(np.stack(list(good.values()))))
+        if not index:
+            raise InputError(no_usable_image(images, set_aside))
+        return Predictions(np.asarray(index, dtype=np.int64), np.concatenate(parts)), set_aside
+
+    def _views(self, images: ImageCollection, workers: int) -> Iterator[tuple[int, list[NDArray[np.uint8] | str]]]:
+        """Yield the views of each batch, or for a file that cannot be read the reason; Pillow decodes in threads."""
+        with ThreadPoolExecutor(max(1, workers)) as pool:
+            for start in range(0, len(images), BATCH):
+                positions = range(start, min(start + BATCH, len(images)))
+                yield start, list(pool.map(lambda position: self._view(images, position), positions))
+
+    def _view(self, images: ImageCollection, position: int) -> NDArray[np.uint8] | str:
+        try:
+            content = read_bytes(images.paths[position], images.paths.span(position))
+            return weak_view(decode(content), self.preprocessing)
+        except UnreadableImageError as error:
+            return str(error)
+
+
+def open_session(model: str | Path | bytes) -> Any:  # noqa: ANN401 (onnxruntime has no types)
+    """Return the onnxruntime session of a file or of its content, or a clear error."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise missing_extra("onnxruntime", "onnx") from error
+    if not isinstance(model, bytes) and not is_file(model):
+        raise RunFolderError(
+            f"No ONNX file at {str(model)!r}. Make one: captune export RUN --format onnx --out {model}"
+        )
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors only: remarks about the graph help nobody who classifies images
+    available = onnxruntime.get_available_providers()
+    providers = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
+    try:
+        source = model if isinstance(model, bytes) else str(model)
+        return onnxruntime.InferenceSession(source, options, providers=providers)
+    except Exception as error:  # onnxruntime has a class of error for every kind of damage
+        shown = "The exported model" if isinstance(model, bytes) else f"{str(model)!r}"
+        reason = str(error).splitlines()[0][:300]
+        raise RunFolderError(f"{shown} cannot be opened by onnxruntime: {reason}. Export the run again.") from error
+
+
+def _read_card(metadata: dict[str, str], shown: str) -> OnnxCard:
+    if KEY not in metadata:
+        raise RunFolderError(
+            f"{shown!r} was not made by captune: no {KEY!r} in its metadata. Make one: captune export RUN --format onnx"
+        )
+    try:
+        raw = json.loads(metadata[KEY])
+        version = raw.get("version") if isinstance(raw, dict) and raw.get("format") == FORMAT else None
+        if isinstance(version, int) and version > VERSION:
+            raise RunFolderError(
+                f"{shown!r} has format version {version}, this captune reads up to {VERSION}. "
+                "Upgrade captune: pip install -U captune."
+            )
+        return TypeAdapter(OnnxCard).validate_python(raw)
+    except ValidationError as error:
+        fields = ", ".join(".".join(map(str, entry["loc"])) for entry in error.errors())
+        raise RunFolderError(f"The metadata of {shown!r} is damaged: {fields}. Export the run again.") from error
+    except ValueError as error:
+        raise RunFolderError(f"The metadata of {shown!r} is not JSON: {error}. Export the run again.") from error

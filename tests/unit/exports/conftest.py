@@ -1,0 +1,31 @@
+"""A run of the frozen tuner on a tiny CLIP, shared by the tests of all formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from captune.backbones.hf import HuggingFace
+from captune.results.run import AdaptationRun
+from export_runs import make_run
+
+
+@pytest.fixture(scope="session")
+def clip(clip_folder: Path) -> HuggingFace:
+    return HuggingFace.load(str(clip_folder))
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("exports")
+
+
+@pytest.fixture(scope="session")
+def run(base: Path, clip: HuggingFace) -> AdaptationRun:
+    return make_run(base / "run", clip)
+
+
+@pytest.fixture(scope="session")
+def run_folder(base: Path, run: AdaptationRun) -> Path:
+    return base / "run"

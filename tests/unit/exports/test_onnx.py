@@ -1,0 +1,198 @@
+"""The ONNX file answers as the run does, for every tuner and kind of backbone, in any batch, without torch."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+import captune
+from captune import registry
+from captune.backbones.hf import HuggingFace
+from captune.data.images import find_images
+from captune.data.views import Preprocessing
+from captune.errors import CaptuneError, InputError, MissingExtraError, RunFolderError
+from captune.exporting import export
+from captune.exports import _onnx_graph
+from captune.results.classifier import Classifier
+from captune.results.onnx_classifier import KEY, OnnxClassifier
+from captune.results.run import AdaptationRun
+from export_runs import NAMES, make_run
+from models import identifier
+
+CASES = [*((tuner, "clip") for tuner in registry.names("tuners"))]
+CASES += [("frozen", "siglip"), ("maple", "siglip"), ("feature_adapter", "dual_dinov2"), ("maple", "dual_vit")]
+
+
+@pytest.fixture(scope="module")
+def model(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export(run_folder, "onnx", tmp_path_factory.mktemp("onnx") / "model.onnx", int8=True).path
+
+
+@pytest.mark.parametrize(("tuner", "kind"), CASES)
+def test_it_answers_as_the_run_does(tuner: str, kind: str, model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    source, _, name = identifier(kind, model_folder(kind)).partition(":")
+    made = make_run(tmp_path / "run", registry.load("backbones", source).load(name), tuner)
+    exported = OnnxClassifier(export(tmp_path / "run", "onnx", tmp_path / "model.onnx").path)
+    assert exported.names == NAMES
+    for n in (1, 2, 5):
+        found = exported.predict_proba(made.images.paths[:n])
+        assert found.shape == (n, len(NAMES))
+        assert np.abs(found - made.predictions.probabilities[:n]).max() < 1e-4
+    views = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
+    pixels = exported.preprocessing.standardize(views)
+    with torch.inference_mode():
+        expected = made.classifier.tuner.image_embeddings(torch.from_numpy(pixels)).numpy()
+    assert np.allclose(exported.embed(pixels), expected, atol=1e-4)
+
+
+def test_metadata_says_all_that_another_program_needs(model: Path, run: AdaptationRun) -> None:
+    card = json.loads({entry.key: entry.value for entry in onnx.load(model).metadata_props}[KEY])
+    own = run.classifier.backbone.preprocessing
+    assert card["names"] == list(NAMES)
+    assert card["preprocessing"]["mean"] == list(own.mean)
+    assert {key: card["preprocessing"][key] for key in ("image_size", "resize", "resample")} == {
+        "image_size": 32,
+        "resize": 32,
+        "resample": "bicubic",
+    }
+    assert card["logit_scale"] == pytest.approx(run.classifier.backbone.logit_scale)
+    assert card["backbone"] == run.classifier.backbone.identifier
+    assert (card["tuner"], card["precision"]) == ("frozen", "float32")
+    assert card["check"]["n_images"] == 12
+    assert card["check"]["max_difference"] < 1e-4
+    assert card["check"]["same_top_1"] == 1.0
+
+
+def test_the_small_model_is_smaller_and_says_how_far_off_it_is(model: Path) -> None:
+    small = model.with_name("model.int8.onnx")
+    assert small.stat().st_size < 0.9 * model.stat().st_size
+    loaded = OnnxClassifier(small)
+    assert loaded.card.precision == "int8"
+    check = loaded.card.check
+    assert 1e-7 < check["mean_difference"] <= check["max_difference"] <= 1
+    assert 0 <= check["same_top_1"] <= 1
+
+
+def test_labels_give_accuracy(run_folder: Path, run: AdaptationRun, tmp_path: Path) -> None:
+    labels = [NAMES[label] for label in run.predictions.labels[:4]]
+    wrong = NAMES[(run.predictions.labels[3] + 1) % len(NAMES)]
+    with (tmp_path / "own.csv").open("w", encoding="utf-8", newline="") as file:
+        entries = [(run.images.name(i), name) for i, name in enumerate([*labels[:3], wrong])]
+        csv.writer(file).writerows([("path", "label"), *entries])
+    made = export(run_folder, "onnx", tmp_path / "m.onnx", labels=str(tmp_path / "own.csv"))
+    assert OnnxClassifier(made.path).card.check["accuracy"] == 0.75
+    assert "Accuracy 75.00%, PyTorch 75.00%" in made.remarks[0]
+
+
+def test_captune_load_takes_a_run_or_a_file(model: Path, run_folder: Path, run: AdaptationRun) -> None:
+    photo = run.images.paths[0]
+    assert captune.load(model).predict([photo]) == captune.load(run_folder).predict([photo])
+    assert isinstance(captune.load(run_folder), Classifier)
+    assert isinstance(captune.load(str(model)), OnnxClassifier)
+
+
+def test_whole_folders_are_predicted_and_damaged_files_set_aside(
+    model: Path, run: AdaptationRun, tmp_path: Path
+) -> None:
+    for i, path in enumerate(run.images.paths):
+        (tmp_path / f"{i:02d}.png").write_bytes(path.read_bytes() if i != 3 else b"text")
+    predictions, set_aside = OnnxClassifier(model).predict_collection(find_images(tmp_path))
+    assert set_aside == {3: "not an image of a known format"}
+    kept = [i for i in range(12) if i != 3]
+    assert predictions.image_index.tolist() == kept
+    assert np.allclose(predictions.probabilities, run.predictions.probabilities[kept], atol=1e-4)
+    (tmp_path / "only").mkdir()
+    (tmp_path / "only" / "bad.png").write_bytes(b"text")
+    with pytest.raises(InputError, match="None of the 1 images"):
+        OnnxClassifier(model).predict_collection(find_images(tmp_path / "only"))
+
+
+def test_predicting_loads_no_torch(model: Path, run: AdaptationRun) -> None:
+    code = (
+        "import sys, captune.cli\n"
+        f"assert captune.cli.main(['predict', {str(model)!r}, {str(run.images.paths[0])!r}]) == 0\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules), 'torch was loaded'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("path,label,confidence\n")
+
+
+def test_pixels_are_the_same_with_and_without_torch() -> None:
+    own = Preprocessing(8, 8, "bicubic", (0.48, 0.45, 0.40), (0.26, 0.27, 0.28))
+    views = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8)
+    assert np.array_equal(own.standardize(views), own.normalize(views).numpy())
+
+
+def test_a_model_that_answers_differently_is_not_written(
+    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = _onnx_graph.trace
+
+    def slightly_wrong(classifier: Classifier) -> bytes:
+        other = Classifier(classifier.tuner, classifier.tuner_name, classifier.class_vectors.roll(1, dims=0))
+        return honest(other)
+
+    monkeypatch.setattr(_onnx_graph, "trace", slightly_wrong)
+    with pytest.raises(CaptuneError, match="differ from PyTorch's by"):
+        export(run_folder, "onnx", tmp_path / "model.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_images_that_moved_are_asked_for(clip: HuggingFace, tmp_path: Path) -> None:
+    make_run(tmp_path / "a" / "run", clip)
+    (tmp_path / "a" / "photos").rename(tmp_path / "moved")
+    with pytest.raises(InputError, match="with --images"):
+        export(tmp_path / "a" / "run", "onnx", tmp_path / "model.onnx")
+    export(tmp_path / "a" / "run", "onnx", tmp_path / "model.onnx", images=str(tmp_path / "moved"), n_checked=3)
+    assert OnnxClassifier(tmp_path / "model.onnx").card.check["n_images"] == 3
+
+
+def test_a_model_that_onnx_cannot_hold_is_refused(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    make_run(tmp_path / "run", HuggingFace.load(str(model_folder("siglip_flexible"))))
+    with pytest.raises(InputError, match="cannot be written as ONNX") as caught:
+        export(tmp_path / "run", "onnx", tmp_path / "model.onnx")
+    assert "captune predict" in str(caught.value)
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
+def test_a_missing_extra_is_named(
+    package: str, run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'captune\[onnx\]'"):
+        export(run_folder, "onnx", tmp_path / "model.onnx")
+
+
+def damaged(model: Path, target: Path, metadata: dict[str, str]) -> Path:
+    loaded = onnx.load(model)
+    del loaded.metadata_props[:]
+    onnx.helper.set_model_props(loaded, metadata)
+    onnx.save(loaded, target)
+    return target
+
+
+def test_files_that_are_not_ours_are_clear_errors(model: Path, tmp_path: Path) -> None:
+    card = json.loads(OnnxClassifier(model).session.get_modelmeta().custom_metadata_map[KEY])
+    for metadata, said in (
+        ({}, "was not made by captune"),
+        ({KEY: "{"}, "is not JSON"),
+        ({KEY: json.dumps({**card, "names": 3})}, "is damaged: names"),
+        ({KEY: json.dumps({**card, "version": 9})}, "format version 9"),
+        ({KEY: json.dumps([1])}, "is damaged"),
+    ):
+        with pytest.raises(RunFolderError, match=said):
+            captune.load(damaged(model, tmp_path / "x.onnx", metadata))
+    (tmp_path / "half.onnx").write_bytes(model.read_bytes()[:1000])
+    for name, said in (("half.onnx", "cannot be opened"), ("none.onnx", "No ONNX file")):
+        with pytest.raises(RunFolderError, match=said):
+            captune.load(tmp_path / name)
