@@ -149,6 +149,7 @@ def test_the_paper_would_be_270_cells(captune: Command, tmp_path: Path) -> None:
 def started_suite(suite: Path, data: Path, out: Path) -> Iterator[subprocess.Popen[str]]:
     """Start a suite as a person would, and never leave it running."""
     environment = {**os.environ, "CAPTUNE_CACHE": str(out.parent / "cache")}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # where tests run in the background it may be ignored
     words = [sys.executable, "-m", "captune.cli", "benchmark", suite, "--data", data, "--out", out, "--workers", "0"]
     with subprocess.Popen([str(word) for word in words], env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -191,12 +191,16 @@ def _peak_memory() -> dict[str, float]:
 
 
 def _end_with_parent() -> None:
-    """Interrupt this process when standard input closes: the suite that started it is gone."""
+    """Interrupt this process when standard input closes: the suite that started it is gone.
+
+    By SIGTERM, which a training takes like Ctrl-C: where a shell starts a suite in the background, SIGINT is ignored.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     def watch() -> None:
         while os.read(0, 1024):
             pass
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()
 
