@@ -12,6 +12,7 @@ from annotated_types import Gt, MinLen
 
 from captune import registry
 from captune.benchmark.cells import Cell, SplitSettings, resolve_settings
+from captune.benchmark.published import published_tables
 from captune.benchmark.splits import PAPER_SPLIT_SEEDS, Setting
 from captune.errors import InputError, nearest, raise_all
 from captune.settings import RunSettings, Seed, build, read_yaml
@@ -172,6 +173,8 @@ def _problems(file: TableFile) -> Iterator[str]:
             plugin, available = str((values or {}).get(role, label)), registry.names(f"{role}s")  # type: ignore[arg-type]
             if plugin not in available:
                 yield f"no {role} {plugin!r}.{nearest(plugin, available)} Available: {', '.join(available)}"
+    if file.published and file.published not in published_tables():
+        yield f"no published table {file.published!r}.{nearest(file.published, published_tables())}"
     most = len(PAPER_SPLIT_SEEDS["ul"])
     if file.split_seeds == "paper" and len(file.seeds) > most:
         yield f"seeds: {len(file.seeds)} given, but there are {most} published split seeds"

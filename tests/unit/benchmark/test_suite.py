@@ -97,6 +97,7 @@ def test_every_mistake_is_listed_at_once(tmp_path: Path) -> None:
         ),
         ({"overrides": [{"when": {"metod": "cap"}, "set": {}}]}, "override for 'metod'.* Did you mean 'method'"),
         ({"seeds": [0, 1, 2, 3], "split_seeds": "paper"}, "3 published split seeds"),
+        ({"published": "tab:impactk"}, "no published table 'tab:impactk'. Did you mean 'tab:impact_k'"),
         ({"tables": ["one"]}, "'tables' must map"),
     ],
 )
