@@ -93,7 +93,8 @@ def make_run(base: Path) -> tuple[Path, Path]:
     """Write images of the embedded world and a zero-shot run on them."""
     write_world(base / "images", 4, seed=11)
     run = base / "run"
-    captune.adapt(base / "images", base / "images", backbone="embedded:patterns", out=run, workers=0, quiet=True)
+    images, backbone = base / "images", "embedded:patterns"
+    captune.adapt(images, images, method="zero_shot", backbone=backbone, out=run, workers=0, quiet=True)
     return run, base / "images"
 
 

@@ -40,7 +40,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def served(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Any]]:
     run = tmp_path_factory.mktemp("served") / "patterns"
-    captune.adapt(world, list(class_names()), backbone="embedded:patterns", out=run, workers=0, quiet=True)
+    captune.adapt(
+        world,
+        list(class_names()),
+        method="zero_shot",
+        backbone="embedded:patterns",
+        out=run,
+        workers=0,
+        quiet=True,
+    )
     classifier = captune.load(run)
     with (
         Service("127.0.0.1", 0, Limits(max_bytes=1_000_000)) as service,
@@ -143,7 +151,8 @@ def test_an_aerial_photograph_is_classified(browser: Any, tmp_path: Path) -> Non
     photo = sorted((photos / "harbor").iterdir())[0]
     (few / photo.name).symlink_to(photo)
     run = tmp_path / "aerial"
-    captune.adapt(few, photos, backbone=f"dual:{testbed}/models/aerial-dual", out=run, workers=0, quiet=True)
+    backbone = f"dual:{testbed}/models/aerial-dual"
+    captune.adapt(few, photos, method="zero_shot", backbone=backbone, out=run, workers=0, quiet=True)
     classifier = captune.load(run)
     with Service("127.0.0.1", 0, Limits(timeout=60)) as service, running(service, classifier, "aerial"):
         tab = BrowserTab(browser, service.address)

@@ -23,7 +23,7 @@ def run(photos: Path, backbone: str, tmp_path_factory: pytest.TempPathFactory) -
     from captune import adapt
 
     folder = tmp_path_factory.mktemp("served") / "run"
-    adapt(photos, ["cat", "red dog"], backbone=backbone, out=folder, workers=0, quiet=True)
+    adapt(photos, ["cat", "red dog"], method="zero_shot", backbone=backbone, out=folder, workers=0, quiet=True)
     return folder
 
 
