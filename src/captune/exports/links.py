@@ -52,7 +52,7 @@ class ImageLinks(ExportFormat):
         missing = len(chosen) - len(there)
         gone = [f"{missing} images are left out: they are gone, or inside a tar shard."] if missing else []
         return [
-            f"{len(there)} links to {len(run.record.images)} images in {len(folders)} folders.",
+            f"{len(there)} of {len(run.record.images)} images are linked in {len(folders)} folders.",
             *gone[: len(chosen) - len(there)],
         ]
 
