@@ -99,7 +99,13 @@ class _CapCourse(Course):
         self.n_classes = len(task.vocabulary)
         self.reliable = PseudoLabels.empty(self.n_classes)  # D_PL
         self.accepted = np.zeros(self.n_classes, dtype=np.int64)
-        self.graph = neighbour_graph(vectors, settings.neighbours) if settings.neighbours else None
+        # Given images of classes that may be pseudo-labeled are neighbours too, and what they say is known.
+        given = context.embed(objective.tuner.backbone, task.labeled.images)
+        labels = task.labeled.labels[given.image_index]
+        speaks = np.isin(labels, task.target_classes)
+        self.known = np.eye(self.n_classes, dtype=np.float32)[labels[speaks]]
+        everyone = np.concatenate([vectors, given.vectors[speaks]])
+        self.graph = neighbour_graph(everyone, settings.neighbours) if settings.neighbours else None
         self.said: Ints | None = None  # what neighbours say of each image
 
     def take_first_labels(self, texts: Floats, described: Mapping[int, Floats]) -> None:
@@ -248,7 +254,8 @@ class _CapCourse(Course):
 
     def _ask_neighbours(self, probabilities: Floats, k: int, epoch: int) -> None:
         assert self.graph is not None
-        consensus = neighbour_consensus(probabilities, self.graph, self.settings.balance)
+        everyone = np.concatenate([probabilities, self.known])
+        consensus = neighbour_consensus(everyone, self.graph, self.settings.balance)[: len(probabilities)]
         found = top_k_per_class(consensus, self.settings.k, self.task.target_classes)
         if epoch:  # past the first k, which every class keeps, only images that are predicted as the class come in
             more = top_k_per_class(consensus, k, self.task.target_classes, predicted_only=True)
