@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from captune.arrays import softmax_rows, unit_rows
-from captune.labeling.consensus import SHARPNESS, balance, neighbour_graph, spread
+from captune.labeling.consensus import SHARPNESS, balance, neighbour_consensus, neighbour_graph, spread
 
 
 def slow_graph(embeddings: np.ndarray, n_neighbours: int) -> list[dict[int, float]]:
@@ -56,3 +56,21 @@ def test_consensus_is_what_the_loops_say(seed: int) -> None:
     mixed = spread(probabilities, graph, rounds=4, own=0.2)
     assert np.allclose(mixed, slow_spread(probabilities, literal, 4, 0.2), atol=1e-5)
     assert np.allclose(balance(mixed, 0.5, 3), slow_balance(mixed, 0.5, 3), atol=1e-5)
+
+
+def test_known_images_speak_to_their_neighbours_and_get_no_answer() -> None:
+    drawn = np.random.default_rng(0)
+    centres = np.eye(2, 6)
+    vectors = np.concatenate([centres[c] + 0.05 * drawn.normal(size=(12, 6)) for c in (0, 1)])
+    given = centres[[0, 0, 1, 1]] + 0.05 * drawn.normal(size=(4, 6))
+    everyone = np.concatenate([vectors, given])
+    everyone = (everyone / np.linalg.norm(everyone, axis=1, keepdims=True)).astype(np.float32)
+    misled = np.array([[0.45, 0.55], [0.55, 0.45]], dtype=np.float32).repeat(12, axis=0)  # names are swapped
+    known = np.eye(2, dtype=np.float32)[[0, 0, 1, 1]]
+    graph = neighbour_graph(everyone, 15)
+    right = np.repeat([0, 1], 12)
+    said = neighbour_consensus(misled, graph, 0.5, known)
+    assert said.shape == misled.shape
+    assert (said.argmax(axis=1) == right).all()
+    alone = neighbour_consensus(misled, neighbour_graph(everyone[:24], 10), 0.5)
+    assert (alone.argmax(axis=1) != right).all()

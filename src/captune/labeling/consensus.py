@@ -82,6 +82,13 @@ def balance(probabilities: Floats, strength: float = 0.5, rounds: int = 5) -> Fl
     return balanced.astype(np.float32)
 
 
-def neighbour_consensus(probabilities: Floats, graph: NeighbourGraph, strength: float = 0.5) -> Floats:
-    """Return what neighbours agree on, `(images, classes)`: spread, then balanced."""
-    return balance(spread(probabilities, graph), strength)
+def neighbour_consensus(
+    probabilities: Floats, graph: NeighbourGraph, strength: float = 0.5, known: Floats | None = None
+) -> Floats:
+    """Return what neighbours agree on, `(images, classes)`: spread, then balanced.
+
+    `known` are the probabilities of further images of the graph, behind the others, whose class is given: they speak
+    to their neighbours, and no answer is returned for them.
+    """
+    everyone = probabilities if known is None else np.concatenate([probabilities, known])
+    return balance(spread(everyone, graph), strength)[: len(probabilities)]

@@ -254,8 +254,7 @@ class _CapCourse(Course):
 
     def _ask_neighbours(self, probabilities: Floats, k: int, epoch: int) -> None:
         assert self.graph is not None
-        everyone = np.concatenate([probabilities, self.known])
-        consensus = neighbour_consensus(everyone, self.graph, self.settings.balance)[: len(probabilities)]
+        consensus = neighbour_consensus(probabilities, self.graph, self.settings.balance, self.known)
         found = top_k_per_class(consensus, self.settings.k, self.task.target_classes)
         if epoch:  # past the first k, which every class keeps, only images that are predicted as the class come in
             more = top_k_per_class(consensus, k, self.task.target_classes, predicted_only=True)
