@@ -7,11 +7,14 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from captune.errors import CaptuneError
+
+ROWS_AT_ONCE = 8192
 
 
 def cache_folder() -> Path:
@@ -69,13 +72,13 @@ def write_json(path: Path, content: Any) -> None:  # noqa: ANN401 (anything that
     write_whole(path, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return rows as CSV text."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return text.getvalue()
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """Yield rows as CSV text, some at a time."""
+    remaining = chain([header], rows)
+    while chunk := list(islice(remaining, ROWS_AT_ONCE)):
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(chunk)
+        yield text.getvalue()
 
 
 def _umask() -> int:

@@ -18,6 +18,7 @@ from captune.data.views import StrongView, WeakView
 from captune.data.vocabulary import Vocabulary
 from captune.embedding_cache import EmbeddingCache
 from captune.runtime import Runtime
+from captune.scratch import empty_rows, fill_rows, take_rows
 
 TEXTS_AT_ONCE = 256
 
@@ -54,7 +55,7 @@ def embed_images(
     n_images = len(images)
     # Fixed batches, whatever the cache holds, so that a resumed run computes the same bits.
     batches = [np.arange(i, min(i + batch_size, n_images)) for i in range(0, n_images, batch_size)]
-    vectors = np.empty((n_images, backbone.embed_dim), dtype=np.float32)
+    vectors = empty_rows(n_images, backbone.embed_dim)
     is_done = np.zeros(n_images, dtype=np.bool_)
     set_aside: dict[int, str] = {}
     own = processes.part(batches)
@@ -69,7 +70,7 @@ def embed_images(
             set_aside.update(batch.problems)
             advance(len(batch.positions) + len(batch.problems))
     index, set_aside = merge_parts(vectors, is_done, set_aside)
-    return EmbeddedImages(index, vectors if len(index) == n_images else vectors[index], set_aside)
+    return EmbeddedImages(index, take_rows(vectors, index), set_aside)
 
 
 def merge_parts(rows: Floats, is_done: Bools, set_aside: dict[int, str]) -> tuple[Ints, dict[int, str]]:
@@ -115,4 +116,8 @@ def embed_classes(backbone: Backbone, vocabulary: Vocabulary) -> Floats:
 
 def score(image_vectors: Floats, class_vectors: Floats, logit_scale: float) -> Floats:
     """Return probabilities `(images, classes)`: softmax of the scaled cosine, as CLIP's zero-shot rule."""
-    return softmax_rows(np.float32(logit_scale) * (image_vectors @ class_vectors.T))
+    return fill_rows(
+        len(image_vectors),
+        len(class_vectors),
+        lambda rows: softmax_rows(np.float32(logit_scale) * (image_vectors[rows] @ class_vectors.T)),
+    )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from captune import embedding_cache, runtime
+from captune import embedding_cache, runtime, scratch
 from captune.data.images import find_images
 from captune.data.keys import KeySet
 from captune.embedding_cache import EmbeddingCache, default_folder
@@ -189,3 +189,47 @@ def test_a_key_set_finds_what_a_list_finds(keys: np.ndarray) -> None:
 def test_contents_that_share_half_a_key_are_told_apart(halves: list[tuple[int, int]]) -> None:
     stored = np.array(halves, dtype=np.uint64).reshape(-1, 2).view(np.uint8).reshape(-1, 16)
     assert KeySet(stored).find(stored).tolist() == list(range(len(stored)))
+
+
+@pytest.mark.parametrize("most_mapped", [1, 100])
+def test_a_large_shelf_is_read_from_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_mapped: int
+) -> None:
+    monkeypatch.setattr(embedding_cache, "ROWS_PER_PART", 5)
+    monkeypatch.setattr(embedding_cache, "MOST_MAPPED", most_mapped)
+    monkeypatch.setattr(scratch, "LARGE_BYTES", 60)  # the first part is held, the others are mapped
+    keys = np.random.default_rng(0).integers(0, 256, (23, 16), dtype=np.uint8)
+    vectors = np.random.default_rng(1).normal(size=(23, 3)).astype(np.float32)
+    with EmbeddingCache(tmp_path).open("w", "p", 3) as shelf:
+        for i in range(0, 23, 5):
+            shelf.add(keys[i : i + 5], vectors[i : i + 5])
+    order = np.random.default_rng(2).permutation(23)
+    large = EmbeddingCache(tmp_path).open("w", "p", 3)
+    assert np.array_equal(large.find(keys[order]), vectors[order])
+    assert len(large._open) <= 1 + max(most_mapped, 4)
+    assert len(large.find(keys[:0])) == 0
+
+
+def test_a_part_that_vanishes_from_a_large_shelf_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scratch, "LARGE_BYTES", 0)
+    keys = np.zeros((1, 16), dtype=np.uint8)
+    with EmbeddingCache(tmp_path).open("w", "p", 3) as shelf:
+        shelf.add(keys, np.ones((1, 3), dtype=np.float32))
+    large = EmbeddingCache(tmp_path).open("w", "p", 3)
+    parts(tmp_path)[0].unlink()
+    with pytest.raises(CaptuneError, match=r"lost.*Start again"):
+        large.find(keys)
+
+
+def test_a_large_collection_is_embedded_to_the_same_bits(
+    tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (photos / "004.png").write_bytes(b"damaged")
+    small = embed(photos, tmp_path / "cache", ToyBackbone())
+    monkeypatch.setattr(scratch, "LARGE_BYTES", 0)
+    for cache in ("cache", "other"):
+        large = embed(photos, tmp_path / cache, ToyBackbone())
+        assert np.array_equal(large.vectors, small.vectors)
+        assert large.image_index.tolist() == small.image_index.tolist()

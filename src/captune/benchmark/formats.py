@@ -189,7 +189,7 @@ def as_csv(measured: MeasuredSuite) -> str:
             rows[-1] += [_digits(published.deviation), _digits(entry.difference)]
             rows[-1] += ["" if entry.leakage is None else entry.leakage]
             rows[-1] += [" ".join(f"{verdict}:{n}" for verdict, n in sorted(entry.verdicts.items()))]
-    return csv_table(header, rows)
+    return "".join(csv_table(header, rows))
 
 
 def show(number: Number | None, digits: int = 1, deviation: bool = True) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class priva
     """Declare the command."""
     words = commands.add_parser("predict", help="classify images with a run or an ONNX export", allow_abbrev=False)
     words.add_argument("run", metavar="RUN", help="run folder, or model.onnx from captune export")
-    words.add_argument("images", metavar="IMAGES", help="image, folder, manifest, or text file of paths")
+    words.add_argument("images", metavar="IMAGES", help="image, folder, .tar shards, manifest, or text file of paths")
     words.add_argument("--top-k", type=int, default=1, metavar="K", help="classes to show for each image")
     words.add_argument("--out", metavar="CSV", help="table to write (default: standard output)")
     words.add_argument("--workers", type=int, help="processes that decode images")
@@ -40,13 +41,15 @@ def run(options: argparse.Namespace) -> None:
     best = top_k(predictions.probabilities, options.top_k)
     header = ["path", "label", "confidence"]
     header += [f"{what}_{rank}" for rank in range(2, best.shape[1] + 1) for what in ("label", "confidence")]
-    rows = []
-    for row, position in enumerate(predictions.image_index.tolist()):
-        shown = [(classifier.names[c], f"{predictions.probabilities[row, c]:.6f}") for c in best[row]]
-        rows.append([images.name(position), *(word for pair in shown for word in pair)])
+
+    def rows() -> Iterator[Sequence[object]]:
+        for row, position in enumerate(predictions.image_index):
+            shown = [(classifier.names[c], f"{predictions.probabilities[row, c]:.6f}") for c in best[row]]
+            yield images.name(position), *(word for pair in shown for word in pair)
+
     if options.out:
-        write_whole(Path(options.out), table(header, rows))
+        write_whole(Path(options.out), table(header, rows()))
     else:
-        sys.stdout.write(table(header, rows))
+        sys.stdout.writelines(table(header, rows()))
     for position, reason in set_aside.items():
         sys.stderr.write(f"set aside: {images.name(position)}: {reason}\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from captune.arrays import Bools, Floats, Ints
+from captune.scratch import take_rows
 
 _ITERATIONS_AFRESH = 30
 _ITERATIONS_PER_ROUND = 5
@@ -191,7 +192,7 @@ class ShrinkingClusters:
                 self._rows[start : start + len(part)] = self._rows[part]
             self._rows = self._rows[: len(keep)]
         else:
-            self._rows, self._owns_rows = self._rows[keep], True
+            self._rows, self._owns_rows = take_rows(self._rows, keep), True
         self._positions, self._owner = self._positions[keep], self._owner[keep]
         self._best, self._rival = self._best[keep], self._rival[keep]
         self._alive = np.ones(len(keep), dtype=np.bool_)

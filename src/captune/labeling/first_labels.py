@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from captune.arrays import Bools, Floats, softmax_rows
+from captune.arrays import Bools, Floats, Ints, softmax_rows
 from captune.errors import InputError, raise_all
-from captune.labeling.assignment import assign
+from captune.labeling.leading import Scores, assign_some
 from captune.labeling.pseudo_labels import PseudoLabels, Source
 from captune.labeling.selection import Classes, class_mask
 
@@ -41,16 +41,20 @@ def first_labels(
     n_classes = len(class_embeddings)
     is_allowed = class_mask(allowed, n_classes)
     texts, is_described = _aligned_texts(class_embeddings, described or {})
-    cosines = np.asarray(image_embeddings @ texts.T, dtype=np.float32)
-    probabilities = softmax_rows(np.where(is_allowed, logit_scale * cosines, np.float32(-np.inf)))
-    preferences = np.where(is_allowed, probabilities, np.float32(-np.inf))
     ranks_by_cosine = is_described & (rank_described_by == "cosine")
-    priorities = np.where(ranks_by_cosine, cosines, probabilities)
-    images, labels = assign(preferences, priorities, np.full(n_classes, k, dtype=np.int64))
+
+    def scores_of(rows: slice | Ints) -> Scores:
+        cosines = np.asarray(image_embeddings[rows] @ texts.T, dtype=np.float32)
+        probabilities = softmax_rows(np.where(is_allowed, logit_scale * cosines, np.float32(-np.inf)))
+        preferences = np.where(is_allowed, probabilities, np.float32(-np.inf))
+        return Scores(preferences, np.where(ranks_by_cosine, cosines, probabilities))
+
+    quota = np.full(n_classes, k, dtype=np.int64)
+    images, labels, confidence = assign_some(len(image_embeddings), scores_of, quota)
     return PseudoLabels(
         images,
         labels,
-        probabilities[images, labels],
+        confidence,
         n_classes,
         round=np.zeros(len(images), dtype=np.int64),
         source=np.where(is_described[labels], int(Source.DESCRIPTION), int(Source.NAME)),

@@ -6,15 +6,16 @@ The `image_index` of a result holds rows of the scores: `reindexed` turns them i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
 
 from captune.arrays import Bools, Floats, Ints
 from captune.errors import InputError
-from captune.labeling.assignment import assign
+from captune.labeling.leading import Scores, assign_some
 from captune.labeling.pseudo_labels import PseudoLabels
+from captune.scratch import fill_rows, row_parts
 
 Classes: TypeAlias = Sequence[int] | Ints
 
@@ -42,9 +43,14 @@ def given_allowed(probabilities: Floats, allowed: Classes | None) -> Floats:
     _check_scores(probabilities)
     if allowed is None:
         return probabilities
-    kept = np.where(class_mask(allowed, probabilities.shape[1]), probabilities, 0.0)
-    mass = kept.sum(axis=1, keepdims=True)
-    return np.asarray(kept / np.where(mass > 0, mass, 1.0), dtype=np.float32)
+    mask = class_mask(allowed, probabilities.shape[1])
+
+    def part(rows: slice) -> Floats:
+        kept = np.where(mask, probabilities[rows], 0.0)
+        mass = kept.sum(axis=1, keepdims=True)
+        return np.asarray(kept / np.where(mass > 0, mass, 1.0), dtype=np.float32)
+
+    return fill_rows(len(probabilities), len(mask), part)
 
 
 def top_k_per_class(
@@ -60,12 +66,17 @@ def top_k_per_class(
     n_classes = _check_scores(scores)
     quota = _quota(k, n_classes)
     mask = class_mask(allowed, n_classes)
-    eligible = np.broadcast_to(mask, scores.shape)
-    if predicted_only:
-        best = np.where(mask, scores, -np.inf).argmax(axis=1)
-        eligible = np.zeros(scores.shape, dtype=np.bool_)
-        eligible[np.arange(len(scores)), best] = True
-    return _pools(scores, eligible, quota)
+
+    def eligible(rows: slice | Ints) -> Floats:
+        masked = np.where(mask, scores[rows], np.float32(-np.inf))
+        if not predicted_only:
+            return masked
+        best = masked.argmax(axis=1)[:, None]
+        only = np.full_like(masked, -np.inf)
+        np.put_along_axis(only, best, np.take_along_axis(masked, best, axis=1), axis=1)
+        return only
+
+    return _pools(len(scores), eligible, quota)
 
 
 def above_threshold(probabilities: Floats, tau: float, allowed: Classes | None = None) -> PseudoLabels:
@@ -111,7 +122,11 @@ def balanced_pools(probabilities: Floats, candidates: Bools, k: int | Ints) -> P
     n_classes = _check_scores(probabilities)
     if candidates.shape != probabilities.shape:
         raise InputError(f"candidates: expected shape {probabilities.shape}, got {candidates.shape}.")
-    pools = _pools(probabilities, candidates, _quota(k, n_classes))
+    pools = _pools(
+        len(probabilities),
+        lambda rows: np.where(candidates[rows], probabilities[rows], np.float32(-np.inf)),
+        _quota(k, n_classes),
+    )
     return PseudoLabels.create(
         pools.image_index,
         pools.labels,
@@ -137,11 +152,15 @@ def _within_image(given: Floats, enough: float) -> Bools:
     return np.asarray(given >= least[:, None], dtype=np.bool_)
 
 
-def _pools(scores: Floats, eligible: Bools, quota: Ints) -> PseudoLabels:
-    masked = np.where(eligible, scores, np.float32(-np.inf))
-    images, labels = assign(masked, masked, quota)
-    confidence = np.asarray(scores[images, labels], dtype=np.float32)
-    return PseudoLabels.create(images, labels, confidence, scores.shape[1])
+def _pools(n_images: int, eligible: Callable[[slice | Ints], Floats], quota: Ints) -> PseudoLabels:
+    """Place images by their scores; minus infinity marks the classes that an image cannot be placed in."""
+
+    def scores_of(rows: slice | Ints) -> Scores:
+        masked = eligible(rows)
+        return Scores(masked, masked)
+
+    images, labels, confidence = assign_some(n_images, scores_of, quota)
+    return PseudoLabels.create(images, labels, np.asarray(confidence, dtype=np.float32), len(quota))
 
 
 def _quota(k: int | Ints, n_classes: int) -> Ints:
@@ -154,7 +173,7 @@ def _quota(k: int | Ints, n_classes: int) -> Ints:
 def _check_scores(scores: Floats) -> int:
     if scores.ndim != 2 or scores.shape[1] < 1:
         raise InputError(f"scores: expected shape (images, classes), got {scores.shape}.")
-    if np.isnan(scores).any():
+    if any(np.isnan(scores[rows]).any() for rows in row_parts(len(scores), scores.shape[1])):
         raise InputError("scores: expected numbers, got nan.")
     return int(scores.shape[1])
 

@@ -25,6 +25,7 @@ from captune.data.vocabulary import Vocabulary
 from captune.errors import InputError, RunFolderError
 from captune.files import is_folder, write_json, write_whole
 from captune.results.image_classifier import ImageClassifier
+from captune.scratch import empty_rows
 from captune.settings import DEFAULT_BACKBONE, build
 from captune.tuners.base import Tuner
 
@@ -104,11 +105,10 @@ class Classifier(ImageClassifier):
         """Return probabilities from the backbone's own embeddings; only where the tuner leaves the encoder alone."""
         if self.tuner.edits_images:
             raise InputError(f"The tuner {self.tuner_name!r} changes the image encoder: cached embeddings do not fit.")
-        parts = [
-            self._score(self.tuner.refine(torch.from_numpy(vectors[i : i + 8192]).to(self.backbone.device)))
-            for i in range(0, len(vectors), 8192)
-        ]
-        return np.concatenate(parts) if parts else np.empty((0, len(self.names)), dtype=np.float32)
+        scored = empty_rows(len(vectors), len(self.names))
+        for rows in (slice(i, i + 8192) for i in range(0, len(vectors), 8192)):
+            scored[rows] = self._score(self.tuner.refine(torch.from_numpy(vectors[rows]).to(self.backbone.device)))
+        return scored
 
     def _score(self, vectors: Tensor) -> Floats:
         return softmax_rows(self.tuner.logits(vectors.float(), self.class_vectors).cpu().numpy())

@@ -10,6 +10,7 @@ import numpy as np
 from captune.arrays import Floats, Ints, unit_rows
 from captune.errors import InputError
 from captune.labeling.consensus import nearest_neighbours
+from captune.scratch import fill_rows
 
 Verdict = Literal["helpful", "unclear", "harmful"]
 
@@ -79,7 +80,8 @@ def check_health(image_embeddings: Floats, before: Floats, after: Floats) -> Hea
         )
     n_images, n_classes = before.shape
     queries = np.unique(np.linspace(0, n_images - 1, min(n_images, MOST_QUERIES)).astype(np.int64))
-    neighbours = nearest_neighbours(unit_rows(image_embeddings), queries, N_NEIGHBOURS)
+    unit = fill_rows(n_images, image_embeddings.shape[1], lambda rows: unit_rows(image_embeddings[rows]))
+    neighbours = nearest_neighbours(unit, queries, N_NEIGHBOURS)
     old = np.asarray(before.argmax(axis=1), dtype=np.int64)
     new = np.asarray(after.argmax(axis=1), dtype=np.int64)
     sample = np.unique(np.linspace(0, n_images - 1, min(n_images, MOST_EXPLAINED)).astype(np.int64))

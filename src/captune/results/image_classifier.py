@@ -14,6 +14,7 @@ from PIL.Image import Image
 from captune.arrays import Floats, Ints
 from captune.data.loading import as_image, is_image_array
 from captune.data.views import Preprocessing, weak_view
+from captune.scratch import row_parts
 
 AT_ONCE = 64
 
@@ -52,4 +53,8 @@ class ImageClassifier(ABC):
 
 def top_k(probabilities: Floats, k: int) -> Ints:
     """Return the k most probable classes of each image, best first, `(images, k)`."""
-    return np.argsort(-probabilities, axis=1, kind="stable")[:, : min(k, probabilities.shape[1])]
+    n_images, n_classes = probabilities.shape
+    best = np.empty((n_images, min(k, n_classes)), dtype=np.int64)
+    for rows in row_parts(n_images, n_classes):
+        best[rows] = np.argsort(-probabilities[rows], axis=1, kind="stable")[:, : best.shape[1]]
+    return best

@@ -14,6 +14,7 @@ from captune.predictions import Predictions
 from captune.results.classifier import Classifier
 from captune.runtime import Runtime
 from captune.scoring import EmbeddedImages, embed_images, merge_parts
+from captune.scratch import empty_rows, take_rows
 
 
 def predict_collection(
@@ -41,7 +42,7 @@ def _stream(
 ) -> tuple[Predictions, dict[int, str]]:
     batches = [np.arange(i, min(i + batch_size, len(images))) for i in range(0, len(images), batch_size)]
     view = WeakView(classifier.backbone.preprocessing)
-    probabilities = np.empty((len(images), len(classifier.names)), dtype=np.float32)
+    probabilities = empty_rows(len(images), len(classifier.names))
     is_done = np.zeros(len(images), dtype=np.bool_)
     set_aside: dict[int, str] = {}
     own = processes.part(batches)
@@ -54,4 +55,4 @@ def _stream(
             set_aside.update(batch.problems)
             advance(len(batch.positions) + len(batch.problems))
     index, set_aside = merge_parts(probabilities, is_done, set_aside)
-    return Predictions(index, probabilities[index]), set_aside
+    return Predictions(index, take_rows(probabilities, index)), set_aside

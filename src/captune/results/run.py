@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ class AdaptationRun:
         for name in (FILE, PSEUDO_LABELS, HISTORY, REPORT):
             (target / name).unlink(missing_ok=True)
         self.classifier.save(target / CLASSIFIER)
-        write_whole(target / "predictions.csv", self._predictions_csv())
+        write_whole(target / "predictions.csv", table(("path", "label", "confidence"), self._predicted_rows()))
         rows = ((self.images.name(position), reason) for position, reason in sorted(self.set_aside.items()))
         write_whole(target / "set_aside.csv", table(("path", "reason"), rows))
         write_whole(target / "settings.yaml", yaml.safe_dump(dict(self.settings), sort_keys=False, allow_unicode=True))
@@ -93,16 +93,11 @@ class AdaptationRun:
         write_json(target / CARD, card)
         return target
 
-    def _predictions_csv(self) -> str:
-        names = self.classifier.names
+    def _predicted_rows(self) -> Iterator[Sequence[object]]:
+        names, index = self.classifier.names, self.predictions.image_index
         labels, confidence = self.predictions.labels, self.predictions.confidence
-        rows = (
-            (self.images.name(position), names[label], f"{sure:.6f}")
-            for position, label, sure in zip(
-                self.predictions.image_index.tolist(), labels.tolist(), confidence.tolist(), strict=True
-            )
-        )
-        return table(("path", "label", "confidence"), rows)
+        for row, position in enumerate(index):
+            yield self.images.name(position), names[labels[row]], f"{confidence[row]:.6f}"
 
 
 def readable(path: str) -> str:
