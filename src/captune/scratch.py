@@ -13,8 +13,9 @@ from captune.errors import CaptuneError
 from captune.files import cache_folder
 
 LARGE_BYTES = 1 << 28
-"""Arrays above this size are mapped; below it they are made at once, in memory."""
+"""Arrays above this size are mapped."""
 CHUNK_BYTES = 1 << 24
+"""What is worked on at once."""
 
 
 def is_large(n_rows: int, width: int) -> bool:
@@ -45,14 +46,14 @@ def empty_rows(n_rows: int, width: int) -> Floats:
 
 
 def row_parts(n_rows: int, width: int) -> Iterator[slice]:
-    """Yield slices over rows that are worked on at once: all of a small array, a few megabytes of a large one."""
-    step = max(1, CHUNK_BYTES // (4 * max(1, width))) if is_large(n_rows, width) else max(1, n_rows)
+    """Yield slices over rows that are worked on at once, a few megabytes each."""
+    step = max(1, CHUNK_BYTES // (4 * max(1, width)))
     yield from (slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step))
 
 
 def fill_rows(n_rows: int, width: int, part: Callable[[slice], Floats]) -> Floats:
-    """Return `(rows, width)` from a function of some of its rows; a small array is made in one piece."""
-    if not is_large(n_rows, width):
+    """Return `(rows, width)` from a function of some of its rows."""
+    if 4 * n_rows * width <= CHUNK_BYTES:
         return part(slice(0, n_rows))
     filled = empty_rows(n_rows, width)
     for rows in row_parts(n_rows, width):

@@ -27,7 +27,13 @@ class KeySet:
 
     def __call__(self, key: Keys) -> bool:
         """Return whether one digest is known."""
-        return bool(self.find(key[None])[0] >= 0)
+        high, low = np.ascontiguousarray(key).view(np.uint64)
+        place = int(np.searchsorted(self._high, high))
+        while place < len(self) and self._high[place] == high:
+            if self._low[place] == low:
+                return True
+            place += 1
+        return False
 
     def find(self, keys: Keys) -> Ints:
         """Return the first row of each digest, -1 where it is not known."""

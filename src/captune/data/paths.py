@@ -172,10 +172,10 @@ class ImagePaths(Sequence[Path]):
         return Span(segment.base, offset, size)
 
     def _row(self, position: int) -> int:
-        place = as_int(position)
-        if not -len(self) <= place < len(self):
-            raise IndexError(f"position {place} of {len(self)} images")
-        place %= len(self)
+        place, n_paths = as_int(position), len(self)
+        if not -n_paths <= place < n_paths:
+            raise IndexError(f"position {place} of {n_paths} images")
+        place %= n_paths
         return place if self._rows is None else int(self._rows[place])
 
     def _all_rows(self) -> Ints:

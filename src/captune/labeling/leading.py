@@ -56,16 +56,17 @@ def assign_large(n_images: int, scores_of: Callable[[slice | Ints], Scores], quo
 def _gather(scores_of: Callable[[slice | Ints], Scores], images: slice | Ints, n_classes: int) -> Scores:
     """Return the scores of some images; of many, in scratch space."""
     n_images = images.stop if isinstance(images, slice) else len(images)
-    if not is_large(n_images, n_classes):
+    parts = list(row_parts(n_images, n_classes))
+    if len(parts) <= 1:
         return scores_of(images)
-    shape = (n_images, n_classes)
-    preferences, priorities = empty_rows(*shape), empty_rows(*shape)
-    is_same = True
-    for part in row_parts(*shape):
+    preferences, priorities = empty_rows(n_images, n_classes), None
+    for part in parts:
         found = scores_of(part if isinstance(images, slice) else images[part])
-        preferences[part], priorities[part] = found
-        is_same &= found.priorities is found.preferences
-    return Scores(preferences, preferences if is_same else priorities)
+        preferences[part] = found.preferences
+        if found.priorities is not found.preferences:
+            priorities = empty_rows(n_images, n_classes) if priorities is None else priorities
+            priorities[part] = found.priorities
+    return Scores(preferences, preferences if priorities is None else priorities)
 
 
 def _list_first(n_images: int, scores_of: Callable[[slice | Ints], Scores], n_classes: int, depth: int) -> _Listed:

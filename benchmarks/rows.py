@@ -1,0 +1,175 @@
+"""Growth with the number of images: seconds and memory to scan a manifest, to find every embedding, to pseudo-label.
+
+Every size is measured in a process of its own. The manifest is a generated CSV file. Images are never decoded: the
+reader is replaced by one that gives an image's name as its content, and the cache holds an embedding for each, so that
+everything but decoding and encoding is the real code. Seconds are CPU time, the least of some rounds, because the
+machine may be shared; memory is the highest anonymous memory of the process above what it had at its start (pages of
+mapped files can be dropped at any time).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+SIZES = (10_000, 100_000, 1_000_000)
+STEPS = ("scan", "index", "label")
+MOST_EXPONENT, MOST_MEGABYTES = 1.05, 2048
+PER_FOLDER = 1000
+N_LABELS = 16
+T = TypeVar("T")
+
+
+def anonymous_megabytes() -> float:
+    """Return the anonymous memory of this process."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
+    return int(line.split()[1]) / 1024
+
+
+class Meter:
+    """Measures steps: CPU seconds, seconds on the clock, and the peak of anonymous memory above the start."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, dict[str, float]] = {}
+        self._base = self._peak = anonymous_megabytes()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            self._peak = max(self._peak, anonymous_megabytes())
+            time.sleep(0.05)
+
+    def measure(self, name: str, step: Callable[[], T]) -> T:
+        """Return what a step returns, and note what it took."""
+        self._peak = anonymous_megabytes()
+        clock, cpu = time.perf_counter(), time.process_time()
+        found = step()
+        self.rows[name] = {
+            "cpu": time.process_time() - cpu,
+            "clock": time.perf_counter() - clock,
+            "megabytes": max(self._peak, anonymous_megabytes()) - self._base,
+        }
+        return found
+
+
+def write_manifest(path: Path, n_images: int) -> None:
+    """Write a CSV file of so many paths, a thousand in a folder."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write("path\n")
+        file.writelines(f"part-{i // PER_FOLDER:05d}/image-{i:08d}.jpg\n" for i in range(n_images))
+
+
+def measure(n_images: int, n_classes: int, width: int, folder: Path) -> dict[str, dict[str, float]]:
+    """Run all steps on one size and return what each took."""
+    import numpy as np
+
+    from captune import runtime
+    from captune.arrays import Floats, unit_rows
+    from captune.data import loading
+    from captune.data.images import ImageCollection, find_images
+    from captune.data.views import Preprocessing
+    from captune.embedding_cache import ROWS_PER_PART, EmbeddingCache
+    from captune.files import write_whole
+    from captune.labeling.first_labels import first_labels
+    from captune.labeling.selection import top_k_per_class
+    from captune.results.run import table
+    from captune.scoring import Predictions, embed_images, score
+
+    engine, cache = runtime.start(workers=0, quiet=True), EmbeddingCache(folder / "cache")
+    preprocessing = Preprocessing(224, 224, "bilinear", (0.5,) * 3, (0.5,) * 3)
+    backbone: Any = SimpleNamespace(embed_dim=width, preprocessing=preprocessing, fingerprint=lambda: "benchmark")
+    loading.read_bytes = lambda path, span=None: bytes(path)  # an image's content is its name
+    write_manifest(folder / "manifest.csv", n_images)
+    generator = np.random.default_rng(0)
+    texts = unit_rows(generator.normal(size=(n_classes, width)).astype(np.float32))
+
+    def fill_cache(images: ImageCollection) -> None:
+        from captune.data.views import WeakView
+
+        with cache.open(backbone.fingerprint(), repr(WeakView(preprocessing)), width) as shelf:
+            for start in range(0, n_images, ROWS_PER_PART):
+                rows = range(start, min(start + ROWS_PER_PART, n_images))
+                keys = np.stack([loading.content_key(bytes(images.paths[i])) for i in rows])
+                near = texts[generator.integers(n_classes, size=len(rows))]
+                noise = generator.normal(scale=3 / math.sqrt(width), size=near.shape)
+                shelf.add(keys, unit_rows((near + noise).astype(np.float32)))
+
+    def label(vectors: Floats) -> None:
+        first = first_labels(vectors, texts, 100.0, k=N_LABELS)
+        predictions = Predictions(np.arange(n_images), score(vectors, texts, 100.0))
+        grown = top_k_per_class(predictions.probabilities, N_LABELS, predicted_only=True)
+        assert len(first) == N_LABELS * n_classes >= len(grown) > 0
+        labels, sure = predictions.labels, predictions.confidence
+        rows = ((images.name(i), labels[i], f"{sure[i]:.6f}") for i in range(n_images))
+        write_whole(folder / "predictions.csv", table(("path", "label", "confidence"), rows))
+
+    meter = Meter()
+    images = meter.measure("scan", lambda: find_images(folder / "manifest.csv"))
+    fill_cache(images)
+    embedded = meter.measure("index", lambda: embed_images(backbone, images, cache, engine))
+    assert len(embedded.vectors) == n_images
+    meter.measure("label", lambda: label(embedded.vectors))
+    return meter.rows
+
+
+def run_apart(n_images: int, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Measure one size in a fresh process."""
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        words = [sys.executable, __file__, "--one", str(n_images), "--folder", folder]
+        words += ["--classes", str(options.classes), "--width", str(options.width)]
+        environment = {**os.environ, "CAPTUNE_CACHE": str(Path(folder) / "cache")}
+        done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    found: dict[str, dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> int:
+    """Measure all sizes and print the table with the growth between neighbouring sizes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--classes", type=int, default=100)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", help="where files are made for a while (default: the system's)")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(options.one, options.classes, options.width, Path(options.folder))))
+        return 0
+    print(f"{options.classes} classes, embeddings of width {options.width}")
+    print(f"{'step':6} {'rows':>11} {'CPU s':>9} {'us a row':>9} {'exponent':>9} {'MB':>7} {'embeddings, MB':>15}")
+    before: dict[str, tuple[int, float]] = {}
+    is_good = True
+    for n_images in options.sizes:
+        rounds = [run_apart(n_images, options) for _ in range(options.rounds)]
+        for step in STEPS:
+            cpu = min(found[step]["cpu"] for found in rounds)
+            megabytes = max(found[step]["megabytes"] for found in rounds)
+            growth = math.nan
+            if step in before:
+                growth = math.log(cpu / before[step][1]) / math.log(n_images / before[step][0])
+            before[step] = (n_images, cpu)
+            is_good &= megabytes <= MOST_MEGABYTES and not growth > MOST_EXPONENT
+            shown = "" if math.isnan(growth) else f"{growth:.2f}"
+            mapped = n_images * options.width * 4 / 1e6
+            times = f"{cpu:9.2f} {1e6 * cpu / n_images:9.1f} {shown:>9}"
+            print(f"{step:6} {n_images:11,} {times} {megabytes:7.0f} {mapped:15,.0f}", flush=True)
+    print(f"exponent at most {MOST_EXPONENT}, memory at most {MOST_MEGABYTES} MB: {'yes' if is_good else 'NO'}")
+    return 0 if is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
