@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ from safetensors.numpy import load_file
 
 from captune.arrays import Floats, Ints
 from captune.data.images import ImageCollection, read_labels
+from captune.data.keys import KeyList, Keys, KeySet
+from captune.data.paths import ImagePaths, NameStoreBuilder
 from captune.errors import InputError, RunFolderError
 from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS
 from captune.results.run import read_card
@@ -97,10 +100,8 @@ def read_run(folder: str | Path, labels: str | Path | None = None) -> RunRecord:
     names = tuple(card["classes"])
     ids = {name: i for i, name in enumerate(names)}
     try:
-        predicted = _rows(path / "predictions.csv")
-        root = Path(card.get("image_root", "."))
-        images = ImageCollection(tuple(root / row["path"] for row in predicted), root)
-        row_of = {row["path"]: i for i, row in enumerate(predicted)}
+        predicted = _read_predictions(path / "predictions.csv", Path(card.get("image_root", ".")), ids)
+        images = predicted.images
         has_labels = (path / PSEUDO_LABELS).is_file()
         given = [ids[row["label"]] for row in _rows(path / PSEUDO_LABELS)] if has_labels else []
         record = RunRecord(
@@ -108,12 +109,12 @@ def read_run(folder: str | Path, labels: str | Path | None = None) -> RunRecord:
             card=card,
             names=names,
             images=images,
-            labels=np.asarray([ids[row["label"]] for row in predicted], dtype=np.int64),
-            confidence=np.asarray([float(row["confidence"]) for row in predicted], dtype=np.float32),
+            labels=predicted.labels,
+            confidence=predicted.confidence,
             set_aside=[(row["path"], row["reason"]) for row in _rows(path / "set_aside.csv")],
             arrays=load_file(path / FILE) if (path / FILE).is_file() else {},
             pseudo_labels=np.bincount(np.asarray(given, dtype=np.int64), minlength=len(names)) if has_labels else None,
-            history=_replay(_rows(path / HISTORY), row_of, ids) if has_labels else (),
+            history=_replay(list(_rows(path / HISTORY)), KeySet(predicted.keys), ids) if has_labels else (),
             truth=None if labels is None else read_labels(labels, images, names),
         )
     except InputError:
@@ -125,12 +126,42 @@ def read_run(folder: str | Path, labels: str | Path | None = None) -> RunRecord:
     return record
 
 
-def _replay(changes: Sequence[Mapping[str, str]], row_of: Mapping[str, int], ids: Mapping[str, int]) -> list[Labeled]:
+class _Predicted(NamedTuple):
+    """The table of predictions in few bytes a row; `keys` are digests of the paths."""
+
+    images: ImageCollection
+    labels: Ints
+    confidence: Floats
+    keys: Keys
+
+
+def _read_predictions(path: Path, root: Path, ids: Mapping[str, int]) -> _Predicted:
+    """Read predictions.csv row by row."""
+    names, keys, labels, confidence = NameStoreBuilder(), KeyList(), array("q"), array("f")
+    names.begin(root)
+    for row in _rows(path):
+        names.add(row["path"])
+        keys.add(row["path"])
+        labels.append(ids[row["label"]])
+        confidence.append(float(row["confidence"]))
+    return _Predicted(
+        ImageCollection(ImagePaths(names.finish()), root),
+        np.asarray(labels, dtype=np.int64),
+        np.asarray(confidence, dtype=np.float32),
+        keys.keys(),
+    )
+
+
+def _replay(changes: Sequence[Mapping[str, str]], known: KeySet, ids: Mapping[str, int]) -> list[Labeled]:
     """Return the whole pseudo-labels of each epoch from what changed."""
+    keys = KeyList()
+    for change in changes:
+        keys.add(change["path"])
+    rows_of_changes = known.find(keys.keys()).tolist()
     states: list[Labeled] = []
     now: dict[int, int] = {}
     for number, change in enumerate(changes):
-        row = row_of.get(change["path"], -1)  # an image may have gone between its pseudo-label and its prediction
+        row = rows_of_changes[number]  # -1: an image may have gone between its pseudo-label and its prediction
         now.pop(row, None)
         if change["label"] and row >= 0:
             now[row] = ids[change["label"]]
@@ -140,6 +171,6 @@ def _replay(changes: Sequence[Mapping[str, str]], row_of: Mapping[str, int], ids
     return states
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def _rows(path: Path) -> Iterator[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+        yield from csv.DictReader(file)
