@@ -58,7 +58,7 @@ def first_step(dual: Path, tuner_name: str, precision: str) -> tuple[float, dict
     assert int(result.sums["accepted"][2]) == 0
     gradients = {name: value.grad for name, value in objective.named_parameters() if value.grad is not None}
     assert all(value.dtype == torch.float32 for value in (*gradients.values(), *objective.parameters(), result.loss))
-    return float(result.loss), gradients
+    return float(result.loss.detach()), gradients
 
 
 @pytest.mark.parametrize("tuner", ["feature_adapter", "maple"])
