@@ -26,15 +26,11 @@ class GripSettings(FewLabelSettings):
     rounds: Positive = 10
 
 
-QUICK: Mapping[str, Any] = {**QUICK_ROUNDS, "gradient_clip": 10.0}
-"""The weight of given images grows with the pseudo-labels; unclipped, an adapter diverges when it is thirty."""
-
-
 class Grip(Method):
     """Grow and refine iteratively pseudo-labels."""
 
     Settings: ClassVar[type[GripSettings]] = GripSettings
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"full": {}, "quick": QUICK}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"full": {}, "quick": QUICK_ROUNDS}
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Label more images in every round, by the student of the round before; the last student is the result."""
