@@ -12,8 +12,8 @@ import pytest
 
 @pytest.fixture
 def run(captune: Any, photos: Path, backbone: str, tmp_path: Path) -> Path:
-    words = ("--classes", photos, "--backbone", backbone, "--out", tmp_path / "run", "--workers", 0)
-    assert captune("adapt", photos, *words).code == 0
+    words = ("--classes", photos, "--method", "zero_shot", "--backbone", backbone, "--workers", 0)
+    assert captune("adapt", photos, *words, "--out", tmp_path / "run").code == 0
     return tmp_path / "run"
 
 
