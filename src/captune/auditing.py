@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,9 @@ from captune.labeling.first_labels import first_labels
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.plan import check_backbone, load_backbone
 from captune.results.audit_card import CARD, FORMAT, VERSION
+from captune.results.claim import claim_folder
 from captune.results.metrics import summarize
-from captune.results.run import claim_folder, readable
+from captune.results.run import readable
 from captune.scoring import embed_classes, embed_images, embed_texts, score
 from captune.settings import Positive, RunSettings, build_run
 
@@ -98,7 +100,19 @@ def audit(
         raise InputError(no_usable_image(collection, {}))
     truth = read_labels(labels, collection, vocabulary.names) if labels is not None else None
     check_backbone(run_settings.backbone)
-    target = claim_folder(out, overwrite, card=CARD) if out is not None else None
+    with claim_folder(out, overwrite, None, CARD) if out is not None else nullcontext() as target:
+        return _audit(collection, vocabulary, truth, run_settings, own, target, quiet)
+
+
+def _audit(
+    collection: ImageCollection,
+    vocabulary: Vocabulary,
+    truth: Ints | None,
+    run_settings: RunSettings,
+    own: AuditSettings,
+    target: Path | None,
+    quiet: bool,
+) -> Audit:
     cache_folder = Path(run_settings.cache) if run_settings.cache else default_folder()
     describer = open_describer(run_settings.describer, cache_folder)
 

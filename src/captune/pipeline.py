@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from captune.errors import InputError
 from captune.methods.base import Context
 from captune.plan import Plan, check_backbone, load_backbone, make_plan
 from captune.predictions import Predictions
+from captune.results.claim import claim_folder
 from captune.results.classifier import Classifier
 from captune.results.evidence import Evidence, gather
 from captune.results.prediction import predict_collection
-from captune.results.run import CHECKPOINTS, AdaptationRun, claim_folder
+from captune.results.run import CHECKPOINTS, AdaptationRun
 from captune.settings import NO_RESULT, WHERE
-from captune.training.checkpoint import CheckpointFolder, digest_of
+from captune.training.checkpoint import CheckpointFolder, digest_of, drop_checkpoints
 from captune.tuners.frozen import Frozen
 
 
@@ -53,23 +55,29 @@ def carry_out(
     quiet: bool = False,
     sources: Mapping[str, str] | None = None,
     report: bool = True,
+    keep_checkpoints: bool = False,
 ) -> AdaptationRun:
     """Do what a plan says; `sources` tells where its images and names came from, in the words of the command line."""
     check_backbone(plan.settings.backbone, getattr(plan.method.settings, "tuner", ""))
     workers = None if plan.settings.workers < 0 else plan.settings.workers
     where = {name: getattr(plan.settings, name) for name in WHERE}
     engine = runtime.start(seed=plan.settings.seed, workers=workers, quiet=quiet, **where)
+    target = Path(out) if out is not None else None
     with engine.together():
-        target = Path(out) if out is not None else None
-        if target is not None:
-            processes.from_first(lambda: ({}, str(claim_folder(target, overwrite, resume))))
-        return _carry_out(plan, engine, target, sources or {}, report)
+        with ExitStack() as stack:  # what the first process claims is its own until the run is saved
+            if target is not None:
+                claim = claim_folder(target, overwrite, resume)
+                processes.from_first(lambda: ({}, str(stack.enter_context(claim))))
+            run = _carry_out(plan, engine, target, sources or {}, report)
+        if target is not None and engine.is_writer and not keep_checkpoints:
+            drop_checkpoints(target / CHECKPOINTS)  # last, so that a kill at any moment before costs no training
+        return run
 
 
 def _carry_out(
     plan: Plan, engine: runtime.Runtime, target: Path | None, sources: Mapping[str, str], report: bool
 ) -> AdaptationRun:
-    started = time.time()
+    started = time.monotonic()
     cache_folder = Path(plan.settings.cache) if plan.settings.cache else default_folder()
     describer = open_describer(plan.settings.describer, cache_folder)
 
@@ -82,7 +90,7 @@ def _carry_out(
         "backbone_fingerprint": backbone.fingerprint(),
         "device": str(engine.device),
         "processes": processes.size(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     _check_alike(plan, environment)
     checkpoints = CheckpointFolder(target / CHECKPOINTS, _key(plan, environment)) if target is not None else None
@@ -123,7 +131,7 @@ def _carry_out(
         classifier=classifier,
         environment={
             **environment,
-            "seconds": round(time.time() - started, 3),
+            "seconds": round(time.monotonic() - started, 3),
             "seconds_of_steps": {what: round(seconds, 3) for what, seconds in engine.spent.items()},
         },
         rounds=context.rounds,
@@ -133,8 +141,6 @@ def _carry_out(
     )
     if target is not None and engine.is_writer:
         run.save(target)
-        if checkpoints is not None:
-            checkpoints.clear()
         if report:
             _write_report(target, engine)
     return run

@@ -17,7 +17,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
     {"errors"},
-    {"arrays", "files", "registry", "scratch", "settings", "runtime", "processes", "_watch", "world"},
+    {"arrays", "files", "locking", "registry", "scratch", "settings", "runtime", "processes", "_watch", "world"},
     {"data"},
     {"backbones"},
     {"predictions"},

@@ -25,15 +25,18 @@ from captune.benchmark.splits import Split, make_split
 from captune.embedding_cache import EmbeddingCache, default_folder
 from captune.errors import CaptuneError, RunFolderError
 from captune.files import write_json
+from captune.locking import hold
 from captune.pipeline import carry_out
 from captune.plan import plan_for_task
 from captune.results.metrics import Metrics, summarize
 from captune.results.prediction import predict_collection
-from captune.results.run import CHECKPOINTS, AdaptationRun
-from captune.training.checkpoint import holds_checkpoints
+from captune.results.run import CARD, CHECKPOINTS, AdaptationRun
+from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
 
 FORMAT, VERSION = "captune-cell", 1
 INTERRUPTED = 130
+SECONDS_TO_WAIT = 120.0
+"""How long to wait for a cell's process that a killed suite left behind, and that ends its step."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +88,22 @@ def split_of(cell: Cell, data: LoadedDataset) -> Split:
 
 def measure(order: Order) -> dict[str, Any]:
     """Adapt, measure on the test images, write the cell's file and return what it says."""
-    started = time.time()
+    folder = Path(order.run_folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = folder.with_name(f".{folder.name}.lock")
+    with hold(lock, f"Another captune is measuring this cell into {order.result!r}", SECONDS_TO_WAIT):
+        content = _measure(order)
+        lock.unlink(missing_ok=True)
+    return content
+
+
+def _measure(order: Order) -> dict[str, Any]:
+    started = time.monotonic()
     cell = Cell.from_facts(order.cell)
     data: LoadedDataset = registry.load("datasets", cell.dataset)().load(Path(order.root))
     split = split_of(cell, data)
     run = _adapt(order, cell, split)
-    adapted = time.time()
+    adapted = time.monotonic()
     metrics, n_unreadable = _test(run, split, cell)
     content = {
         "format": FORMAT,
@@ -114,15 +127,17 @@ def measure(order: Order) -> dict[str, Any]:
             "adapt": run.environment["seconds"],
             "embedding": run.environment["seconds_of_steps"].get("Embedding images", 0.0),
             "training": run.environment["seconds_of_steps"].get("Training", 0.0),
-            "test": round(time.time() - adapted, 3),
-            "all": round(time.time() - started, 3),
+            "test": round(time.monotonic() - adapted, 3),
+            "all": round(time.monotonic() - started, 3),
             "processor": round(sum(os.times()[:4]), 3),
         },
         "peak_memory_mb": _peak_memory(),
         "environment": {**run.environment, "commit": order.commit},
     }
     write_json(Path(order.result), content)
-    if not order.keep_run:
+    if order.keep_run:
+        drop_checkpoints(Path(order.run_folder) / CHECKPOINTS)
+    else:
         shutil.rmtree(order.run_folder, ignore_errors=True)
     return content
 
@@ -134,14 +149,15 @@ def _adapt(order: Order, cell: Cell, split: Split) -> AdaptationRun:
     resume = holds_checkpoints(folder / CHECKPOINTS)
     if not resume:  # whatever a kill before the first checkpoint left behind
         shutil.rmtree(folder, ignore_errors=True)
+    (folder / CARD).unlink(missing_ok=True)  # a run that was not measured goes on from its last checkpoint
     try:
-        return carry_out(plan, out=folder, resume=resume, report=order.keep_run)
+        return carry_out(plan, out=folder, resume=resume, report=order.keep_run, keep_checkpoints=True)
     except RunFolderError as error:
         if not resume:
             raise
         sys.stderr.write(f"Starting anew: {error}\n")  # other versions or weights than before
         shutil.rmtree(folder)
-        return carry_out(plan, out=folder, report=order.keep_run)
+        return carry_out(plan, out=folder, report=order.keep_run, keep_checkpoints=True)
 
 
 def _test(run: AdaptationRun, split: Split, cell: Cell) -> tuple[Metrics, int]:

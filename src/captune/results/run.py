@@ -19,7 +19,6 @@ from captune.files import table, write_json, write_whole
 from captune.predictions import Predictions
 from captune.results.classifier import Classifier
 from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS, Evidence
-from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
 
 FORMAT, VERSION = "captune-run", 1
 CARD = "run.json"
@@ -133,28 +132,3 @@ def load(folder: str | Path) -> Classifier:
         return Classifier.load(path)
     read_card(path)
     return Classifier.load(path / CLASSIFIER)
-
-
-def claim_folder(folder: str | Path, overwrite: bool, resume: bool = False, card: str = CARD) -> Path:
-    """Make sure early that a run can be written here, and that nothing of value is in the way."""
-    target = Path(folder)
-    try:
-        is_run, has_checkpoints = (target / card).is_file(), holds_checkpoints(target / CHECKPOINTS)
-        occupied = target.exists() and (not target.is_dir() or any(target.iterdir()))
-        if is_run and resume:
-            raise RunFolderError(f"The run in {str(target)!r} is finished: there is nothing to resume.")
-        may_write = (overwrite and (is_run or has_checkpoints)) or (resume and has_checkpoints)
-        if occupied and not may_write:
-            what = "is not empty and holds no run:"
-            if is_run:
-                what = "holds a run: pass --overwrite to replace it, or"
-            elif has_checkpoints:
-                what = "holds an interrupted run: pass --resume to go on, --overwrite to start anew, or"
-            raise RunFolderError(f"The output folder {str(target)!r} {what} choose another --out.")
-        if overwrite and has_checkpoints:
-            drop_checkpoints(target / CHECKPOINTS)
-        write_whole(target / ".captune-writable", b"")
-        (target / ".captune-writable").unlink()
-    except OSError as error:
-        raise RunFolderError(f"The output folder {str(target)!r} cannot be written: {error.strerror}.") from error
-    return target

@@ -67,13 +67,6 @@ class CheckpointFolder:
         """Return the part that the newest checkpoint belongs to, 0 if there is none."""
         return self._read_newest()[0]
 
-    def clear(self) -> None:
-        """Remove all checkpoints, once the run is complete."""
-        for path in self._files():
-            path.unlink(missing_ok=True)
-        if self.folder.is_dir() and not any(self.folder.iterdir()):
-            self.folder.rmdir()
-
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob(FILES))
 
@@ -102,9 +95,11 @@ def holds_checkpoints(folder: Path) -> bool:
 
 
 def drop_checkpoints(folder: Path) -> None:
-    """Remove the checkpoints of a run that is started anew."""
+    """Remove the checkpoints of a run that is complete or started anew; what others put there stays."""
     for path in (*folder.glob(FILES), *folder.glob(LEFTOVERS)):
         path.unlink(missing_ok=True)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def digest_of(facts: Mapping[str, Any]) -> str:

@@ -1,9 +1,8 @@
-"""A run is a folder: what it holds, how it is claimed, and what a wrong one answers."""
+"""A run is a folder: what it holds, and what a wrong one answers."""
 
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ import pytest
 import yaml
 
 import captune
-from captune.errors import CaptuneError, RunFolderError
-from captune.results.run import CARD, CHECKPOINTS, claim_folder, load, read_card
+from captune.errors import RunFolderError
+from captune.results.run import CARD, load, read_card
 from models import tiny_clip
 from toys import write_images
 
@@ -99,52 +98,3 @@ def test_a_wrong_folder_is_one_clear_error(tmp_path: Path, content: str | None, 
         (tmp_path / CARD).write_text(content)
     with pytest.raises(RunFolderError, match=words):
         load(tmp_path)
-
-
-def test_a_folder_is_claimed_only_when_nothing_is_lost(tmp_path: Path) -> None:
-    assert claim_folder(tmp_path / "new" / "run", overwrite=False).is_dir()
-    assert claim_folder(tmp_path / "new" / "run", overwrite=False).is_dir()  # still empty
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "photos" / "a.jpg").write_text("precious")
-    for overwrite in (False, True):
-        with pytest.raises(RunFolderError, match="holds no run"):
-            claim_folder(tmp_path / "photos", overwrite)
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(CaptuneError, match="choose another --out"):
-        claim_folder(tmp_path / "file", overwrite=True)
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / CARD).write_text(json.dumps({}))
-    with pytest.raises(RunFolderError, match="pass --overwrite"):
-        claim_folder(tmp_path / "old", overwrite=False)
-    assert claim_folder(tmp_path / "old", overwrite=True) == tmp_path / "old"
-    assert [path.name for path in (tmp_path / "old").iterdir()] == [CARD]
-    with pytest.raises(CaptuneError, match="cannot be written"):
-        claim_folder(tmp_path / ("x" * 300), overwrite=False)
-    with pytest.raises(CaptuneError, match="cannot be written"):
-        claim_folder(tmp_path / "file" / "below", overwrite=False)
-
-
-def test_an_interrupted_run_is_resumed_or_started_anew(tmp_path: Path) -> None:
-    ours = tmp_path / CHECKPOINTS / f"00001-000002-{'a' * 24}.safetensors"
-    ours.parent.mkdir()
-    ours.write_text("x")
-    (tmp_path / CHECKPOINTS / ".captune-x.part").write_text("a kill in the middle of a write")
-    with pytest.raises(RunFolderError, match="pass --resume to go on"):
-        claim_folder(tmp_path, overwrite=False)
-    claim_folder(tmp_path, overwrite=False, resume=True)
-    assert ours.is_file()
-    claim_folder(tmp_path, overwrite=True)
-    assert list(ours.parent.iterdir()) == []
-    (tmp_path / CARD).write_text("{}")
-    with pytest.raises(RunFolderError, match="nothing to resume"):
-        claim_folder(tmp_path, overwrite=False, resume=True)
-
-
-def test_checkpoints_of_others_are_never_deleted(tmp_path: Path) -> None:
-    (tmp_path / CHECKPOINTS).mkdir()
-    (tmp_path / CHECKPOINTS / "model.safetensors").write_text("precious")
-    with pytest.raises(RunFolderError, match="holds no run: choose another"):
-        claim_folder(tmp_path, overwrite=True)
-    (tmp_path / CARD).write_text("{}")
-    claim_folder(tmp_path, overwrite=True)
-    assert (tmp_path / CHECKPOINTS / "model.safetensors").is_file()
