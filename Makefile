@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test test-slow lint bench coverage results clean
+.PHONY: demo test test-slow test-faults lint bench coverage results clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -20,7 +20,10 @@ test: $(READY)
 	$(BIN)/pytest -m "not slow" -n 2
 
 test-slow: $(READY)
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m slow --ignore=tests/faults
+
+test-faults: $(READY)
+	$(BIN)/pytest -m slow tests/faults
 
 coverage: $(READY)
 	$(BIN)/pytest -m "not slow" -n 2 --cov --cov-report=term-missing:skip-covered

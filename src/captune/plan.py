@@ -93,7 +93,7 @@ def with_preset(method_class: type[Method], settings: Mapping[str, Any]) -> dict
         import torch
 
         name = "full" if torch.cuda.is_available() or torch.backends.mps.is_available() else "quick"
-    if name not in presets:
+    if not isinstance(name, str) or name not in presets:
         hint = nearest(str(name), presets)
         raise UnknownNameError(f"No preset {name!r} of this method.{hint} Available: {', '.join(presets)}.")
     return {**presets[name], **settings, "preset": name}

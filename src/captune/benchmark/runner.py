@@ -13,7 +13,7 @@ from captune.benchmark.cells import SETTING_TITLES, Cell
 from captune.benchmark.measuring import INTERRUPTED, Order
 from captune.benchmark.results import Results
 from captune.benchmark.surroundings import Surroundings, commit
-from captune.errors import InputError
+from captune.errors import CaptuneError, InputError
 
 SECONDS_TO_STOP = 120
 """How long an interrupted cell may take to end its step and write its checkpoint."""
@@ -90,9 +90,15 @@ def show(cell: Cell) -> str:
 
 def _measure_apart(order: Order, log: Path) -> str:
     """Measure a cell in another process and return what went wrong, or nothing; the process ends with this one."""
-    log.parent.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, "-m", "captune.benchmark.measuring"]
-    with log.open("wb") as said:
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        opened = log.open("wb")
+    except OSError as error:
+        raise CaptuneError(
+            f"{str(log)!r} cannot be written: {error.strerror}. Nothing that was saved is lost."
+        ) from error
+    with opened as said:
         process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=said, stderr=said)
         assert process.stdin is not None
         try:

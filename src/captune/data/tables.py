@@ -110,5 +110,5 @@ def _parquet(path: Path, wanted: Sequence[Sequence[str]]) -> Iterator[list[str]]
             for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=header):
                 columns = [["" if value is None else str(value) for value in column.to_pylist()] for column in batch]
                 yield from (list(row) for row in zip(*columns, strict=True))
-    except (arrow.ArrowInvalid, OSError) as error:
+    except (arrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:  # damaged in any way
         raise InputError(f"The table {str(path)!r} is not a Parquet file: {error}.") from error

@@ -96,7 +96,7 @@ def _file_names(path: Path) -> tuple[str, ...]:
         return tuple(line.strip() for line in text.splitlines() if line.strip())
     try:
         content: Any = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date such as 2024-99-99 is a ValueError
         raise InputError(f"The class file {str(path)!r} is not valid YAML: {error}") from error
     if isinstance(content, Mapping):
         content = content.get("classes", content.get("names"))

@@ -24,7 +24,7 @@ def read_descriptions(path: str | Path) -> dict[str, list[str]]:
         text = Path(path).read_text(encoding="utf-8-sig")
         # Every scalar is text: a class may be called "on" or "747".
         root = yaml.compose(text, Loader=yaml.BaseLoader)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"The descriptions {str(path)!r} cannot be read: {reason}.") from error
     except yaml.YAMLError as error:

@@ -13,12 +13,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from captune import __version__
-from captune.errors import InputError
+from captune.errors import CaptuneError, InputError, RunFolderError
 from captune.files import write_whole
 from captune.report.audit import describe_audit
 from captune.report.comparison import compare_runs
 from captune.report.drawing import FOLDER, Drawing
-from captune.report.reading import read_run
+from captune.report.reading import RunRecord, read_run
 from captune.report.sections import describe_run
 from captune.results.audit_card import holds_audit
 from captune.results.run import REPORT
@@ -49,7 +49,7 @@ def write_report(
                 raise InputError("An audit is measured when it is made: captune audit IMAGES --labels ... again.")
             template, (content, drawings) = "audit.html.j2", describe_audit(folder)
         else:
-            template, (content, drawings) = "page.html.j2", describe_run(read_run(folder, labels))
+            template, (content, drawings) = "page.html.j2", _describe(read_run(folder, labels))
     else:
         runs = [read_run(folder, labels) for folder in folders]
         target = Path(out or COMPARISON)
@@ -61,6 +61,18 @@ def write_report(
     _write_figures(figure_folder, drawings)
     write_whole(target, page)
     return target
+
+
+def _describe(run: RunRecord) -> tuple[dict[str, Any], list[Drawing]]:
+    try:
+        return describe_run(run)
+    except CaptuneError:
+        raise
+    except Exception as error:  # run.json may say anything once it was changed by hand
+        raise RunFolderError(
+            f"No page can be made of what {str(run.folder)!r} says ({type(error).__name__}: {error}): it was changed "
+            "or damaged. If it was not, please report this."
+        ) from error
 
 
 def render(template: str, content: Mapping[str, Any]) -> str:

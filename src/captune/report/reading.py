@@ -97,9 +97,9 @@ def read_run(folder: str | Path, labels: str | Path | None = None) -> RunRecord:
     """Read a run folder; `labels` is `folders` or a table (path, label)."""
     path = Path(folder)
     card = read_card(path)
-    names = tuple(card["classes"])
-    ids = {name: i for i, name in enumerate(names)}
     try:
+        names = tuple(card["classes"])
+        ids = {name: i for i, name in enumerate(names)}
         predicted = _read_predictions(path / "predictions.csv", Path(card.get("image_root", ".")), ids)
         images = predicted.images
         has_labels = (path / PSEUDO_LABELS).is_file()

@@ -1,0 +1,43 @@
+"""What the fault harness shares: photos, a tiny model, a process to fork from, and tables at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from faults import records
+from faults.zygote import Zygote
+from toys import write_images
+
+CLASSES = ("cat", "dog", "bird")
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    started = Zygote()
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of sixteen images of each of three classes."""
+    base = tmp_path_factory.mktemp("photos")
+    for number, name in enumerate(CLASSES):
+        write_images(base / name, 16, side=36, seed=number)
+    return base
+
+
+@pytest.fixture(scope="session")
+def backbone(clip_folder: Path) -> str:
+    return f"hf:{clip_folder}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what was counted."""
+    if records.FAULTS or records.MUTANTS:
+        terminalreporter.section("faults")
+        for line in records.tables():
+            terminalreporter.write_line(line)

@@ -1,0 +1,146 @@
+"""Kills without warning at random moments of every command that takes long: resumed, the result is the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from faults.records import FACTS, record
+from faults.wholeness import halves, result_of, timeless
+from faults.zygote import Zygote, environment
+from toys import write_images
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+KILLS = int(os.environ.get("CAPTUNE_FAULTS_KILLS", "30"))
+TRAINING = {
+    "epochs": 6,
+    "iterations": 12,
+    "warmup_epochs": 0,
+    "strong_views": 1,
+    "k": 4,
+    "grow_every": 2,
+}
+FLUSH: tuple[str, dict[str, Any]] = ("flush_often", {})
+
+
+def settings(values: dict[str, Any]) -> list[str]:
+    return [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+
+
+@pytest.fixture(params=["adapt", "embed"])
+def command(request: pytest.FixtureRequest, photos: Path, backbone: str, tmp_path: Path) -> tuple[str, list[str]]:
+    """Return a long training, or an embedding of many images, without the words of its output."""
+    folder, more = str(photos), ["--method", "cap", "--preset", "quick", *settings(TRAINING)]
+    if request.param == "embed":
+        folder = str(write_images(tmp_path / "many", 400, side=36, seed=9))
+        more = ["--method", "zero_shot", "--set", "batch_size=8"]
+    common = ["--classes", "cat,dog,bird", "--backbone", backbone, "--workers", "0"]
+    return request.param, ["adapt", folder, *common, *more]
+
+
+def test_a_killed_run_ends_with_the_same_bits_when_it_is_resumed(
+    command: tuple[str, list[str]], zygote: Zygote, tmp_path: Path
+) -> None:
+    what, words = command
+    generator = random.Random(f"kills of {what}")
+    log, whole = tmp_path / "log", tmp_path / "whole"
+    count = tmp_path / "count"
+    steps = (FLUSH, ("count_changes", {"folder": str(whole), "target": str(count)}))
+    code, said, duration = zygote.run([*words, "--out", whole / "run"], log, whole / "cache", steps)
+    assert code == 0, said
+    reference, n_changes = result_of(whole / "run"), count.stat().st_size
+    assert {"predictions.csv", "classifier/classifier.safetensors", "run.json"} <= set(reference)
+    landed = 0
+    for number in range(KILLS):
+        base = tmp_path / f"{number}"
+        base.mkdir()
+        # Every other kill is at a random time, the others before a random change of a file, spread over all of them.
+        moment = (number + generator.random()) / KILLS
+        steps = (FLUSH,)
+        if number % 2:
+            steps = (FLUSH, ("die_at_change", {"n": 1 + int(moment * n_changes), "folder": str(base)}))
+        pid = zygote.start([*words, "--out", base / "run"], log, base / "cache", steps)
+        if number % 2 == 0:
+            time.sleep(moment * duration)
+            os.kill(pid, signal.SIGKILL)
+        code = zygote.wait()
+        landed += code == -signal.SIGKILL
+        assert halves(base / "run", base / "cache", reference) == []
+        was_finished = (base / "run" / "run.json").exists()
+        again = [*words, "--out", base / "run", "--resume"]
+        code, said, _ = zygote.run(again, log, base / "cache", (FLUSH,))
+        is_told = code == 2 and was_finished and "is finished: there is nothing to resume" in said
+        is_same = (code == 0 or is_told) and result_of(base / "run") == reference
+        record(f"kill -9 in {what}, then --resume", "same result" if is_same else "lost")
+        assert is_same, (number, moment, code, said)
+        assert (base / "run" / "report.html").exists()
+    FACTS.append(
+        f"{what}: a run took {duration:.1f} s and {n_changes} changes of files; {landed} of {KILLS} kills came "
+        "before its end."
+    )
+    assert landed >= KILLS * 0.8
+
+
+def test_a_killed_suite_ends_with_the_same_cells(tmp_path: Path, photos: Path, backbone: str) -> None:
+    data = tmp_path / "data"
+    for part, n_images in (("train", 10), ("test", 4)):
+        for number, name in enumerate(("cat", "dog", "owl")):
+            write_images(data / part / name, n_images, seed=100 * number + n_images)
+    suite = tmp_path / "suite.yaml"
+    content = {
+        "datasets": ["folder"],
+        "settings": ["ul"],
+        "seeds": [0],
+        "defaults": {"backbone": backbone},
+        "methods": {"zero_shot": None, "cap": {"preset": "quick", **TRAINING, "k": 2}},
+    }
+    suite.write_text(yaml.safe_dump(content), encoding="utf-8")
+
+    def start(out: Path, **changes: str) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-m", "captune.cli", "benchmark", suite, "--data", data, "--out", out, "--workers", 0]
+        variables = environment(CAPTUNE_CACHE=str(out / "cache"), **changes)
+        with (tmp_path / "log").open("wb") as log:
+            return subprocess.Popen(
+                [str(word) for word in words], env=variables, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def cells(out: Path) -> dict[str, Any]:
+        return {path.name: timeless(json.loads(path.read_text())) for path in out.glob("cells/*.json")}
+
+    started = time.monotonic()
+    assert start(tmp_path / "whole").wait() == 0
+    duration, reference = time.monotonic() - started, cells(tmp_path / "whole")
+    assert len(reference) == 2
+    generator, landed = random.Random("kills of a suite"), 0
+    for number in range(KILLS):
+        out = tmp_path / f"{number // 3}"  # three kills, each of what the last one left, and then to the end
+        who = ("suite", "all", "cell")[number % 3]
+        changes = {"CAPTUNE_DIE_AT": str(generator.randint(1, 40)), "CAPTUNE_DIE_IN": str(out)} if who == "cell" else {}
+        victim = start(out, **changes)
+        if who == "cell":
+            landed += victim.wait() == 1
+        else:
+            time.sleep(generator.random() * duration)
+            landed += victim.poll() is None
+            os.kill(victim.pid, signal.SIGKILL) if who == "suite" else os.killpg(victim.pid, signal.SIGKILL)
+            victim.wait()
+        found = cells(out)
+        is_same = all(reference[name] == cell for name, cell in found.items())
+        assert halves(tmp_path / "none", out / "cache", {}) == []
+        if number % 3 == 2 or number == KILLS - 1:
+            code = start(out).wait()
+            is_same = is_same and code == 0 and cells(out) == reference
+            assert not list(out.glob("runs/*")), "run folders stay behind"
+        record("kill -9 in a suite (suite, all, cell), then again", "same result" if is_same else "lost")
+        assert is_same, (number, who, (tmp_path / "log").read_text())
+    FACTS.append(f"suite: a run took {duration:.1f} s; {landed} of {KILLS} kills came before its end.")
