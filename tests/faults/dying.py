@@ -82,7 +82,11 @@ def remove_when(n: int, folder: str, path: str) -> None:
 
 def replace_when(n: int, folder: str, path: str, by: str) -> None:
     """Replace a file's content before the n-th change below a folder."""
-    at_change(n, folder, lambda: None if Path(path).write_bytes(Path(by).read_bytes()) else None)
+
+    def act() -> None:
+        Path(path).write_bytes(Path(by).read_bytes())
+
+    at_change(n, folder, act)
 
 
 def limit_files(n_bytes: int) -> None:

@@ -138,7 +138,7 @@ def test_a_flipped_byte_in_a_checkpoint_is_passed_over(place: Place) -> None:
     reference = result_of(place.base / "whole")
     for number in (0, 1):
         out = place.base / f"{number}"
-        step = ("die_at_change", {"n": 24 + 6 * number, "folder": str(out)})
+        step = ("die_at_change", {"n": 8 + 6 * number, "folder": str(out)})
         code, _ = place.run(out=out, steps=(step,))
         saved = sorted(out.glob("checkpoints/*.safetensors"))
         assert code == -9

@@ -105,7 +105,7 @@ def try_texts(folder: Path, generator: random.Random) -> None:
     change(folder / "descriptions.yaml", generator)
     describer = open_describer(f"file:{folder / 'descriptions.yaml'}", folder / "cache")
     for name in ("cat", "dog"):
-        assert describer.describe(DescriptionRequest(name, 2)) is not None
+        assert describer.describe(DescriptionRequest(name, n=2)) is not None
 
 
 def try_run(folder: Path, generator: random.Random) -> None:

@@ -78,7 +78,7 @@ def _be_ready() -> None:
     from transformers import CLIPModel  # noqa: F401
 
     import captune.pipeline
-    import captune.report.page
+    import captune.report.page  # noqa: F401
     from captune import registry
 
     for role in ("methods", "tuners", "backbones"):
