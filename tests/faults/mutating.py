@@ -8,7 +8,6 @@ import json
 import random
 import shutil
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +69,7 @@ def mutate_json(content: bytes, generator: random.Random) -> bytes:
     return json.dumps(tree).encode()
 
 
-def write_seeds(folder: Path, run: Path) -> None:
+def write_seeds(folder: Path, run: Path, backbone: str) -> None:
     """Write a good file of every kind below a folder; a run that was made before is copied."""
     images = folder / "images"
     images.mkdir(parents=True)
@@ -88,7 +87,7 @@ def write_seeds(folder: Path, run: Path) -> None:
             tar.add(folder / name, arcname=name)
     (folder / "settings.yaml").write_text(
         "method: cap\npreset: quick\ntau: 0.8\nseed: 3\nepochs: 4\ntemplate: 'a photo of a {}'\nbatch_size: 8\n"
-        "keep_better: false\ndescriber: none\nbackbone: hf:model\nworkers: 0\nk: 4\n",
+        f"keep_better: false\ndescriber: none\nbackbone: {backbone}\nworkers: 0\nk: 4\n",
         encoding="utf-8",
     )
     (folder / "descriptions.yaml").write_text(
@@ -116,6 +115,3 @@ def _parquet(path: Path, names: list[str], labels: list[str]) -> None:
     from pyarrow import parquet
 
     parquet.write_table(pyarrow.table({"path": names, "label": labels}), path)
-
-
-Mutator = Callable[[bytes, random.Random], bytes]

@@ -32,7 +32,7 @@ def seeds(tmp_path_factory: pytest.TempPathFactory, backbone: str) -> Path:
         photos, ["cat", "dog"], backbone=backbone, method="zero_shot", out=base / "run", workers=0, quiet=True
     )
     shutil.rmtree(base / "run" / "figures", ignore_errors=True)
-    write_seeds(base / "seeds", base / "run")
+    write_seeds(base / "seeds", base / "run", backbone)
     if HAS_EXPORTS:
         from captune.cli import main
 
@@ -43,7 +43,7 @@ def seeds(tmp_path_factory: pytest.TempPathFactory, backbone: str) -> Path:
 def attempt(seeds: Path, share: float, first: int) -> list[dict[str, Any]]:
     """Try a share of the mutants of every kind and count the answers."""
     kinds = {kind: max(3, round(share * n)) for kind, (_, n) in KINDS.items() if kind != "ONNX export" or HAS_EXPORTS}
-    jobs = [(kind, first + i) for kind, n in kinds.items() for i in range(n)]
+    jobs = [(kind, -1) for kind in kinds] + [(kind, first + i) for kind, n in kinds.items() for i in range(n)]
     done = subprocess.run(
         [sys.executable, "-m", "faults.trying", str(seeds)],
         input=json.dumps(jobs),
@@ -55,6 +55,8 @@ def attempt(seeds: Path, share: float, first: int) -> list[dict[str, Any]]:
     assert done.returncode == 0, done.stderr
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(answers) == len(jobs)
+    good, answers = answers[: len(kinds)], answers[len(kinds) :]
+    assert all(answer["answer"] == "accepted" for answer in good), good
     for answer in answers:
         MUTANTS.setdefault(answer["kind"], Counter()).update(["tried", answer["answer"]])
     FACTS.append(f"Highest memory of a process that tried mutants: {max(a['memory'] for a in answers) / 2**20:.0f} MB.")

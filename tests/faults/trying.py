@@ -24,12 +24,20 @@ from faults.mutating import mutate, mutate_json
 
 SECONDS = float(os.environ.get("CAPTUNE_FAULTS_SECONDS", "60"))
 MEMORY = 2 << 30
-Trial = Callable[[Path, random.Random], str]
-"""Makes and tries one mutant in a folder; returns which file it was."""
 
 
-def change(path: Path, generator: random.Random) -> None:
-    """Mutate a file in place."""
+class Seeded(random.Random):
+    """The random numbers of one mutant."""
+
+    def __init__(self, kind: str, number: int) -> None:
+        super().__init__(f"{kind} {number}")
+        self.number = number
+
+
+def change(path: Path, generator: Seeded) -> None:
+    """Mutate a file in place; mutant -1 is the good file."""
+    if generator.number < 0:
+        return
     mutator = mutate_json if path.suffix == ".json" else mutate
     path.write_bytes(mutator(path.read_bytes(), generator))
 
@@ -54,7 +62,7 @@ def look(folder: Path, images: Any) -> None:
     assert images.fingerprint
 
 
-def try_image(folder: Path, generator: random.Random) -> None:
+def try_image(folder: Path, generator: Seeded) -> None:
     """Decode a damaged image; raise what would set it aside."""
     from captune.data.images import find_images
     from captune.data.loading import decode, read_bytes
@@ -65,7 +73,7 @@ def try_image(folder: Path, generator: random.Random) -> None:
     decode(read_bytes(path))
 
 
-def try_manifest(name: str, folder: Path, generator: random.Random) -> None:
+def try_manifest(name: str, folder: Path, generator: Seeded) -> None:
     """Read a damaged manifest below a root, and the images that it names."""
     from captune.data.images import find_images
 
@@ -73,7 +81,7 @@ def try_manifest(name: str, folder: Path, generator: random.Random) -> None:
     look(folder, find_images(folder / name, root=folder))
 
 
-def try_labels(folder: Path, generator: random.Random) -> None:
+def try_labels(folder: Path, generator: Seeded) -> None:
     """Read a damaged table of labels."""
     from captune.data.images import find_images, read_labels
 
@@ -82,7 +90,7 @@ def try_labels(folder: Path, generator: random.Random) -> None:
     read_labels(folder / name, find_images(folder / "images"), ("cat", "dog"))
 
 
-def try_settings(folder: Path, generator: random.Random) -> None:
+def try_settings(folder: Path, generator: Seeded) -> None:
     """Plan a run with a damaged settings file."""
     from captune.plan import check_backbone, make_plan
     from captune.settings import read_yaml
@@ -92,7 +100,7 @@ def try_settings(folder: Path, generator: random.Random) -> None:
     check_backbone(plan.settings.backbone, getattr(plan.method.settings, "tuner", ""))
 
 
-def try_texts(folder: Path, generator: random.Random) -> None:
+def try_texts(folder: Path, generator: Seeded) -> None:
     """Read a damaged file of descriptions, or of class names."""
     from captune.data.vocabulary import Vocabulary, read_class_names
     from captune.describers.base import DescriptionRequest, open_describer
@@ -108,7 +116,7 @@ def try_texts(folder: Path, generator: random.Random) -> None:
         assert describer.describe(DescriptionRequest(name, n=2)) is not None
 
 
-def try_run(folder: Path, generator: random.Random) -> None:
+def try_run(folder: Path, generator: Seeded) -> None:
     """Load, predict with and report on a damaged run folder."""
     from captune.report.page import write_report
     from captune.report.reading import read_run
@@ -124,7 +132,7 @@ def try_run(folder: Path, generator: random.Random) -> None:
         write_report([folder / "run"])
 
 
-def try_onnx(folder: Path, generator: random.Random) -> None:
+def try_onnx(folder: Path, generator: Seeded) -> None:
     """Predict with a damaged ONNX export."""
     from captune.results.onnx_classifier import OnnxClassifier
 
@@ -132,7 +140,7 @@ def try_onnx(folder: Path, generator: random.Random) -> None:
     OnnxClassifier(folder / "model.onnx").predict_proba([folder / "images" / "0.png"])
 
 
-KINDS: Mapping[str, tuple[Callable[[Path, random.Random], None], int]] = {
+KINDS: Mapping[str, tuple[Callable[[Path, Seeded], None], int]] = {
     "image": (try_image, 500),
     "CSV manifest": (partial(try_manifest, "manifest.csv"), 200),
     "Parquet manifest": (partial(try_manifest, "manifest.parquet"), 200),
@@ -166,7 +174,7 @@ def answer_of(kind: str, number: int, place: Path) -> dict[str, Any]:
     _escapes.clear()
     answer, said = "accepted", ""
     try:
-        KINDS[kind][0](place, random.Random(f"{kind} {number}"))
+        KINDS[kind][0](place, Seeded(kind, number))
     except CaptuneError as error:
         answer, said = "refused", str(error)
         if not said.strip():
@@ -205,7 +213,7 @@ def _work(jobs: Sequence[tuple[str, int]], place: Path, target: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (started + MEMORY, started + MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _watch_writes([place, place.parent / "cache"])
-    os.environ["CAPTUNE_CACHE"] = str(place.parent / "cache")
+    os.environ["CAPTUNE_CACHE"] = os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place.parent / "cache")
     for kind, number in jobs:
         os.write(target, (json.dumps(answer_of(kind, number, place)) + "\n").encode())
     os._exit(0)

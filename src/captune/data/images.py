@@ -242,7 +242,10 @@ def _real_path() -> Callable[[Path], str]:
 
     def real(path: Path) -> str:
         parent, name = os.path.split(path)
-        inside = os.path.join(folders(parent), name)  # noqa: PTH118 (one for each of millions of rows)
+        try:
+            inside = os.path.join(folders(parent), name)  # noqa: PTH118 (one for each of millions of rows)
+        except ValueError:  # a NUL character: no file is called so
+            return os.fspath(path)
         is_plain = name not in ("", ".", "..") and not os.path.islink(inside)  # noqa: PTH114
         return os.path.normcase(inside if is_plain else os.path.realpath(path))
 
