@@ -68,6 +68,7 @@ def complaints(answers: list[dict[str, Any]]) -> str:
     return "\n\n".join(f"{a['kind']} {a['number']}: {a['answer']}: {a['said']}" for a in wrong[:20])
 
 
+@pytest.mark.timeout(900)
 def test_some_mutants(seeds: Path) -> None:
     answers = attempt(seeds, share=0.05, first=100_000)
     assert not complaints(answers), complaints(answers)
