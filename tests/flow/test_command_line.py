@@ -34,7 +34,7 @@ def test_adapt_says_what_came_out(captune: Any, photos: Path, backbone: str, tmp
     words = ("--classes", "cat,red dog", "--backbone", backbone, "--out", tmp_path / "run", "--seed", 3)
     answer = captune("adapt", photos, *words, "--set", "batch_size=2", "--set", "workers=0")
     assert answer.code == 0
-    assert "6 images, 2 classes, method zero_shot." in answer.out
+    assert "6 images, 2 classes, method cap." in answer.out
     assert "Most often predicted" in answer.out
     card = json.loads((tmp_path / "run" / "run.json").read_text())
     assert card["settings"]["batch_size"] == 2
@@ -58,7 +58,7 @@ def test_the_default_run_folder_is_named_after_the_method(
     monkeypatch.chdir(tmp_path)
     words = ("adapt", photos, "--classes", photos, "--backbone", backbone, "--workers", 0)
     assert captune(*words).code == 0
-    assert (tmp_path / "captune-zero_shot" / "run.json").is_file()
+    assert (tmp_path / "captune-cap" / "run.json").is_file()
     again = captune(*words)
     assert again.code == 2
     assert "--overwrite" in again.err
