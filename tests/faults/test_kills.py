@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,8 @@ def test_a_killed_run_ends_with_the_same_bits_when_it_is_resumed(
         pid = zygote.start([*words, "--out", base / "run"], log, base / "cache", steps)
         if number % 2 == 0:
             time.sleep(moment * duration)
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it may have ended
+                os.kill(pid, signal.SIGKILL)
         code = zygote.wait()
         landed += code == -signal.SIGKILL
         assert halves(base / "run", base / "cache", reference) == []

@@ -88,7 +88,7 @@ def test_a_full_disk_is_told_and_resumed_once_there_is_space(place: Place, kilob
 
 
 def test_a_full_disk_below_the_cache_is_told(quick: Place) -> None:
-    with mounted(quick.base / "disk", "8k") as disk:
+    with mounted(quick.base / "disk", "4k") as disk:
         code, said = quick.run(cache=disk / "cache")
         is_told = code == 2 and "cannot be written: No space left on device" in said
         record("full disk below the cache, then another cache", "clear message" if is_told else "lost")

@@ -213,7 +213,8 @@ def _work(jobs: Sequence[tuple[str, int]], place: Path, target: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (started + MEMORY, started + MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _watch_writes([place, place.parent / "cache"])
-    os.environ["CAPTUNE_CACHE"] = os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place.parent / "cache")
+    for own in ("CAPTUNE_CACHE", "TORCHINDUCTOR_CACHE_DIR", "MPLCONFIGDIR"):
+        os.environ[own] = str(place.parent / "cache")
     for kind, number in jobs:
         os.write(target, (json.dumps(answer_of(kind, number, place)) + "\n").encode())
     os._exit(0)

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from captune.errors import ModelError, nearest
+from captune.files import is_file, is_folder
 
 
 def quiet() -> None:
@@ -121,21 +122,21 @@ def load_image_settings(name: str) -> dict[str, Any]:
     try:
         settings, _ = ImageProcessingMixin.get_image_processor_dict(name, **_source(name))
     except (OSError, ValueError) as error:
-        if Path(name, "preprocessor_config.json").is_file():
+        if is_file(Path(name, "preprocessor_config.json")):
             raise ModelError(_not_loaded(name, "preprocessor_config.json", error, ())) from error
         return {}
     return dict(settings)
 
 
 def _source(name: str) -> dict[str, Any]:
-    is_remote = not Path(name).is_dir()
+    is_remote = not is_folder(name)
     return {"trust_remote_code": False, "local_files_only": is_remote and hub_unreachable()}
 
 
 def _check_folder(name: str) -> None:
     """Raise for a local folder that cannot hold a model, before anything heavy is imported or read."""
     folder = Path(name)
-    if not folder.is_dir():
+    if not is_folder(folder):
         return
     if (folder / "dual_encoder.json").is_file() and not (folder / "config.json").is_file():
         raise ModelError(f"The folder {name!r} holds a dual encoder. Load it as: dual:{name}")
@@ -149,7 +150,7 @@ def _check_folder(name: str) -> None:
 
 
 def _not_loaded(name: str, file: str, error: Exception, known: tuple[str, ...]) -> str:
-    if Path(name).is_dir():
+    if is_folder(name):
         return (
             f"The folder {name!r} does not hold a usable {file}: {_first_line(error)} "
             "Download or save the model again, or check the path."

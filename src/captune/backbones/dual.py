@@ -20,6 +20,7 @@ from captune.backbones._towers import BertTextTower, VitImageTower
 from captune.backbones.base import Backbone, Tokens
 from captune.data.views import Preprocessing, Resample
 from captune.errors import ModelError
+from captune.files import is_file
 
 FORMAT, VERSION = "captune-dual-encoder", 1
 Positive = Annotated[int, Ge(1)]
@@ -121,8 +122,8 @@ class DualEncoder(Backbone):
 def _read_layout(name: str) -> tuple[Path, Layout]:
     folder = Path(library.local_path(name))
     file = folder / "dual_encoder.json"
-    if not name or not file.is_file():
-        hint = f" The folder holds one model: load it as hf:{name}" if (folder / "config.json").is_file() else ""
+    if not name or not is_file(file):
+        hint = f" The folder holds one model: load it as hf:{name}" if is_file(folder / "config.json") else ""
         raise ModelError(
             f"No dual encoder at {name!r}: expected a folder with {file.name}, as in dual:path/to/folder.{hint}"
         )

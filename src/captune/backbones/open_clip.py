@@ -15,6 +15,7 @@ from captune.backbones._open_clip_towers import OpenClipImageTower, OpenClipText
 from captune.backbones.base import Backbone, Side, TextTower, Tokens, Tower
 from captune.data.views import Preprocessing
 from captune.errors import ModelError, missing_extra, nearest
+from captune.files import is_file
 
 
 class OpenClip(Backbone):
@@ -136,9 +137,9 @@ def _find(name: str) -> tuple[str, str, dict[str, Any]]:
     if weights and open_clip.is_pretrained_cfg(model_name, weights):
         return model_name, weights, config
     path = Path(library.local_path(weights))
-    if weights and path.is_file() and path.suffix == ".safetensors":
+    if weights and is_file(path) and path.suffix == ".safetensors":
         return model_name, str(path), config
-    found = f"the file {weights!r} is not a safetensors file" if path.is_file() else f"there are no weights {weights!r}"
+    found = f"the file {weights!r} is not a safetensors file" if is_file(path) else f"there are no weights {weights!r}"
     raise ModelError(
         f"For {model_name!r} {found}.{nearest(weights, tags)} Available: {', '.join(tags) or 'none'}; "
         f"or a local file: open_clip:{model_name}/path/to/weights.safetensors"
