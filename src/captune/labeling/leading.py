@@ -11,8 +11,8 @@ from captune.arrays import Bools, Floats, Ints
 from captune.labeling.assignment import assign
 from captune.scratch import empty_rows, is_large, row_parts
 
-FIRST_DEPTH = 4
-"""How many times its quota a class looks at first."""
+FIRST_DEPTH, DEEPER = 4, 4
+"""How many times its quota a class lists at first, and how much longer a list gets that was too short."""
 
 
 class Scores(NamedTuple):
@@ -50,7 +50,7 @@ def assign_large(n_images: int, scores_of: Callable[[slice | Ints], Scores], quo
         is_settled |= listed.holds_above(leading[rows], labels, scores.priorities[rows, labels], quota)
         if is_settled.all() or len(leading) == n_images:
             return leading[rows], labels
-        depth *= FIRST_DEPTH
+        depth *= DEEPER
 
 
 def _gather(scores_of: Callable[[slice | Ints], Scores], images: slice | Ints, n_classes: int) -> Scores:

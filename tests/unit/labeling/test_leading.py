@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from captune import scratch
 from captune.arrays import Floats, Ints, unit_rows
 from captune.errors import InputError
+from captune.labeling import leading
 from captune.labeling.assignment import assign
 from captune.labeling.consensus import nearest_neighbours
 from captune.labeling.first_labels import first_labels
@@ -37,9 +38,10 @@ def small_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     k=st.integers(0, 6),
     share_open=st.sampled_from([0.3, 0.9, 1.0]),
     same=st.booleans(),
+    first_depth=st.sampled_from([1, 2, 4]),
 )
 def test_it_equals_the_assignment_of_all(
-    seed: int, n_images: int, n_classes: int, levels: int, k: int, share_open: float, same: bool
+    seed: int, n_images: int, n_classes: int, levels: int, k: int, share_open: float, same: bool, first_depth: int
 ) -> None:
     generator = np.random.default_rng(seed)
     preferences = generator.integers(0, levels, (n_images, n_classes)).astype(np.float32)
@@ -54,6 +56,7 @@ def test_it_equals_the_assignment_of_all(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scratch, "CHUNK_BYTES", 64)
         patch.setattr(scratch, "LARGE_BYTES", 0)
+        patch.setattr(leading, "FIRST_DEPTH", first_depth)
         found = assign_large(n_images, scores_of, quota)
     expected = assign(preferences, priorities, quota)
     assert found[0].tolist() == expected[0].tolist()
