@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
+
 from captune.arrays import Floats
 from captune.backbones.base import Backbone
 from captune.data.images import ImageCollection
@@ -62,13 +64,18 @@ class Context:
             given_images = task.labeled.images.subset(labeled.image_index)
             return PixelFeed(readable, given_images, given, backbone.preprocessing, self.runtime)
         readable = task.unlabeled.subset(unlabeled.image_index)
-        strong = [
-            embed_images(backbone, readable, self.cache, self.runtime, self.batch_size, view).vectors
-            for view in (
-                StrongView(backbone.preprocessing, self.runtime.seed, number) for number in range(strong_views)
-            )
-        ]
+        strong = [self._strong(backbone, readable, unlabeled.vectors, number) for number in range(strong_views)]
         return EmbeddingFeed(unlabeled.vectors, strong, labeled.vectors, given, self.runtime)
+
+    def _strong(self, backbone: Backbone, images: ImageCollection, weak: Floats, number: int) -> Floats:
+        """Return embeddings of a strong view; an image that went away since it was seen keeps its weak one."""
+        view = StrongView(backbone.preprocessing, self.runtime.seed, number)
+        found = embed_images(backbone, images, self.cache, self.runtime, self.batch_size, view)
+        if not found.set_aside:
+            return found.vectors
+        rows = np.array(weak)
+        rows[found.image_index] = found.vectors
+        return rows
 
     def record(self, **facts: Any) -> None:  # noqa: ANN401 (anything that JSON can hold)
         """Keep what happened in a round for the run folder and the report."""
