@@ -110,3 +110,13 @@ def test_the_cases_accept_all_some_and_none(clip_folder: Path) -> None:
     assert accepted[0] == 6
     assert 0 < accepted[1] < 6
     assert accepted[2] == 0
+
+
+def test_only_strong_views_with_an_accepted_label_are_encoded(clip_folder: Path) -> None:
+    objective, batch = make_objective(clip_folder, True, 0.45, [True] * 4), make_batch(0)
+    _, n_accepted = literal_loss(objective, batch)
+    encoded = []
+    encode = objective.tuner.encode
+    objective.tuner.encode = lambda pixels: encoded.append(len(pixels)) or encode(pixels)
+    objective(batch)
+    assert encoded == [len(batch.views.weak), len(batch.views.reliable) + n_accepted]

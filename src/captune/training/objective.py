@@ -51,24 +51,25 @@ class ConfusionObjective(nn.Module):
         """Return the loss of a step: L = L_PL + L_UL (+ L_L) (Eqs. 12 and 14)."""
         views, feed = batch.views, self.feed
         classes = self.text_adapter(self.tuner.class_embeddings())
-        # One forward with a graph for all that is learned from; the weak view of the unlabeled needs none.
-        parts = [part for part in (views.reliable, views.given, views.strong) if len(part)]
-        learned = feed.embed(self.tuner, torch.cat(parts))
-        reliable, given, strong = torch.split(learned, [len(views.reliable), len(views.given), len(views.strong)])
-        with torch.no_grad():
+        with torch.no_grad():  # the labels of the unlabeled come from their weak view and need no graph
             weak = self.logits(self.main_adapter(feed.embed(self.tuner, views.weak)), classes)
             confidence, made = self.given_allowed(weak).max(dim=-1)
             accepted = confidence >= self.tau
             if batch.consensus is not None:
                 accepted &= made == batch.consensus
+            made = made[accepted]
+        # One forward for all that is learned from; a strong view whose label is not accepted is not even encoded.
+        parts = [views.reliable, views.given, views.strong[accepted]]
+        learned = feed.embed(self.tuner, torch.cat([part for part in parts if len(part)] or parts[:1]))
+        reliable, given, strong = torch.split(learned, [len(part) for part in parts])
 
         main = self.logits(self.main_adapter(torch.cat([reliable, given])), classes)
         supervised = margin_losses(main, torch.cat([batch.reliable_labels, batch.given_labels]), self.margin)
         loss = masked_mean(supervised[: len(reliable)]) + masked_mean(supervised[len(reliable) :])
         pseudo = self.logits(self.pseudo_adapter(strong), classes)
-        loss = loss + masked_mean(margin_losses(pseudo, made, self.margin), accepted)
-        by_class = torch.bincount(made[accepted], minlength=len(classes))
-        return StepResult(loss, {"accepted": by_class, "offered": torch.tensor(len(strong), device=loss.device)})
+        loss = loss + masked_mean(margin_losses(pseudo, made, self.margin))
+        by_class = torch.bincount(made, minlength=len(classes))
+        return StepResult(loss, {"accepted": by_class, "offered": torch.tensor(len(views.strong), device=loss.device)})
 
     def logits(self, images: Tensor, classes: Tensor) -> Tensor:
         """Return scaled cosines `(images, classes)` (Eqs. 8 and 10)."""

@@ -16,6 +16,7 @@ from captune.backbones.hf import HuggingFace
 from captune.data.vocabulary import Vocabulary
 from captune.errors import InputError, RunFolderError
 from captune.results import classifier as module
+from captune.results import image_classifier
 from captune.results.classifier import CARD, WEIGHTS, Classifier
 from captune.results.image_classifier import top_k
 from captune.tuners.frozen import Frozen
@@ -59,7 +60,7 @@ def test_batches_do_not_change_the_answer(
     classifier: Classifier, photos: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = classifier.predict_proba(photos)
-    monkeypatch.setattr(module, "AT_ONCE", 2)
+    monkeypatch.setattr(image_classifier, "AT_ONCE", 2)
     assert np.allclose(classifier.predict_proba(photos), expected, atol=1e-6)
 
 

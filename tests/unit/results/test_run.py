@@ -45,7 +45,7 @@ def test_the_folder_holds_everything(made: tuple[Path, Any]) -> None:
     assert rows(folder / "set_aside.csv") == [{"path": "002.png", "reason": "the file is empty"}]
     settings = yaml.safe_load((folder / "settings.yaml").read_text())
     assert settings == dict(run.settings)
-    assert settings["method"] == "zero_shot"
+    assert settings["method"] == "cap"
 
 
 def test_the_card_records_versions_seed_and_fingerprints(made: tuple[Path, Any]) -> None:
