@@ -18,6 +18,8 @@ from captune.training.checkpoint import digest_of
 
 PLACE_SETTINGS = ("seed", "workers", "cache", "root", "target_classes")
 """Settings that are no choice of a cell: they stand elsewhere in it, or belong to the machine."""
+TEST_BED = ("backbone", "template", "describer", "domain")
+"""Settings that most cells of a suite have in common."""
 SETTING_TITLES = {"ul": "UL", "ssl": "SSL", "trzsl": "TRZSL"}
 
 
@@ -75,6 +77,15 @@ class Cell:
     def name(self) -> str:
         """Return the name of the cell's files."""
         return f"{self.dataset}-{self.setting}-{self.method}-{self.seed}-{self.key}"
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """Return what sets the cell apart from others of its dataset, setting, method and preset."""
+        usual = resolve_settings({"method": self.method, "preset": self.settings.get("preset", "")})
+        usual |= {name: self.settings.get(name) for name in TEST_BED}
+        own = {name: value for name, value in self.settings.items() if value != usual.get(name)}
+        split = dataclasses.asdict(SplitSettings())
+        return own | {name: value for name, value in self.facts()["split"].items() if value != split[name]}
 
     def facts(self) -> dict[str, Any]:
         """Return all of it as plain values."""

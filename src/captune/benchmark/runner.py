@@ -85,7 +85,8 @@ def run_cells(
 
 def show(cell: Cell) -> str:
     """Return a cell in words."""
-    return f"{cell.dataset} {SETTING_TITLES[cell.setting]} {cell.method} seed {cell.seed} ({cell.key[:8]})"
+    choices = "".join(f" {name}={value}" for name, value in cell.choices.items())
+    return f"{cell.dataset} {SETTING_TITLES[cell.setting]} {cell.method}{choices} seed {cell.seed} ({cell.key[:8]})"
 
 
 def _measure_apart(order: Order, log: Path) -> str:

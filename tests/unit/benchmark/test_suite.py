@@ -11,7 +11,7 @@ import yaml
 
 from captune.benchmark.cells import Cell
 from captune.benchmark.published import published_table
-from captune.benchmark.runner import shard
+from captune.benchmark.runner import shard, show
 from captune.benchmark.suite import Place, Suite, read_suite
 from captune.errors import InputError
 
@@ -123,6 +123,14 @@ def test_a_cell_comes_back_from_its_facts(tmp_path: Path) -> None:
     again = Cell.from_facts(yaml.safe_load(yaml.safe_dump(cell.facts())))
     assert again == cell
     assert again.name == cell.name
+
+
+def test_a_cell_is_shown_with_what_sets_it_apart(tmp_path: Path) -> None:
+    method = {"method": "cap", "preset": "quick", "tau": 0.7, "split": {"unlabeled_share": 0.5}}
+    suite = read(tmp_path, {**SMALL, "methods": {"plain": {"method": "cap", "preset": "quick"}, "half": method}})
+    plain, half = (suite.tables[0].cells[Place("patterns", "ul", label, 1)] for label in ("plain", "half"))
+    assert show(plain) == f"patterns UL cap seed 1 ({plain.key[:8]})"
+    assert show(half) == f"patterns UL cap tau=0.7 unlabeled_share=0.5 seed 1 ({half.key[:8]})"
 
 
 def test_published_split_seeds_follow_the_order_of_the_seeds(tmp_path: Path) -> None:
