@@ -17,6 +17,14 @@ import pytest
 
 from captune import load
 
+SERVE = """
+import sys, captune.cli
+code = captune.cli.main(sys.argv[1:])
+if sys.argv[2].endswith("exports"):
+    assert not {"torch", "transformers"} & set(sys.modules), "PyTorch was loaded for an ONNX file"
+sys.exit(code)
+"""
+
 
 @pytest.fixture(scope="module")
 def run(photos: Path, backbone: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -30,7 +38,7 @@ def run(photos: Path, backbone: str, tmp_path_factory: pytest.TempPathFactory) -
 @contextmanager
 def process(run: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
     """Start the command on a free port and wait for the line that says where it is."""
-    command = [sys.executable, "-m", "captune.cli", "serve", str(run), "--port", "0", *words]
+    command = [sys.executable, "-c", SERVE, "serve", str(run), "--port", "0", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as started:
         said = ""
         try:
@@ -59,6 +67,28 @@ def test_a_run_is_served_and_ends_when_told(run: Path, photos: Path) -> None:
     assert {entry["label"]: entry["probability"] for entry in found} == pytest.approx(
         dict(zip(classifier.names, row.tolist(), strict=True)), abs=1e-5
     )
+
+
+def test_an_onnx_export_is_served_with_the_run_s_answers_and_without_pytorch(run: Path, photos: Path) -> None:
+    from captune import export
+
+    model = export(run, "onnx").path
+    image = photos / "red dog" / "000.png"
+    with process(model.parent) as (started, port, _):
+        with urlopen(f"http://127.0.0.1:{port}/", timeout=20) as answer:
+            page = answer.read().decode()
+        with urlopen(f"http://127.0.0.1:{port}/health", timeout=20) as answer:
+            assert json.load(answer)["classes"] == 2
+        with urlopen(f"http://127.0.0.1:{port}/predict", data=image.read_bytes(), timeout=20) as answer:
+            found = json.load(answer)["predictions"]
+        started.send_signal(signal.SIGTERM)
+        assert started.communicate(timeout=20)[1] == "Stopped.\n"
+    assert started.returncode == 0
+    assert "<li>red dog</li>" in page
+    classifier = load(run)
+    row = classifier.predict_proba([image])[0]
+    assert [entry["label"] for entry in found] == [classifier.names[c] for c in (-row).argsort(kind="stable")]
+    assert [entry["probability"] for entry in found] == pytest.approx(sorted(row.tolist(), reverse=True), abs=1e-4)
 
 
 @pytest.mark.slow

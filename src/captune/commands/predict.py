@@ -15,7 +15,7 @@ from captune.errors import InputError
 def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
     """Declare the command."""
     words = commands.add_parser("predict", help="classify images with a run or an ONNX export", allow_abbrev=False)
-    words.add_argument("run", metavar="RUN", help="run folder, or model.onnx from captune export")
+    words.add_argument("run", metavar="RUN", help="run folder, or an ONNX export (model.onnx)")
     words.add_argument("images", metavar="IMAGES", help="image, folder, .tar shards, manifest, or text file of paths")
     words.add_argument("--top-k", type=int, default=1, metavar="K", help="classes to show for each image")
     words.add_argument("--out", metavar="CSV", help="table to write (default: standard output)")

@@ -13,7 +13,7 @@ def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class priva
     words = commands.add_parser(
         "serve", help="classify images over HTTP, with a page to drop them on", allow_abbrev=False
     )
-    words.add_argument("run", metavar="RUN", help="run folder, or an ONNX export")
+    words.add_argument("run", metavar="RUN", help="run folder, or an ONNX export (model.onnx)")
     words.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     words.add_argument("--port", type=int, default=8000, help="port to listen on; 0 takes a free one")
     words.add_argument("--max-bytes", type=int, default=Limits.max_bytes, metavar="N", help="largest request")

@@ -67,6 +67,7 @@ class OnnxClassifier(ImageClassifier):
         self.session = open_session(model)
         shown = "ONNX model" if isinstance(model, bytes) else str(model)
         self.card = _read_card(self.session.get_modelmeta().custom_metadata_map, shown)
+        _check_graph(self.session, len(self.card.names), shown)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -141,6 +142,18 @@ def open_session(model: str | Path | bytes) -> Any:  # noqa: ANN401 (onnxruntime
         shown = "The exported model" if isinstance(model, bytes) else f"{str(model)!r}"
         reason = str(error).splitlines()[0][:300]
         raise RunFolderError(f"{shown} cannot be opened by onnxruntime: {reason}. Export the run again.") from error
+
+
+def _check_graph(session: Any, n_classes: int, shown: str) -> None:  # noqa: ANN401
+    """Refuse a graph that does not fit its metadata: another program may have changed it and kept the card."""
+    inputs = {entry.name for entry in session.get_inputs()}
+    outputs = {entry.name: entry.shape for entry in session.get_outputs()}
+    columns = outputs.get(PROBABILITIES, [None, None])[-1]
+    if inputs != {PIXELS} or not {PROBABILITIES, EMBEDDINGS} <= set(outputs) or columns != n_classes:
+        raise RunFolderError(
+            f"The graph of {shown!r} is not the one that captune wrote: expected the input {PIXELS!r} and the outputs "
+            f"{PROBABILITIES!r} with {n_classes} columns and {EMBEDDINGS!r}. Export the run again."
+        )
 
 
 def _read_card(metadata: dict[str, str], shown: str) -> OnnxCard:

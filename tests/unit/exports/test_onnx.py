@@ -100,6 +100,18 @@ def test_captune_load_takes_a_run_or_a_file(model: Path, run_folder: Path, run: 
     assert isinstance(captune.load(str(model)), OnnxClassifier)
 
 
+def test_captune_load_finds_the_file_in_its_folder(model: Path, tmp_path: Path) -> None:
+    assert isinstance(captune.load(model.parent), OnnxClassifier)  # beside model.int8.onnx
+    (tmp_path / "mine.onnx").write_bytes(model.read_bytes())
+    assert captune.load(tmp_path).names == NAMES
+    (tmp_path / "other.onnx").write_bytes(b"")
+    with pytest.raises(RunFolderError, match=r"several ONNX files \(mine.onnx, other.onnx\)"):
+        captune.load(tmp_path)
+    (tmp_path / "notes.txt").write_text("text")
+    with pytest.raises(RunFolderError, match="is no classifier: expected a run folder or a file model.onnx"):
+        captune.load(tmp_path / "notes.txt")
+
+
 def test_whole_folders_are_predicted_and_damaged_files_set_aside(
     model: Path, run: AdaptationRun, tmp_path: Path
 ) -> None:
@@ -173,6 +185,12 @@ def test_a_missing_extra_is_named(
         export(run_folder, "onnx", tmp_path / "model.onnx")
 
 
+def test_reading_an_export_names_the_missing_extra(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'captune\[onnx\]'"):
+        captune.load(model)
+
+
 def damaged(model: Path, target: Path, metadata: dict[str, str]) -> Path:
     loaded = onnx.load(model)
     del loaded.metadata_props[:]
@@ -189,6 +207,7 @@ def test_files_that_are_not_ours_are_clear_errors(model: Path, tmp_path: Path) -
         ({KEY: json.dumps({**card, "names": 3})}, "is damaged: names"),
         ({KEY: json.dumps({**card, "version": 9})}, "format version 9"),
         ({KEY: json.dumps([1])}, "is damaged"),
+        ({KEY: json.dumps({**card, "names": [*NAMES, "one more"]})}, f"'probabilities' with {len(NAMES) + 1} columns"),
     ):
         with pytest.raises(RunFolderError, match=said):
             captune.load(damaged(model, tmp_path / "x.onnx", metadata))
