@@ -31,7 +31,7 @@ class SplitSettings:
         n_labels: Labeled images of each class in semi-supervised learning.
         seen_share: Share of the classes that are labeled in transductive zero-shot learning.
         unlabeled_share: Share of the unlabeled images that is kept.
-        imbalance: Images of the largest class over those of the smallest; 1 leaves the pool as it is.
+        imbalance: Unlabeled images of the largest class over those of the smallest; 1 leaves them as they are.
     """
 
     n_labels: Positive = 2

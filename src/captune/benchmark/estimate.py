@@ -18,7 +18,7 @@ from captune.errors import CaptuneError
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many images of each kind a cell has; None where only the dataset's files could tell."""
+    """How many images and classes of each kind a cell has."""
 
     unlabeled: int
     labeled: int
@@ -36,7 +36,7 @@ class Need:
         state: How far it is.
         is_found: Whether its dataset is on this machine.
         problem: What is missing, in a sentence.
-        sizes: How many images it has.
+        sizes: How many images it has; None where only the dataset's files could tell.
         to_encode: Images that no earlier cell of the list has encoded.
         steps: Training steps, as far as settings tell.
         seconds: Estimated time; 0 for a finished cell.
@@ -74,7 +74,10 @@ def estimate(cells: Sequence[Cell], here: Surroundings, results: Results, speed:
 
 
 def sizes_of(cell: Cell, here: Surroundings, is_found: bool) -> Sizes | None:
-    """Return the sizes of a cell's split: of the files where they are there, else by what is known of the dataset."""
+    """Return the sizes of a cell's split, by the files where they are there, else by what is known of the dataset.
+
+    Of a long tail they are those of classes of one size.
+    """
     facts = here.reader(cell.dataset).facts
     n_pool, n_test, n_classes = facts.n_pool, facts.n_test, facts.n_classes
     if is_found:
@@ -83,11 +86,13 @@ def sizes_of(cell: Cell, here: Surroundings, is_found: bool) -> Sizes | None:
     if n_pool is None or n_test is None or n_classes is None:
         return None
     split = cell.split
-    if split.imbalance > 1:  # the mean of the tail over the largest class
-        n_pool = int(n_pool * (1 - 1 / split.imbalance) / math.log(split.imbalance))
     n_seen = int(n_classes * split.seen_share) if cell.setting == "trzsl" else 0
     labeled = {"ul": 0, "ssl": split.n_labels * n_classes, "trzsl": n_pool * n_seen // n_classes}[cell.setting]
-    return Sizes(int((n_pool - labeled) * split.unlabeled_share), labeled, n_test, n_classes, n_classes - n_seen)
+    kept = split.unlabeled_share
+    if split.imbalance > 1:
+        places = max(1, n_classes - n_seen - 1)
+        kept *= sum(split.imbalance ** (-i / places) for i in range(n_classes - n_seen)) / (n_classes - n_seen)
+    return Sizes(int((n_pool - labeled) * kept), labeled, n_test, n_classes, n_classes - n_seen)
 
 
 def count_steps(settings: Mapping[str, Any], sizes: Sizes) -> int:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ import numpy as np
 from captune import registry, runtime
 from captune.benchmark.cells import Cell
 from captune.benchmark.datasets.base import LoadedDataset
-from captune.benchmark.longtail import long_tail
 from captune.benchmark.splits import Split, make_split
 from captune.embedding_cache import EmbeddingCache, default_folder
 from captune.errors import CaptuneError, RunFolderError
@@ -72,9 +71,6 @@ class Order:
 
 def split_of(cell: Cell, data: LoadedDataset) -> Split:
     """Return what the method of a cell may see, and the truth apart."""
-    if cell.split.imbalance > 1:
-        kept = long_tail(data.pool_labels, cell.split.imbalance, cell.split_seed)
-        data = replace(data, pool=data.pool.subset(kept), pool_labels=data.pool_labels[kept])
     return make_split(
         data,
         cell.setting,
@@ -83,6 +79,7 @@ def split_of(cell: Cell, data: LoadedDataset) -> Split:
         cell.split.seen_share,
         template=str(cell.settings["template"]),
         unlabeled_share=cell.split.unlabeled_share,
+        imbalance=cell.split.imbalance,
     )
 
 

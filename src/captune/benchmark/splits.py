@@ -68,9 +68,10 @@ def make_split(
 
     `ul` has no labels; `ssl` has `n_labels` a class; in `trzsl` the classes of `seen_share` are labeled in full and
     the unlabeled images are all of other classes. `unlabeled_share` keeps this part of the unlabeled images of every
-    class, and an `imbalance` above 1 makes them a long tail with this ratio of largest to smallest class.
+    class, and an `imbalance` above 1 makes a long tail of what is left, with this ratio of largest to smallest class;
+    labeled images stay as they are.
     """
-    _check(data, setting, n_labels, seen_share, unlabeled_share)
+    _check(data, setting, n_labels, seen_share, unlabeled_share, imbalance)
     labels, seen = data.pool_labels, np.empty(0, dtype=np.int64)
     given = np.empty(0, dtype=np.int64)
     if setting == "ssl":
@@ -123,15 +124,21 @@ def _thin(positions: Ints, labels: Ints, share: float, seed: int) -> Ints:
     return np.sort(np.concatenate(kept))
 
 
-def _check(data: LoadedDataset, setting: str, n_labels: int, seen_share: float, unlabeled_share: float) -> None:
+def _check(
+    data: LoadedDataset, setting: str, n_labels: int, seen_share: float, unlabeled_share: float, imbalance: float
+) -> None:
     n_classes, problems = len(data.names), []
     if setting not in get_args(Setting):
         raise InputError(f"No learning setting {setting!r}: expected one of {', '.join(get_args(Setting))}.")
     fewest = int(np.bincount(data.pool_labels, minlength=n_classes).min())
     if setting == "ssl" and not 1 <= n_labels <= fewest:
         problems.append(f"n_labels is {n_labels}, expected 1 to {fewest}, the images of the smallest class")
+    elif setting == "ssl" and n_labels * n_classes == len(data.pool):
+        problems.append(f"n_labels is {n_labels}, which labels the whole pool and leaves no unlabeled image")
     if setting == "trzsl" and not 1 <= int(n_classes * seen_share) < n_classes:
         problems.append(f"seen_share is {seen_share}, which leaves no seen or no unseen class among {n_classes}")
     if not 0 < unlabeled_share <= 1:
         problems.append(f"unlabeled_share is {unlabeled_share}, expected more than 0 and at most 1")
+    if not imbalance >= 1:
+        problems.append(f"imbalance is {imbalance}, expected 1 or more, the largest class over the smallest")
     raise_all(problems, f"This split ({setting}) cannot be made")

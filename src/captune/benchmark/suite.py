@@ -13,6 +13,7 @@ from annotated_types import Gt, MinLen
 from captune import registry
 from captune.benchmark.cells import Cell, SplitSettings, resolve_settings
 from captune.benchmark.published import published_tables
+from captune.benchmark.shipped import find_suite
 from captune.benchmark.splits import PAPER_SPLIT_SEEDS, Setting
 from captune.errors import InputError, nearest, raise_all
 from captune.settings import RunSettings, Seed, build, read_yaml
@@ -117,8 +118,9 @@ class Suite:
         return sorted(found.values(), key=lambda cell: datasets.index(cell.dataset))
 
 
-def read_suite(path: str | Path, only: Mapping[str, Any] | None = None) -> Suite:
-    """Read and check a suite file; one error lists all that is wrong. `only` keeps the places that fit."""
+def read_suite(word: str | Path, only: Mapping[str, Any] | None = None) -> Suite:
+    """Read and check a suite by its name or path; one error lists all that is wrong. `only` keeps what fits."""
+    path = find_suite(word)
     content = read_yaml(path)
     tables = content.pop("tables", None) or {"": {}}
     if not isinstance(tables, dict) or not all(isinstance(own, (dict, type(None))) for own in tables.values()):
@@ -138,7 +140,7 @@ def read_suite(path: str | Path, only: Mapping[str, Any] | None = None) -> Suite
     raise_all(dict.fromkeys(problems), f"The suite {str(path)!r} cannot be used")
     if not made:
         raise InputError(f"No cell of the suite {str(path)!r} fits --only {_shown(only or {})}.")
-    return Suite(Path(path).stem, str(content.get("title", "")) or Path(path).stem, made)
+    return Suite(path.stem, str(content.get("title", "")) or path.stem, made)
 
 
 def _make_table(name: str, content: Mapping[str, Any], only: Mapping[str, Any]) -> Table:

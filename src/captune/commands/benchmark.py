@@ -19,7 +19,9 @@ def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class priva
     words = commands.add_parser(
         "benchmark", help="measure methods on datasets and write the tables of a suite", allow_abbrev=False
     )
-    words.add_argument("suite", metavar="SUITE", help="suite file, such as suites/smoke.yaml")
+    words.add_argument(
+        "suite", metavar="SUITE", help="name of a suite (captune list suites), or a suite file of your own"
+    )
     words.add_argument("--data", metavar="FOLDER", help="folder of the datasets ({data} in suite files)")
     words.add_argument("--models", metavar="FOLDER", help="folder of model folders ({models} in suite files)")
     words.add_argument(

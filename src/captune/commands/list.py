@@ -10,12 +10,13 @@ from captune import registry
 from captune.errors import CaptuneError, InputError
 
 ROLES = ("methods", "backbones", "tuners", "describers", "datasets", "exports")
+CHOICES = (*ROLES, "suites")
 
 
 def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
     """Declare the command."""
     words = commands.add_parser("list", help="show what can be chosen", allow_abbrev=False)
-    words.add_argument("what", choices=ROLES, metavar="|".join(ROLES))
+    words.add_argument("what", choices=CHOICES, metavar="|".join(CHOICES))
     words.add_argument("--data", metavar="ROOT", help="datasets: the folder to look for them in")
     words.add_argument(
         "--download", action="append", default=[], metavar="NAME", help="datasets: bring this one to --data first"
@@ -23,7 +24,7 @@ def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class priva
 
 
 def run(options: argparse.Namespace) -> None:
-    """Show the plug-ins of a role with their first sentence, and of datasets what is known of them."""
+    """Show plug-ins with their first sentence, datasets with what is known of them, suites with their title."""
     from rich.table import Table
     from rich.text import Text
 
@@ -36,9 +37,17 @@ def run(options: argparse.Namespace) -> None:
         Screen(highlight=False).print(_datasets(Path(options.data) if options.data else None))
         return
     shown = Table("name", "what it is", box=None, pad_edge=False)
-    for name in registry.names(options.what):
-        shown.add_row(name, Text(registry.summary(options.what, name)))
+    for name, sentence in _sentences(options.what):
+        shown.add_row(name, Text(sentence))
     Screen(highlight=False).print(shown)
+
+
+def _sentences(what: Any) -> list[tuple[str, str]]:  # noqa: ANN401 (one of CHOICES, which argparse has checked)
+    if what == "suites":
+        from captune.benchmark.shipped import shipped_suites, suite_title
+
+        return [(name, suite_title(path)) for name, path in shipped_suites().items()]
+    return [(name, registry.summary(what, name)) for name in registry.names(what)]
 
 
 def _datasets(root: Path | None) -> Any:  # noqa: ANN401 (a table of rich, which is imported late)

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from captune import registry
+from captune.benchmark.cells import Cell, SplitSettings, resolve_settings
 from captune.benchmark.datasets.base import LoadedDataset
+from captune.benchmark.measuring import split_of
 from captune.benchmark.splits import PAPER_SPLIT_SEEDS, Split, Truth, make_split
 from captune.data.images import ImageCollection
 from captune.data.task import AdaptationTask
@@ -116,6 +118,33 @@ def test_a_long_tail_is_drawn_from_the_unlabeled_images_alone() -> None:
     assert (tail.truth.unlabeled_labels == data.pool_labels[positions(tail.task.unlabeled)]).all()
 
 
+@pytest.mark.parametrize("imbalance", [1.0, 10.0, 50.0])
+@pytest.mark.parametrize("setting", ["ul", "ssl", "trzsl"])
+def test_a_cell_of_any_setting_may_have_a_long_tail(setting: Any, imbalance: float) -> None:
+    data = dataset(per_class=30)
+    settings = resolve_settings({"method": "zero_shot"})
+    cell = Cell("dtd", setting, 0, 3, settings, SplitSettings(imbalance=imbalance))
+    split, flat = split_of(cell, data), make_split(data, setting, 3)
+    counts = np.bincount(split.truth.unlabeled_labels, minlength=10)[split.task.target_classes]
+    largest = 28 if setting == "ssl" else 30
+    assert counts.max() == largest
+    assert counts.min() == max(1, round(largest / imbalance))  # one image at 50
+    assert split.task.labeled.images == flat.task.labeled.images
+    assert split.task.labeled.labels.tolist() == flat.task.labeled.labels.tolist()
+    assert split.test == flat.test
+    assert set(split.task.unlabeled.paths) <= set(flat.task.unlabeled.paths)
+    assert not set(split.task.unlabeled.paths) & set(split.task.labeled.images.paths)
+
+
+def test_a_class_may_have_no_more_images_than_labels() -> None:
+    data = dataset()
+    kept = np.sort(np.concatenate([np.flatnonzero(data.pool_labels == 4)[:2], np.flatnonzero(data.pool_labels != 4)]))
+    small = LoadedDataset(data.names, data.pool.subset(kept), data.pool_labels[kept], data.test, data.test_labels)
+    split = make_split(small, "ssl", 0, unlabeled_share=0.5, imbalance=50)
+    assert np.bincount(split.task.labeled.labels).tolist() == [2] * 10
+    assert 4 not in split.truth.unlabeled_labels
+
+
 @pytest.mark.parametrize(
     ("setting", "options", "words"),
     [
@@ -124,7 +153,8 @@ def test_a_long_tail_is_drawn_from_the_unlabeled_images_alone() -> None:
         ("trzsl", {"seen_share": 1.0}, "seen_share is 1.0"),
         ("trzsl", {"seen_share": 0.05}, "seen_share is 0.05"),
         ("ul", {"unlabeled_share": 0.0}, "unlabeled_share is 0.0"),
-        ("ul", {"imbalance": 0.5}, "expected 1 or more"),
+        ("ul", {"imbalance": 0.5}, "imbalance is 0.5, expected 1 or more"),
+        ("ssl", {"n_labels": 12}, "leaves no unlabeled image"),
     ],
 )
 def test_what_cannot_be_is_said(setting: Any, options: dict[str, Any], words: str) -> None:
@@ -188,7 +218,9 @@ def test_the_type_checker_refuses_the_truth(tmp_path: Path) -> None:
     lines = [f"    method.adapt({value}, backbone, context)" for value in ("split.task", *wrong)]
     source = f"""
 from captune.backbones.base import Backbone
+from captune.benchmark.cells import Cell, SplitSettings, resolve_settings
 from captune.benchmark.datasets.base import LoadedDataset
+from captune.benchmark.measuring import split_of
 from captune.benchmark.splits import Split
 from captune.methods.base import Context, Method
 

@@ -12,12 +12,14 @@ import yaml
 from captune.benchmark.cells import Cell
 from captune.benchmark.published import published_table
 from captune.benchmark.runner import shard, show
+from captune.benchmark.shipped import shipped_suites
 from captune.benchmark.suite import Place, Suite, read_suite
 from captune.errors import InputError
 
 REPOSITORY = Path(__file__).parents[3]
 DOCS = (REPOSITORY / "docs" / "benchmark.md").read_text(encoding="utf-8")
 SUITES = sorted((REPOSITORY / "suites").glob("*.yaml"))
+assert [path.resolve() for path in SUITES] == list(shipped_suites().values())  # suites/ is the folder of the package
 SMALL: dict[str, Any] = {
     "datasets": ["patterns"],
     "settings": ["ul", "trzsl"],
