@@ -17,11 +17,13 @@ from captune.commands import list as list_command
 from captune.commands.list import ROLES
 from toys import write_images
 
+SHORT = ("--set", "epochs=1", "--set", "iterations=2")
+
 
 @pytest.fixture
 def run(captune: Any, photos: Path, backbone: str, tmp_path: Path) -> Path:
     words = ("--classes", photos, "--backbone", backbone, "--out", tmp_path / "run", "--workers", 0)
-    answer = captune("adapt", photos, *words)
+    answer = captune("adapt", photos, *words, *SHORT)
     assert answer.code == 0, answer.err
     return tmp_path / "run"
 
@@ -32,7 +34,7 @@ def table(text: str) -> list[dict[str, str]]:
 
 def test_adapt_says_what_came_out(captune: Any, photos: Path, backbone: str, tmp_path: Path) -> None:
     words = ("--classes", "cat,red dog", "--backbone", backbone, "--out", tmp_path / "run", "--seed", 3)
-    answer = captune("adapt", photos, *words, "--set", "batch_size=2", "--set", "workers=0")
+    answer = captune("adapt", photos, *words, *SHORT, "--set", "batch_size=2", "--set", "workers=0")
     assert answer.code == 0
     assert "6 images, 2 classes, method cap." in answer.out
     assert "Most often predicted" in answer.out
@@ -47,7 +49,7 @@ def test_settings_come_from_the_file_then_flags_then_overrides(
     config = tmp_path / "s.yaml"
     config.write_text("seed: 1\nbatch_size: 3\nworkers: 0\ntemplate: 'the {}'\n")
     words = ("--classes", photos, "--backbone", backbone, "--config", config, "--out", tmp_path / "run")
-    assert captune("adapt", photos, *words, "--seed", 2, "--set", "template=a {}").code == 0
+    assert captune("adapt", photos, *words, *SHORT, "--seed", 2, "--set", "template=a {}").code == 0
     settings = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]
     assert (settings["seed"], settings["batch_size"], settings["template"]) == (2, 3, "a {}")
 
@@ -56,7 +58,7 @@ def test_the_default_run_folder_is_named_after_the_method(
     captune: Any, photos: Path, backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ("adapt", photos, "--classes", photos, "--backbone", backbone, "--workers", 0)
+    words = ("adapt", photos, "--classes", photos, "--backbone", backbone, "--workers", 0, *SHORT)
     assert captune(*words).code == 0
     assert (tmp_path / "captune-cap" / "run.json").is_file()
     again = captune(*words)
@@ -70,7 +72,7 @@ def test_labels_take_images_out_of_the_unlabeled_ones(
 ) -> None:
     (tmp_path / "labels.csv").write_text("path,label\ncat/000.jpg,cat\n")
     words = ("--classes", photos, "--backbone", backbone, "--labels", tmp_path / "labels.csv", "--workers", 0)
-    assert captune("adapt", photos, *words, "--out", tmp_path / "run").code == 0
+    assert captune("adapt", photos, *words, *SHORT, "--out", tmp_path / "run").code == 0
 
 
 def test_predict_prints_a_table(captune: Any, run: Path, photos: Path) -> None:
@@ -124,7 +126,7 @@ def test_class_names_that_look_like_markup_are_printed_as_they_are(captune: Any,
     names = [path.name for path in sorted((tmp_path / "photos").iterdir())]
     (tmp_path / "names.txt").write_text("\n".join([*names, "c[/red]"]))
     words = ("--classes", tmp_path / "names.txt", "--backbone", backbone, "--out", tmp_path / "run", "--workers", 0)
-    assert captune("adapt", tmp_path / "photos", *words).code == 0
+    assert captune("adapt", tmp_path / "photos", *words, *SHORT).code == 0
     answer = captune("evaluate", tmp_path / "run", tmp_path / "photos", "--labels", "folders", "--workers", 0)
     assert answer.code == 0
     assert "[bold]" in answer.out

@@ -31,7 +31,7 @@ MOST_HEADER_BYTES = 1 << 20
 MOST_SHARDS = 1_000_000
 MOST_SHOWN = 3
 BLOCK = 512
-_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_RANGE = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
 
 
@@ -203,8 +203,8 @@ def _ranges(pattern: str) -> list[str]:
     names = [pattern]
     while (found := _RANGE.search(names[0])) is not None:
         first, last = found.groups()
-        numbers = [f"{n:0{len(first)}d}" for n in range(int(first), int(last) + 1)] if int(last) >= int(first) else []
-        if not 1 <= len(numbers) * len(names) <= MOST_SHARDS:
+        numbers = range(int(first), int(last) + 1)
+        if not numbers or len(names) * (int(last) + 1 - int(first)) > MOST_SHARDS:
             raise InputError(f"The range {found.group()!r} in {pattern!r} is empty or longer than {MOST_SHARDS:,}.")
-        names = [_RANGE.sub(number, name, count=1) for name in names for number in numbers]
+        names = [_RANGE.sub(f"{n:0{len(first)}d}", name, count=1) for name in names for n in numbers]
     return names

@@ -143,7 +143,7 @@ def test_a_compressed_shard_says_what_to_do(tmp_path: Path, name: str) -> None:
         find_images(tmp_path / name)
 
 
-@pytest.mark.parametrize("pattern", ["none-*.tar", "x-{0..2}.tar", "x-{5..2}.tar", "x-{0..99999999}.tar"])
+@pytest.mark.parametrize("pattern", ["none-*.tar", "x-{0..2}.tar", "x-{5..2}.tar", "x-{0..999999999999999999}.tar"])
 def test_shards_that_are_not_there(tmp_path: Path, pattern: str) -> None:
     write_shard(tmp_path / "x-0.tar", {"a.jpg": b"x"})
     with pytest.raises(InputError, match=r"not all there|empty or longer"):

@@ -108,7 +108,7 @@ def test_captune_load_finds_the_file_in_its_folder(model: Path, tmp_path: Path) 
     with pytest.raises(RunFolderError, match=r"several ONNX files \(mine.onnx, other.onnx\)"):
         captune.load(tmp_path)
     (tmp_path / "notes.txt").write_text("text")
-    with pytest.raises(RunFolderError, match="is no classifier: expected a run folder or a file model.onnx"):
+    with pytest.raises(RunFolderError, match=r"is no classifier: expected a run folder or a file model\.onnx"):
         captune.load(tmp_path / "notes.txt")
 
 

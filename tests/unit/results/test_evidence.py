@@ -86,6 +86,7 @@ def test_a_report_that_fails_is_told_and_the_run_is_saved(
     captune.adapt(
         base / "photos",
         ["cat", "dog"],
+        method="zero_shot",
         out=folder,
         backbone=f"hf:{base / 'clip'}",
         workers=0,
