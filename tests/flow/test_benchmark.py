@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,10 +17,13 @@ from typing import Any
 import pytest
 import yaml
 
+import dataset_copies as copies
+from captune.benchmark.cells import Cell
 from captune.benchmark.measuring import Order, measure
 from captune.benchmark.results import Results
 from captune.benchmark.suite import read_suite
 from captune.benchmark.surroundings import Surroundings
+from captune.locking import hold
 from toys import write_images
 
 from .conftest import Command
@@ -60,23 +64,26 @@ def write_suite(folder: Path, backbone: str, **changes: Any) -> Path:
     return path
 
 
+def order_of(cell: Cell, here: Surroundings, results: Results) -> Order:
+    return Order(
+        cell=json.loads(json.dumps(cell.facts())),
+        root=str(here.root),
+        settings=here.settings_of(cell),
+        inputs=here.inputs(cell),
+        leakage=here.find(cell.dataset).leakage,
+        commit=None,
+        result=str(results.cell_file(cell)),
+        run_folder=str(results.run_folder(cell)),
+    )
+
+
 def test_a_cell_is_measured_with_what_the_method_never_saw(
     tmp_path: Path, data: Path, backbone: str, clip_folder: Path
 ) -> None:
     suite = read_suite(write_suite(tmp_path, "hf:{models}/" + clip_folder.name), {"method": "cap", "setting": "trzsl"})
     here = Surroundings(data, clip_folder.parent, {"workers": 0})
     (cell,), results = suite.cells(), Results(tmp_path / "out")
-    order = Order(
-        cell=json.loads(json.dumps(cell.facts())),
-        root=str(data),
-        settings=here.settings_of(cell),
-        inputs=here.inputs(cell),
-        leakage=here.find("folder").leakage,
-        commit=None,
-        result=str(results.cell_file(cell)),
-        run_folder=str(results.run_folder(cell)),
-    )
-    measure(order)
+    measure(order_of(cell, here, results))
     content = results.read(cell)
     assert content is not None
     assert results.state(cell, here.inputs(cell)) == "finished"
@@ -90,7 +97,28 @@ def test_a_cell_is_measured_with_what_the_method_never_saw(
     assert all(0 <= step["precision"] <= 1 and step["images"] for step in content["pseudo_labels"])
     assert content["peak_memory_mb"]["process"] > 50
     assert set(content["inputs"]) == {"data", "backbone"}
+    assert content["remarks"] == []
     assert not results.run_folder(cell).exists()
+
+
+def test_two_suites_on_one_folder_measure_a_cell_once(tmp_path: Path, data: Path, backbone: str) -> None:
+    suite = read_suite(write_suite(tmp_path, backbone), {"method": "zero_shot", "setting": "ul"})
+    here, results = Surroundings(data, None, {"workers": 0}), Results(tmp_path / "out")
+    (cell,) = suite.cells()
+    order = order_of(cell, here, results)
+    content = measure(order)
+    saved = results.cell_file(cell).read_bytes()
+    results.cell_file(cell).unlink()
+    answers: list[Any] = []
+    second = threading.Thread(target=lambda: answers.append(measure(order)))
+    with hold(results.run_folder(cell).with_name(f".{cell.name}.lock"), "busy"):
+        second.start()  # it waits, because the first is at this cell
+        time.sleep(0.5)
+        assert not answers
+        results.cell_file(cell).write_bytes(saved)
+    second.join(60)
+    assert answers == [json.loads(saved)] == [json.loads(json.dumps(content))]
+    assert results.cell_file(cell).read_bytes() == saved
 
 
 def test_failures_stop_nothing_and_are_listed(captune: Command, tmp_path: Path, data: Path, backbone: str) -> None:
@@ -104,13 +132,19 @@ def test_failures_stop_nothing_and_are_listed(captune: Command, tmp_path: Path, 
     done = captune(*words)
     assert done.code == 1
     assert "1 cells measured, 0 were there, 1 failed." in done.out
-    assert "failed: folder UL cap seed 0" in done.out
+    assert "failed: folder UL cap k=2 " in done.out
     assert "'hf:{models}/clip' needs --models FOLDER" in done.out
     page = (tmp_path / "out" / "tables" / "small.md").read_text(encoding="utf-8")
     assert "1 of 2 cells" in page
     again = captune(*words, "--only", "method=zero_shot")
     assert again.code == 0
     assert "0 cells measured, 1 were there, 0 failed." in again.out
+    (cell,) = (tmp_path / "out" / "cells").glob("*.json")
+    cell.write_text('{"format": "captune-cell", "version": 1}', encoding="utf-8")
+    damaged = captune(*words, "--table")
+    assert damaged.code == 0
+    assert "0 of 2 cells are finished" in damaged.out
+    assert f"damaged: {cell} does not count" in damaged.out
 
 
 @pytest.mark.slow
@@ -130,10 +164,29 @@ def test_missing_data_and_wrong_words_are_sentences(captune: Command, tmp_path: 
         (("--shard", "3/2"), "--shard '3/2'"),
         (("--only", "method"), "--only 'method'"),
         (("--only", "sed=1"), "--only sed: expected one of dataset, setting, method, seed"),
+        (("--only", "method=zeroshot"), "Did you mean 'zero_shot'?"),
+        (("--data", tmp_path / "gone"), "gone': there is no such folder."),
+        (("--models", suite), "small.yaml': there is no such folder."),
+        (("--workers", -2), "--workers -2: expected 0 or more"),
+        (("--out", suite, "--data", tmp_path), "cannot be written"),
     ):
         answer = captune("benchmark", suite, *words)
         assert answer.code == 2
         assert expected in answer.err
+    assert captune("benchmark", suite, "--shard", "9/9", "--dry-run").code == 0
+    lost = captune("benchmark", "smok")
+    assert lost.code == 2
+    assert "Did you mean 'smoke'?" in lost.err
+
+
+def test_a_damaged_dataset_is_said_before_anything_runs(captune: Command, tmp_path: Path, backbone: str) -> None:
+    copies.flowers_official(tmp_path)
+    (tmp_path / "flowers-102" / "setid.mat").write_bytes(b"broken")
+    suite = write_suite(tmp_path, backbone, datasets=["flowers102"], settings=["ul"], methods={"zero_shot": None})
+    listed = captune("benchmark", suite, "--data", tmp_path, "--dry-run")
+    assert listed.code == 0
+    assert "images 2040+0/6149" in listed.out  # what is known of it
+    assert "holds no numbers 'trnid'" in listed.out
 
 
 def test_the_paper_would_be_270_cells(captune: Command, tmp_path: Path) -> None:

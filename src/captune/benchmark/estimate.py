@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from captune.benchmark.cells import Cell
 from captune.benchmark.results import Results, State, read_file
 from captune.benchmark.suite import Speed
 from captune.benchmark.surroundings import Surroundings
-from captune.errors import CaptuneError
+from captune.errors import CaptuneError, InputError
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def estimate(cells: Sequence[Cell], here: Surroundings, results: Results, speed:
             state = results.state(cell, here.inputs(cell))
         except CaptuneError as error:
             problem = str(error)
-        sizes = sizes_of(cell, here, is_found)
+        sizes = sizes_of(cell, here)
         steps = count_steps(cell.settings, sizes) if sizes else 0
         parts = encodings(cell, sizes) if sizes else {}
         to_encode = 0 if state == "finished" else sum(n for key, n in parts.items() if key not in encoded)
@@ -73,14 +74,14 @@ def estimate(cells: Sequence[Cell], here: Surroundings, results: Results, speed:
     return needs
 
 
-def sizes_of(cell: Cell, here: Surroundings, is_found: bool) -> Sizes | None:
+def sizes_of(cell: Cell, here: Surroundings) -> Sizes | None:
     """Return the sizes of a cell's split, by the files where they are there, else by what is known of the dataset.
 
     Of a long tail they are those of classes of one size.
     """
     facts = here.reader(cell.dataset).facts
     n_pool, n_test, n_classes = facts.n_pool, facts.n_test, facts.n_classes
-    if is_found:
+    with suppress(InputError):  # files that are missing or damaged
         data = here.find(cell.dataset).data
         n_pool, n_test, n_classes = len(data.pool), len(data.test), len(data.names)
     if n_pool is None or n_test is None or n_classes is None:

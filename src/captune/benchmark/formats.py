@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from captune.benchmark.cells import SETTING_TITLES
 from captune.benchmark.published import PublishedNumber, published_table
@@ -10,6 +10,12 @@ from captune.benchmark.table import NUMBERS, Entry, MeasuredSuite, MeasuredTable
 from captune.files import table as csv_table
 
 NOTHING = "–"
+TEX = str.maketrans(
+    {mark: f"\\{mark}" for mark in "_%&#${}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"±": r"$\pm$", "–": "--", "−": "$-$", "→": r"$\to$"}
+)
+"""How LaTeX writes what it would read as a command, or does not know."""
 Grid = list[list[str]]
 """A header and rows of words."""
 
@@ -42,36 +48,35 @@ def _markdown_part(part: MeasuredTable, has_heading: bool) -> Iterator[str]:
             f"*paper* columns are published numbers ({title}; {file.published}), not ours; *diff* is ours − paper.",
             "",
         )
-    for heading, grid in score_grids(part):
+    for heading, grid, datasets in score_grids(part):
         yield from ([f"**{heading}**", ""] if heading else [])
         yield from (*_pipes(grid), "")
+        yield from (*(f"- {sentence}" for sentence in data_sentences(part, datasets)), "")
     details = detail_grid(part)
     if len(details) > 1:
         yield from ("<details><summary>Balance, pseudo-labels, health, time and memory</summary>", "", *_pipes(details))
         yield from ("", "</details>", "")
-    minutes = method_grid(part, lambda entry: entry.numbers.get("minutes"), 1)
     yield from ("Minutes of a run without embedding, which all methods share (mean over settings and seeds):", "")
-    yield from (*_pipes(minutes), "")
+    yield from (*_pipes(minutes_grid(part)), "")
     found = mismatch_grid(part)
     if len(found) > 1:
         yield from ("Classes whose names were found to mislead (mean over seeds):", "", *_pipes(found), "")
-    yield leakage_line(part)
 
 
-def score_grids(part: MeasuredTable) -> Iterator[tuple[str, Grid]]:
-    """Yield heading and grid: one of datasets where there is one setting, else one of settings for each dataset."""
+def score_grids(part: MeasuredTable) -> Iterator[tuple[str, Grid, list[str]]]:
+    """Yield heading, grid and its datasets: one grid of all where there is one setting, else one for each dataset."""
     file = part.table.file
     if len(file.settings) == 1:
         setting = file.settings[0]
         columns = [(dataset, (dataset, setting)) for dataset in file.datasets]
         heading = SETTING_TITLES[setting]
         if grid := _score_grid(part, columns):
-            yield heading, grid
+            yield heading, grid, list(file.datasets)
         return
     for dataset in file.datasets:
         columns = [(SETTING_TITLES[setting], (dataset, setting)) for setting in file.settings]
         if grid := _score_grid(part, columns):
-            yield (dataset if len(file.datasets) > 1 else ""), grid
+            yield (dataset if len(file.datasets) > 1 else ""), grid, [dataset]
 
 
 def _score_grid(part: MeasuredTable, columns: Sequence[tuple[str, tuple[str, str]]]) -> Grid:
@@ -115,16 +120,16 @@ def detail_grid(part: MeasuredTable) -> Grid:
     return [header, *rows]
 
 
-def method_grid(part: MeasuredTable, read: Callable[[Entry], Number | None], digits: int) -> Grid:
-    """Return methods x datasets with the mean of a number over settings."""
+def minutes_grid(part: MeasuredTable) -> Grid:
+    """Return methods x datasets with the mean time of a run over settings."""
     file = part.table.file
     rows = []
     for method in file.methods:
         words = []
         for dataset in file.datasets:
-            found = [read(e) for key, e in part.entries.items() if (key[0], key[2]) == (dataset, method)]
-            means = [number.mean for number in found if number is not None]
-            words.append(f"{sum(means) / len(means):.{digits}f}" if means else NOTHING)
+            entries = [entry for key, entry in part.entries.items() if (key[0], key[2]) == (dataset, method)]
+            means = [entry.numbers["minutes"].mean for entry in entries if "minutes" in entry.numbers]
+            words.append(f"{sum(means) / len(means):.1f}" if means else NOTHING)
         rows.append([method, *words])
     return [["method", *file.datasets], *rows]
 
@@ -147,24 +152,31 @@ def mismatch_grid(part: MeasuredTable) -> Grid:
     return [["dataset", *(SETTING_TITLES[setting] for setting in file.settings)], *rows]
 
 
-def leakage_line(part: MeasuredTable) -> str:
-    """Return how many test images of each dataset are also in the pool."""
-    worst: dict[str, int] = {}
-    for (dataset, _, _), entry in part.entries.items():
-        if entry.leakage is not None:
-            worst[dataset] = max(entry.leakage, worst.get(dataset, 0))
-    counts = ", ".join(f"{dataset} {n}" for dataset, n in worst.items()) or "not measured"
-    return f"Leakage (test images whose content is also in the pool): {counts}."
+def data_sentences(part: MeasuredTable, datasets: Sequence[str]) -> Iterator[str]:
+    """Yield one line for each dataset: how many test images are also in the pool, and what else a reader must know."""
+    for dataset in datasets:
+        entries = [entry for key, entry in part.entries.items() if key[0] == dataset]
+        counts = [(entry.leakage, entry.n_test) for entry in entries if entry.leakage is not None]
+        if not counts:
+            yield f"{dataset}: not measured yet."
+            continue
+        n_shared, n_test = max(counts)
+        remarks = dict.fromkeys(remark for entry in entries for remark in entry.remarks)
+        leakage = (
+            f"{n_shared or 'none'} of the {n_test} test images {'are' if n_shared > 1 else 'is'} also in the pool."
+        )
+        yield " ".join((f"{dataset}: {leakage}", *remarks))
 
 
 def as_latex(measured: MeasuredSuite) -> str:
     """Return the main numbers as booktabs tables, published ones in italics in columns of their own."""
     lines = ["% needs the package booktabs"]
     for part in measured.tables:
-        for heading, grid in score_grids(part):
+        for heading, grid, datasets in score_grids(part):
             title = part.table.file.title or measured.suite.title
             caption = f"{title}: {heading}" if heading else title
-            lines += ["", r"\begin{table}", r"\centering", rf"\caption{{{_tex(caption)}. {_tex(leakage_line(part))}}}"]
+            notes = " ".join(data_sentences(part, datasets))
+            lines += ["", r"\begin{table}", r"\centering", rf"\caption{{{_tex(caption)}. {_tex(notes)}}}"]
             lines += [rf"\begin{{tabular}}{{l{'c' * (len(grid[0]) - 1)}}}", r"\toprule", _tex_row(grid[0]), r"\midrule"]
             lines += [_tex_row(row) for row in grid[1:]]
             lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
@@ -175,7 +187,8 @@ def as_csv(measured: MeasuredSuite) -> str:
     """Return every number with its deviation, one row for each place of each table."""
     header = ["table", "dataset", "setting", "method", "seeds", "seeds_wanted"]
     header += [f"{name}{suffix}" for name in NUMBERS for suffix in ("", "_deviation")]
-    header += ["published_table", "published", "published_deviation", "difference", "leakage", "health"]
+    header += ["published_table", "published", "published_deviation", "difference", "leakage", "n_test", "remarks"]
+    header += ["health"]
     rows: list[list[object]] = []
     for part in measured.tables:
         for key, entry in part.entries.items():
@@ -187,7 +200,7 @@ def as_csv(measured: MeasuredSuite) -> str:
             published = entry.published or PublishedNumber(float("nan"))
             rows[-1] += [part.table.file.published if entry.published else "", _digits(published.mean)]
             rows[-1] += [_digits(published.deviation), _digits(entry.difference)]
-            rows[-1] += ["" if entry.leakage is None else entry.leakage]
+            rows[-1] += [""] * 3 if entry.leakage is None else [entry.leakage, entry.n_test, " ".join(entry.remarks)]
             rows[-1] += [" ".join(f"{verdict}:{n}" for verdict, n in sorted(entry.verdicts.items()))]
     return "".join(csv_table(header, rows))
 
@@ -213,10 +226,8 @@ def show_published(number: PublishedNumber) -> str:
 
 
 def _pipes(grid: Grid) -> Iterator[str]:
-    header, *rows = grid
-    yield f"| {' | '.join(header)} |"
-    yield f"|{'---|' * len(header)}"
-    yield from (f"| {' | '.join(word.replace('|', '∣') for word in row)} |" for row in rows)
+    header, *rows = (f"| {' | '.join(word.replace('|', '∣') for word in row)} |" for row in grid)
+    yield from (header, f"|{'---|' * len(grid[0])}", *rows)
 
 
 def _tex_row(row: Sequence[str]) -> str:
@@ -225,10 +236,8 @@ def _tex_row(row: Sequence[str]) -> str:
 
 def _tex(text: str) -> str:
     is_published = text.startswith("*") and text.endswith("*") and len(text) > 1
-    for mark, written in (("\\", r"\textbackslash "), ("_", r"\_"), ("%", r"\%"), ("&", r"\&"), ("#", r"\#")):
-        text = text.replace(mark, written)
-    text = text.replace(" ± ", r" $\pm$ ").replace("–", "--").replace("−", "$-$").replace("→", r"$\to$")
-    return rf"\textit{{{text[1:-1]}}}" if is_published else text
+    text = (text[1:-1] if is_published else text).translate(TEX)
+    return rf"\textit{{{text}}}" if is_published else text
 
 
 def _digits(value: float | None) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 from captune import registry, runtime
 from captune.benchmark.cells import Cell
 from captune.benchmark.datasets.base import LoadedDataset
+from captune.benchmark.results import FORMAT, VERSION, Results
 from captune.benchmark.splits import Split, make_split
 from captune.embedding_cache import EmbeddingCache, default_folder
 from captune.errors import CaptuneError, RunFolderError
@@ -32,7 +33,6 @@ from captune.results.prediction import predict_collection
 from captune.results.run import CARD, CHECKPOINTS, AdaptationRun
 from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
 
-FORMAT, VERSION = "captune-cell", 1
 INTERRUPTED = 130
 SECONDS_TO_WAIT = 120.0
 """How long to wait for a cell's process that a killed suite left behind, and that ends its step."""
@@ -84,14 +84,22 @@ def split_of(cell: Cell, data: LoadedDataset) -> Split:
 
 
 def measure(order: Order) -> dict[str, Any]:
-    """Adapt, measure on the test images, write the cell's file and return what it says."""
+    """Adapt, measure on the test images, write the cell's file and return what it says.
+
+    What another process has measured while this one waited for it is not measured again.
+    """
     folder = Path(order.run_folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = folder.with_name(f".{folder.name}.lock")
     with hold(lock, f"Another captune is measuring this cell into {order.result!r}", SECONDS_TO_WAIT):
-        content = _measure(order)
+        content = _finished_meanwhile(order) or _measure(order)
         lock.unlink(missing_ok=True)
     return content
+
+
+def _finished_meanwhile(order: Order) -> dict[str, Any] | None:
+    cell, results = Cell.from_facts(order.cell), Results(Path(order.result).parents[1])
+    return results.read(cell) if results.state(cell, order.inputs) == "finished" else None
 
 
 def _measure(order: Order) -> dict[str, Any]:
@@ -119,6 +127,7 @@ def _measure(order: Order) -> dict[str, Any]:
         "score": metrics.harmonic_mean if split.truth.is_transductive else metrics.accuracy,
         "metrics": metrics.as_dict(),
         "leakage": order.leakage,
+        "remarks": list(data.remarks),
         **_findings(run, split),
         "seconds": {
             "adapt": run.environment["seconds"],

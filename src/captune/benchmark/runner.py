@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -18,6 +19,12 @@ from captune.errors import CaptuneError, InputError
 SECONDS_TO_STOP = 120
 """How long an interrupted cell may take to end its step and write its checkpoint."""
 
+SENTENCES = {
+    "interrupted": "going on",
+    "outdated": "measuring again, because its file is damaged or rests on other data, weights or settings",
+}
+"""What is said of a cell that is not simply to do, by its state."""
+
 
 @dataclass
 class Tally:
@@ -30,12 +37,12 @@ class Tally:
 
 def shard(cells: Sequence[Cell], part: str) -> list[Cell]:
     """Return the cells of part `i/n`, every n-th one."""
-    words = part.split("/")
-    if len(words) != 2 or not all(word.isascii() and word.isdigit() for word in words):
-        raise InputError(f"--shard {part!r}: expected i/n such as 2/8.")
-    i, n = int(words[0]), int(words[1])
+    words = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", part)
+    i, n = (int(words[1]), int(words[2])) if words else (0, 0)
+    if n == 0:
+        raise InputError(f"--shard {part!r}: expected i/n such as 2/8, the second of eight parts.")
     if not 1 <= i <= n:
-        raise InputError(f"--shard {part!r}: expected 1/{n} to {n}/{n}." if n else f"--shard {part!r}: n is 0.")
+        raise InputError(f"--shard {part!r}: expected 1/{n} to {n}/{n}.")
     return list(cells[i - 1 :: n])
 
 
@@ -57,8 +64,8 @@ def run_cells(
             if state == "finished":
                 tally.skipped += 1
                 continue
-            if state == "interrupted":
-                say(f"{title}: going on")
+            if state in SENTENCES:
+                say(f"{title}: {SENTENCES[state]}")
             order = Order(
                 cell=cell.facts(),
                 root=str(here.root or ""),
@@ -94,11 +101,12 @@ def _measure_apart(order: Order, log: Path) -> str:
     words = [sys.executable, "-m", "captune.benchmark.measuring"]
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
-        opened = log.open("wb")
+        opened = log.open("ab")  # another suite on the same folder may be writing to it
     except OSError as error:
         raise CaptuneError(
             f"{str(log)!r} cannot be written: {error.strerror}. Nothing that was saved is lost."
         ) from error
+    begin = opened.tell()
     with opened as said:
         process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=said, stderr=said)
         assert process.stdin is not None
@@ -118,12 +126,12 @@ def _measure_apart(order: Order, log: Path) -> str:
                 process.wait()
     if code == INTERRUPTED:
         raise KeyboardInterrupt
-    return "" if code == 0 else _last_words(log, code)
+    return "" if code == 0 else _last_words(log, begin, code)
 
 
-def _last_words(log: Path, code: int) -> str:
-    """Return the error that a process ended with, from its log."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+def _last_words(log: Path, begin: int, code: int) -> str:
+    """Return the error that a process ended with, from what its log says since `begin`."""
+    lines = log.read_bytes()[begin:].decode("utf-8", errors="replace").splitlines()
     starts = [i for i, line in enumerate(lines) if line.startswith("error: ")]
     if starts:
         return "\n".join(lines[starts[-1] :]).removeprefix("error: ")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from annotated_types import Gt, MinLen
 
 from captune import registry
-from captune.benchmark.cells import Cell, SplitSettings, resolve_settings
+from captune.benchmark.cells import PLACE_SETTINGS, Cell, SplitSettings, resolve_settings
 from captune.benchmark.published import published_tables
 from captune.benchmark.shipped import find_suite
 from captune.benchmark.splits import PAPER_SPLIT_SEEDS, Setting
@@ -136,8 +136,10 @@ def read_suite(word: str | Path, only: Mapping[str, Any] | None = None) -> Suite
         merged = {**shared, **(own or {}), "defaults": defaults}
         place = f"table {name}: " if name else ""
         table = _collect(problems, place, lambda n=name, m=merged: _make_table(str(n), m, only or {}))  # type: ignore[misc]
-        made += [table] if table and table.cells else []
+        made += [table] if table else []
     raise_all(dict.fromkeys(problems), f"The suite {str(path)!r} cannot be used")
+    raise_all(_unknown(made, only or {}), f"The suite {str(path)!r} does not have what --only asks for")
+    made = [table for table in made if table.cells]
     if not made:
         raise InputError(f"No cell of the suite {str(path)!r} fits --only {_shown(only or {})}.")
     return Suite(path.stem, str(content.get("title", "")) or path.stem, made)
@@ -180,13 +182,10 @@ def _problems(file: TableFile) -> Iterator[str]:
     most = len(PAPER_SPLIT_SEEDS["ul"])
     if file.split_seeds == "paper" and len(file.seeds) > most:
         yield f"seeds: {len(file.seeds)} given, but there are {most} published split seeds"
-    known: dict[str, list[str]] = {
-        "dataset": list(file.datasets),
-        "setting": list(file.settings),
-        "method": list(file.methods),
-        "seed": [str(seed) for seed in file.seeds],
-    }
+    known = _labels(file)
     for override in file.overrides:
+        if "method" in override.set:
+            yield "override sets 'method', which is the row's: say it in methods, under a name of its own"
         for axis, wanted in override.when.items():
             if axis not in known:
                 yield f"override for {axis!r}: expected {', '.join(AXES)}.{nearest(axis, AXES)}"
@@ -194,6 +193,26 @@ def _problems(file: TableFile) -> Iterator[str]:
             for word in _words(wanted):
                 if word not in known[axis]:
                     yield f"override for {axis} {word!r}, which the table does not have.{nearest(word, known[axis])}"
+
+
+def _labels(file: TableFile) -> dict[str, list[str]]:
+    """Return the values that each axis of a table has."""
+    seeds = [str(seed) for seed in file.seeds]
+    return {
+        "dataset": list(file.datasets),
+        "setting": list(file.settings),
+        "method": list(file.methods),
+        "seed": seeds,
+    }
+
+
+def _unknown(tables: Sequence[Table], only: Mapping[str, Any]) -> Iterator[str]:
+    """Yield every value of --only that no table has."""
+    for axis, wanted in only.items():
+        known = list(dict.fromkeys(label for table in tables for label in _labels(table.file)[axis]))
+        for word in _words(wanted):
+            if word not in known:
+                yield f"{axis} {word!r}.{nearest(word, known)} It has: {', '.join(known)}"
 
 
 def _shared_values(file: TableFile, of_dataset: Mapping[str, Any], method: str) -> dict[str, Any]:
@@ -218,6 +237,9 @@ def _make_cell(file: TableFile, place: Place) -> Cell:
     for layer in (_shared_values(file, of_dataset, method), of_method, *fitting):
         values |= {key: value for key, value in layer.items() if key not in OWN_KEYS}
         split |= _mapping(layer.get("split"))
+    fixed = [name for name in PLACE_SETTINGS if name in values]
+    if fixed:
+        raise InputError(f"{fixed[0]!r} is not set in a suite: it follows from seeds, learning setting or machine")
     if registry.load("methods", method).presets and not values.get("preset"):
         raise InputError("say which preset (quick or full): left open, it would depend on the machine")
     split_seed = place.seed

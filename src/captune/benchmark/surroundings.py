@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -57,7 +58,7 @@ class Surroundings:
 
     def is_found(self, name: str) -> bool:
         """Return whether a dataset's files are there; nothing is read."""
-        return self.reader(name).is_found(self.root or Path("no data folder given"))
+        return self.reader(name).is_found(self.root or Path(os.devnull))  # nothing lies below that
 
     def find(self, name: str) -> FoundDataset:
         """Return a dataset with its fingerprints, read once."""
@@ -104,11 +105,14 @@ class Surroundings:
 def digest_path(path: Path) -> str:
     """Return a digest of a file's content, or of the names and sizes of a folder's files."""
     digest = hashlib.blake2b(digest_size=16)
-    if path.is_file():
-        digest.update(path.read_bytes())
-    else:
-        for file in sorted(file for file in path.rglob("*") if file.is_file()):
-            digest.update(f"{file.relative_to(path).as_posix()}\0{file.stat().st_size}\n".encode())
+    try:
+        if path.is_file():
+            digest.update(path.read_bytes())
+        else:
+            for file in sorted(file for file in path.rglob("*") if file.is_file()):
+                digest.update(f"{file.relative_to(path).as_posix()}\0{file.stat().st_size}\n".encode())
+    except OSError as error:
+        raise InputError(f"{error.filename!r} cannot be read: {error.strerror}.") from error
     return digest.hexdigest()
 
 

@@ -30,20 +30,22 @@ class Entry:
     """What was measured in one place of a table.
 
     Attributes:
-        place: Dataset, setting and method; the seed is that of the first cell.
         n_wanted: How many seeds there should be.
         numbers: Every number that the seeds have, over the seeds.
         published: What the paper prints there, if anything.
         verdicts: What the health check said, with how often.
-        leakage: Test images whose content is also in the pool.
+        leakage: Test images whose content is also in the pool, the most that any seed met; None where none is measured.
+        n_test: Test images.
+        remarks: What a reader must know of the data, each once.
     """
 
-    place: Place
     n_wanted: int
     numbers: Mapping[str, Number]
     published: PublishedNumber | None = None
     verdicts: Mapping[str, int] = field(default_factory=dict)
     leakage: int | None = None
+    n_test: int = 0
+    remarks: tuple[str, ...] = ()
 
     @property
     def difference(self) -> float | None:
@@ -148,7 +150,9 @@ def _entry(table: Table, places: Sequence[Place], contents: Sequence[Mapping[str
         published = published_number(table.file.published, method, dataset, place.setting)
     verdicts = Counter(content["health"]["verdict"] for content in contents if content["health"])
     leakage = max((int(content["leakage"]) for content in contents), default=None)
-    return Entry(place, len(places), numbers, published, dict(verdicts), leakage)
+    n_test = max((int(content["counts"]["test"]) for content in contents), default=0)
+    remarks = dict.fromkeys(remark for content in contents for remark in content.get("remarks", ()))
+    return Entry(len(places), numbers, published, dict(verdicts), leakage, n_test, tuple(remarks))
 
 
 def _origins(contents: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,9 @@ def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class priva
         "--out", default="captune-benchmark", metavar="FOLDER", help="where cells are kept (default: captune-benchmark)"
     )
     words.add_argument("--tables", metavar="FOLDER", help="where tables are written (default: OUT/tables)")
-    words.add_argument("--table", action="store_true", help="write the tables of what is finished, run nothing")
-    words.add_argument("--dry-run", action="store_true", help="list the cells and what each needs, run nothing")
+    instead = words.add_mutually_exclusive_group()
+    instead.add_argument("--table", action="store_true", help="write the tables of what is finished, run nothing")
+    instead.add_argument("--dry-run", action="store_true", help="list the cells and what each needs, run nothing")
     words.add_argument("--shard", metavar="I/N", help="run every N-th cell only, for several machines")
     words.add_argument(
         "--only", action="append", default=[], metavar="AXIS=a,b", help="dataset=, setting=, method= or seed="
@@ -49,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
     screen = Screen(highlight=False, soft_wrap=True, markup=False)
     suite = read_suite(options.suite, _only(options.only))
+    _check(options)
     machine = {} if options.workers is None else {"workers": options.workers}
     data, models = (Path(folder) if folder else None for folder in (options.data, options.models))
     here, results = Surroundings(data, models, machine), Results(Path(options.out))
@@ -66,6 +69,8 @@ def run(options: argparse.Namespace) -> int:
     measured = gather(suite, results)
     written = write_tables(measured, Path(options.tables or results.folder / "tables"), _command(options))
     screen.print(f"{measured.n_finished} of {measured.n_cells} cells are finished. Tables: {written[0]}")
+    for file in results.damaged(suite.cells()):
+        screen.print(f"damaged: {file} does not count; delete it, or run the suite again")
     for cell, problem in failures:
         screen.print(f"failed: {cell}: {problem}")
     return 1 if failures else 0
@@ -79,7 +84,7 @@ def _show_needs(
     from captune.benchmark.runner import show
 
     needs = estimate(cells, here, results, speed)
-    width = max(len(show(cell)) for cell in cells)
+    width = max((len(show(cell)) for cell in cells), default=0)
     for number, need in enumerate(needs, start=1):
         sizes = need.sizes
         counts = f"{sizes.unlabeled}+{sizes.labeled}/{sizes.test}" if sizes else "unknown"
@@ -109,6 +114,19 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def _check(options: argparse.Namespace) -> None:
+    """Refuse what would let every cell fail: folders that are not there, workers that cannot be."""
+    from captune.errors import InputError
+    from captune.files import is_folder
+
+    for name in () if options.table else ("data", "models"):
+        folder = getattr(options, name)
+        if folder is not None and not is_folder(folder):
+            raise InputError(f"--{name} {folder!r}: there is no such folder.")
+    if options.workers is not None and options.workers < 0:
+        raise InputError(f"--workers {options.workers}: expected 0 or more.")
+
+
 def _only(pairs: list[str]) -> dict[str, list[str]]:
     from captune.errors import InputError
 
@@ -117,12 +135,13 @@ def _only(pairs: list[str]) -> dict[str, list[str]]:
         axis, equals, values = pair.partition("=")
         if not equals or not values:
             raise InputError(f"--only {pair!r}: expected AXIS=a,b such as method=cap,zero_shot.")
-        chosen.setdefault(axis, []).extend(values.split(","))
+        chosen.setdefault(axis, []).extend(re.split(r",(?! )", values))  # names such as `cap, 20 %` stay whole
     return chosen
 
 
 def _command(options: argparse.Namespace) -> str:
     """Return the command that makes these tables, without the folders of this machine."""
-    words = ["captune benchmark", options.suite, *(f"--only {pair}" for pair in options.only)]
+    suite = Path(options.suite).name if Path(options.suite).is_absolute() else options.suite
+    words = ["captune benchmark", suite, *(f"--only {pair}" for pair in options.only)]
     words += [f"--{name} {name.upper()}" for name in ("data", "models") if getattr(options, name)]
     return " ".join(words)

@@ -43,8 +43,18 @@ def test_a_suite_is_a_product(tmp_path: Path) -> None:
     assert len(suite.cells()) == 2 * 2 * 2
     assert len({cell.name for cell in suite.cells()}) == 8
     assert len(read(tmp_path, SMALL, method=["cap"], seed="1").cells()) == 2
-    with pytest.raises(InputError, match=r"No cell .* fits --only method=fpl"):
-        read(tmp_path, SMALL, method="fpl")
+    named = {**SMALL, "methods": {"cap, 20 %": {"method": "cap", "preset": "quick"}}}
+    assert len(read(tmp_path, named, method=["cap, 20 %"]).cells()) == 4
+    tables = {"one": {"seeds": [0]}, "two": {"settings": ["ul"]}}
+    with pytest.raises(InputError, match=r"No cell .* fits --only seed=1 setting=trzsl"):
+        read(tmp_path, {**SMALL, "tables": tables}, seed=["1"], setting="trzsl")
+
+
+def test_what_only_asks_for_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, SMALL, method=["cap", "capp"], seed=["7"])  # the right one does not hide the wrong one
+    assert "method 'capp'. Did you mean 'cap'? It has: zero_shot, cap" in str(caught.value)
+    assert "seed '7'. It has: 0, 1" in str(caught.value)
 
 
 def test_later_values_win_and_shared_ones_reach_who_has_them(tmp_path: Path) -> None:
@@ -98,6 +108,10 @@ def test_every_mistake_is_listed_at_once(tmp_path: Path) -> None:
             "override for method 'fpl', which the",
         ),
         ({"overrides": [{"when": {"metod": "cap"}, "set": {}}]}, "override for 'metod'.* Did you mean 'method'"),
+        ({"overrides": [{"when": {}, "set": {"method": "fpl"}}]}, "override sets 'method', which is the row's"),
+        ({"overrides": [{"when": {}, "set": {"desribe": "all"}}]}, "no setting 'desribe'.* Did you mean 'describe'"),
+        ({"defaults": {"seed": 3}}, "'seed' is not set in a suite"),
+        ({"defaults": {"workers": 3}}, "'workers' is not set in a suite"),
         ({"seeds": [0, 1, 2, 3], "split_seeds": "paper"}, "3 published split seeds"),
         ({"published": "tab:impactk"}, "no published table 'tab:impactk'. Did you mean 'tab:impact_k'"),
         ({"tables": ["one"]}, "'tables' must map"),
@@ -146,7 +160,8 @@ def test_shards_part_the_cells(tmp_path: Path) -> None:
     cells = read(tmp_path, SMALL).cells()
     parts = [shard(cells, f"{i}/3") for i in (1, 2, 3)]
     assert sorted(cell.name for part in parts for cell in part) == sorted(cell.name for cell in cells)
-    for wrong in ("0/3", "4/3", "1", "a/b", "1/0", "²/3"):
+    assert shard(cells, "9/9") == []  # fewer cells than machines
+    for wrong in ("0/3", "4/3", "1", "a/b", "1/0", "²/3", "-1/3", "1/3/5", "", "1/" + "9" * 5000):
         with pytest.raises(InputError, match="--shard"):
             shard(cells, wrong)
 

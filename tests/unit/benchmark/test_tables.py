@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from captune.benchmark.cells import Cell
-from captune.benchmark.formats import as_csv, as_latex, as_markdown
+from captune.benchmark.formats import _tex, as_csv, as_latex, as_markdown, data_sentences
 from captune.benchmark.results import Results
 from captune.benchmark.suite import Suite, read_suite
 from captune.benchmark.table import MeasuredSuite, gather, over_seeds, write_tables
@@ -40,9 +40,11 @@ def content_of(cell: Cell, score: float, **changes: Any) -> dict[str, Any]:
         "version": 1,
         "cell": cell.facts(),
         "inputs": {"data": "d"},
+        "counts": {"test": 1880},
         "score": score,
         "metrics": {**metrics, **groups},
         "leakage": 3 if cell.dataset == "dtd" else 0,
+        "remarks": ["Drawn by a rule."] if cell.dataset == "dtd" else [],
         "mismatched": ["a", "b"] if is_cap else None,
         "health": {"verdict": "helpful"} if is_cap else None,
         "pseudo_labels": steps if is_cap else [],
@@ -106,7 +108,13 @@ def test_markdown_keeps_ours_and_theirs_apart(measured: MeasuredSuite) -> None:
     assert "| dtd | TRZSL | cap | 60.5 ± 0.7 | 59.5 ± 0.7 | 30.2 ± 0.4 | 70.5 ± 0.7 | 50.5 ± 0.7 |" in page
     assert "50.0 → 75.0 | helpful 3 | 2.00 ± 0.00 | 700 |" in page
     assert "| dtd | 2.0 | 2.0 |" in lines
-    assert "Leakage (test images whose content is also in the pool): dtd 3, patterns 0." in lines
+    for dataset, sentence in (
+        ("dtd", "- dtd: 3 of the 1880 test images are also in the pool. Drawn by a rule."),
+        ("patterns", "- patterns: none of the 1880 test images is also in the pool."),
+    ):
+        assert lines.count(sentence) == 1
+        table = lines[lines.index(f"**{dataset}**") : lines.index(sentence)]
+        assert [line[:1] for line in table if line and line[0] != "|"] == ["*"]  # it stands right under the table
 
 
 def test_csv_has_every_number_and_latex_is_escaped(measured: MeasuredSuite, tmp_path: Path) -> None:
@@ -141,5 +149,51 @@ def test_a_cell_whose_default_changed_or_whose_file_is_damaged_does_not_count(su
     assert results.state(cell, {"data": "d"}) == "outdated"
     results.cell_file(cell).write_text("{", encoding="utf-8")
     assert results.state(cell, {"data": "d"}) == "outdated"
+    assert results.damaged(suite.cells()) == [results.cell_file(cell)]
     results.cell_file(cell).unlink()
+    assert results.damaged(suite.cells()) == []
     assert results.state(cell, {"data": "d"}) == "to do"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"version": 2},
+        {"cell": {}},
+        {"score": "0.6"},
+        {"metrics": {"accuracy": 0.6}},
+        {"pseudo_labels": [3]},
+        {"leakage": None},
+        {"environment": None},
+        {"remarks": "one"},
+        {"inputs": []},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_file_with_wrong_parts_is_damaged(suite: Suite, results: Results, changes: dict[str, Any]) -> None:
+    cell = next(cell for cell in suite.cells() if cell.method == "cap")
+    before = gather(suite, results).n_finished
+    write(results, cell, {**content_of(cell, 0.6), **changes})
+    assert results.damaged(suite.cells()) == [results.cell_file(cell)]
+    assert results.state(cell, {"data": "d"}) == "outdated"
+    measured = gather(suite, results)
+    assert measured.n_finished == before - 1
+    assert as_markdown(measured, "c")
+
+
+def test_cells_of_before_there_were_remarks_still_count(suite: Suite, results: Results) -> None:
+    cell = next(cell for cell in suite.cells() if cell.dataset == "dtd")
+    content = content_of(cell, 0.6)
+    del content["remarks"]
+    write(results, cell, content)
+    assert results.read(cell) == content
+
+
+def test_what_is_not_measured_is_said(suite: Suite, tmp_path: Path) -> None:
+    part = gather(suite, Results(tmp_path / "nothing")).tables[0]
+    assert list(data_sentences(part, ["dtd"])) == ["dtd: not measured yet."]
+
+
+def test_latex_reads_no_command_in_a_name() -> None:
+    assert _tex(r"a_b {50 %} $5 \x ~ ^") == r"a\_b \{50 \%\} \$5 \textbackslash{}x \textasciitilde{} \textasciicircum{}"
+    assert _tex("*43.2 ± 0.1*") == r"\textit{43.2 $\pm$ 0.1}"
