@@ -13,11 +13,17 @@ from captune.benchmark.splits import draw_seen_classes
 
 SEEN = {  # the first seen classes of published splits (BatsResearch/menghini-neurips23-code, data/data_splits)
     ("resisc45", 500): ("beach", "palace", "roundabout", "railway station", "railway"),
+    ("resisc45", 0): ("railway station", "snowberg", "palace", "beach", "commercial area"),
     ("resisc45", 200): ("railway", "parking lot", "wetland", "meadow", "harbor"),
+    ("dtd", 500): ("knitted", "pitted", "studded", "bumpy", "spiralled"),
+    ("dtd", 0): ("pitted", "scaly", "polka-dotted", "bumpy", "honeycombed"),
+    ("dtd", 200): ("pitted", "pleated", "polka-dotted", "sprinkled", "grooved"),
     ("fgvc_aircraft", 500): ("Tu-134", "Spitfire", "Challenger 600", "737-700", "F-A-18"),
+    ("fgvc_aircraft", 0): ("A321", "MD-80", "737-200", "DC-8", "Falcon 900"),
     ("fgvc_aircraft", 200): ("An-12", "737-200", "F-16A-B", "BAE 146-200", "MD-80"),
     ("flowers102", 500): ("canna lily", "petunia", "silverbush", "prince of wales feathers", "pincushion flower"),
     ("flowers102", 0): ("prince of wales feathers", "air plant", "canterbury bells", "bishop of llandaff", "bee balm"),
+    ("flowers102", 200): ("oxeye daisy", "canterbury bells", "clematis", "siam tulip", "cape flower"),
 }
 RESISC = (
     "airplane airport baseball_diamond basketball_court beach bridge chaparral church circular_farmland cloud "
@@ -25,6 +31,12 @@ RESISC = (
     "intersection island lake meadow medium_residential mobile_home_park mountain overpass palace parking_lot railway "
     "railway_station rectangular_farmland river roundabout runway sea_ice ship snowberg sparse_residential stadium "
     "storage_tank tennis_court terrace thermal_power_station wetland"
+)
+DTD = (
+    "banded blotchy braided bubbly bumpy chequered cobwebbed cracked crosshatched crystalline dotted fibrous flecked "
+    "freckled frilly gauzy grid grooved honeycombed interlaced knitted lacelike lined marbled matted meshed paisley "
+    "perforated pitted pleated polka-dotted porous potholed scaly smeared spiralled sprinkled stained stratified "
+    "striped studded swirly veined waffled woven wrinkled zigzagged"
 )
 VARIANTS = (
     "707-320,727-200,737-200,737-300,737-400,737-500,737-600,737-700,737-800,737-900,747-100,"
@@ -46,6 +58,12 @@ def whole_vocabulary(name: str, root: Path) -> LoadedDataset:
         for folder in RESISC.split():
             for i in range(5):
                 copies.write_image(root / "NWPU-RESISC45" / folder / f"{i}.jpg")
+    elif name == "dtd":
+        images = [f"{texture}/{texture}_0001.jpg" for texture in DTD.split()]
+        for image in images:
+            copies.write_image(root / "dtd" / "images" / image)
+        for part in ("train", "val", "test"):
+            copies.write_lines(root / "dtd" / "labels" / f"{part}1.txt", images[::-1])
     elif name == "fgvc_aircraft":
         copies.aircraft(root)
         copies.write_lines(root / "fgvc-aircraft-2013b/data/variants.txt", VARIANTS.split(","))
