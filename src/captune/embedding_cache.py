@@ -18,7 +18,7 @@ from safetensors.numpy import save as save_tensors
 from captune.arrays import Floats
 from captune.data.keys import Keys, KeySet
 from captune.errors import CaptuneError
-from captune.files import cache_folder, write_whole
+from captune.files import cache_folder, drop_leftovers, write_whole
 from captune.scratch import is_large
 
 ENCODING = "1"
@@ -37,7 +37,9 @@ class EmbeddingCache:
     folder: Path = field(default_factory=default_folder)
 
     def open(self, weights: str, preprocessing: str, width: int) -> Shelf:
-        """Open the shelf of one model's embeddings and read what is on it."""
+        """Open the shelf of one model's embeddings and read what is on it; what kills left on any shelf goes."""
+        for shelf in (self.folder / "embeddings").glob("*/"):
+            drop_leftovers(shelf)
         key = hashlib.blake2b(f"{ENCODING}\n{weights}\n{preprocessing}".encode(), digest_size=12).hexdigest()
         return Shelf(self.folder / "embeddings" / key, width)
 

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import os
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from captune.errors import CaptuneError
 
+try:
+    import fcntl
+except ImportError:  # a system without POSIX locks: what a kill leaves behind stays
+    fcntl = None  # type: ignore[assignment]
+
 ROWS_AT_ONCE = 8192
+LEFTOVERS = ".captune-*.part"
+"""Files that are being written, or that a kill in the middle of a write left behind."""
+SECONDS_OF_OTHERS = 86_400.0
+"""How long files of other machines are left alone: not every shared file system shows a machine the locks of others."""
 
 
 def cache_folder() -> Path:
@@ -33,14 +45,16 @@ def write_whole(path: Path, content: bytes | str | Iterable[str]) -> None:
     aside = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".captune-", suffix=".part", delete=False) as file:
+        with _open_aside(path.parent) as file:
             aside = Path(file.name)
             for piece in pieces:
                 file.write(piece.encode("utf-8") if isinstance(piece, str) else piece)
             file.flush()
             os.fsync(file.fileno())
-        aside.chmod(0o666 & ~_umask())
-        aside.replace(path)
+            aside.chmod(0o666 & ~_umask())
+            if fcntl is None:  # such systems rename closed files only
+                file.close()
+            aside.replace(path)  # still open, and so still locked: nobody takes it for a leftover
     except BaseException as error:
         if aside is not None:
             aside.unlink(missing_ok=True)
@@ -49,6 +63,49 @@ def write_whole(path: Path, content: bytes | str | Iterable[str]) -> None:
         raise CaptuneError(
             f"{str(path)!r} cannot be written: {error.strerror or error}. Check the folder's rights and free space."
         ) from error
+
+
+def drop_leftovers(folder: Path) -> None:
+    """Remove what kills left behind in a folder that processes share; files that are still being written stay."""
+    if fcntl is None:
+        return
+    for path in folder.glob(LEFTOVERS):
+        with suppress(OSError):  # its writer holds it or has just renamed it, or there are no locks or rights here
+            if not path.name.startswith(_prefix()) and time.time() - path.stat().st_mtime < SECONDS_OF_OTHERS:
+                continue
+            file = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_named(file, path):
+                    path.unlink()
+            finally:
+                os.close(file)
+
+
+def _open_aside(folder: Path) -> IO[bytes]:
+    """Open a new file with a lock on it, which ends with its process or when it is closed."""
+    while True:
+        file = tempfile.NamedTemporaryFile(dir=folder, prefix=_prefix(), suffix=".part", delete=False)  # noqa: SIM115
+        if fcntl is not None:
+            with suppress(OSError):  # a file system without locks: nothing is taken for a leftover there
+                fcntl.flock(file, fcntl.LOCK_EX)
+        if _is_named(file.fileno(), Path(file.name)):
+            return file
+        file.close()  # taken for a leftover between its first moment and its lock
+
+
+def _prefix() -> str:
+    """Return how the names of this machine's unfinished files begin."""
+    machine = os.uname().nodename if hasattr(os, "uname") else ""
+    return f".captune-{hashlib.blake2b(machine.encode(), digest_size=4).hexdigest()}-"
+
+
+def _is_named(file: int, path: Path) -> bool:
+    """Return whether an open file is still the one of this name."""
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def is_folder(path: str | Path) -> bool:

@@ -11,6 +11,7 @@ import pytest
 
 from ranks import NAMES, SHORT, adapt, adapt_and_tell, facts_of, launch, spied
 from toys import write_images
+from uneven_steps import N_IMAGES, N_STEPS, take_uneven_steps
 
 
 @pytest.fixture(scope="module")
@@ -109,3 +110,22 @@ def test_the_first_process_writes(both: Any) -> None:
     assert not (folder / "run" / "checkpoints").exists()
     tables = [(folder / run / "predictions.csv").read_text().splitlines() for run in ("one", "run")]
     assert [row.split(",")[:2] for row in tables[0]] == [row.split(",")[:2] for row in tables[1]]
+
+
+@pytest.mark.parametrize("tuner", ["feature_adapter", "maple"])
+def test_a_process_without_an_accepted_image_goes_along(clip_folder: Path, tmp_path: Path, tuner: str) -> None:
+    told = {}
+    for n in (1, 2):
+        for process in (started := launch(take_uneven_steps, tmp_path / str(n), n, clip_folder, tuner)):
+            process.join(120)
+        errors = [(tmp_path / str(n) / f"{rank}.err").read_text() for rank in range(n)]
+        assert [process.exitcode for process in started] == [0] * n, errors
+        told[n] = [json.loads((tmp_path / str(n) / f"{rank}.json").read_text()) for rank in range(n)]
+    (one,), two = told[1], told[2]
+    assert [facts["agreed"] for facts in two] == [N_IMAGES // 2, 0]
+    for facts in two:
+        assert sum(facts["accepted"]) == sum(one["accepted"]) > 0
+        assert facts["offered"] == one["offered"] == N_IMAGES * N_STEPS
+        assert facts["loss"] == pytest.approx(one["loss"], abs=1e-5)
+        for name, values in one["parameters"].items():
+            assert np.allclose(facts["parameters"][name], values, atol=1e-5), name

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from captune.files import LEFTOVERS
 from faults.records import FACTS, record
 from faults.wholeness import halves, result_of, timeless
 from faults.zygote import Zygote, environment
@@ -86,6 +87,7 @@ def test_a_killed_run_ends_with_the_same_bits_when_it_is_resumed(
         record(f"kill -9 in {what}, then --resume", "same result" if is_same else "lost")
         assert is_same, (number, moment, code, said)
         assert (base / "run" / "report.html").exists()
+        assert not list(base.rglob(LEFTOVERS)), "unfinished files stay behind"
     FACTS.append(
         f"{what}: a run took {duration:.1f} s and {n_changes} changes of files; {landed} of {KILLS} kills came "
         "before its end."
@@ -143,6 +145,7 @@ def test_a_killed_suite_ends_with_the_same_cells(tmp_path: Path, photos: Path, b
             code = start(out).wait()
             is_same = is_same and code == 0 and cells(out) == reference
             assert not list(out.glob("runs/*")), "run folders stay behind"
+            assert not list(out.rglob(LEFTOVERS)), "unfinished files stay behind"
         record("kill -9 in a suite (suite, all, cell), then again", "same result" if is_same else "lost")
         assert is_same, (number, who, (tmp_path / "log").read_text())
     FACTS.append(f"suite: a run took {duration:.1f} s; {landed} of {KILLS} kills came before its end.")

@@ -18,9 +18,11 @@ import pytest
 import yaml
 
 import dataset_copies as copies
+from captune.benchmark import measuring
 from captune.benchmark.cells import Cell
 from captune.benchmark.measuring import Order, measure
 from captune.benchmark.results import Results
+from captune.benchmark.runner import run_cells
 from captune.benchmark.suite import read_suite
 from captune.benchmark.surroundings import Surroundings
 from captune.locking import hold
@@ -83,7 +85,16 @@ def test_a_cell_is_measured_with_what_the_method_never_saw(
     suite = read_suite(write_suite(tmp_path, "hf:{models}/" + clip_folder.name), {"method": "cap", "setting": "trzsl"})
     here = Surroundings(data, clip_folder.parent, {"workers": 0})
     (cell,), results = suite.cells(), Results(tmp_path / "out")
-    measure(order_of(cell, here, results))
+    with pytest.MonkeyPatch.context() as patch:  # killed between the cell's file and the end
+        patch.setattr(measuring, "_clear", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            measure(order_of(cell, here, results))
+    assert results.run_folder(cell).exists()
+    (results.cell_file(cell).parent / ".captune-x.part").touch()
+    os.utime(results.cell_file(cell).parent / ".captune-x.part", (0, 0))
+    assert run_cells([cell], here, results, print).skipped == 1  # the next suite does what is left
+    assert not list((tmp_path / "out" / "runs").iterdir())
+    assert [path.name for path in (tmp_path / "out" / "cells").iterdir()] == [results.cell_file(cell).name]
     content = results.read(cell)
     assert content is not None
     assert results.state(cell, here.inputs(cell)) == "finished"

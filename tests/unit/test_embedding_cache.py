@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +19,7 @@ from captune.data.images import find_images
 from captune.data.keys import KeySet
 from captune.embedding_cache import EmbeddingCache, default_folder
 from captune.errors import CaptuneError
+from captune.files import LEFTOVERS, write_whole
 from captune.scoring import EmbeddedImages, embed_images
 from toys import ToyBackbone, write_images
 
@@ -31,6 +36,22 @@ def photos(tmp_path: Path) -> Path:
 
 def parts(cache: Path) -> list[Path]:
     return sorted(cache.rglob("*.safetensors"))
+
+
+def leave_behind(folder: Path) -> Path:
+    """Kill a process in the middle of a write and return what it leaves."""
+    (child := multiprocessing.get_context("fork").Process(target=write_and_die, args=(folder,))).start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    return next(folder.glob(LEFTOVERS))
+
+
+def write_and_die(folder: Path) -> None:
+    def pieces() -> Iterator[str]:
+        yield "half"
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    write_whole(folder / "never", pieces())
 
 
 def test_what_the_cache_holds_is_not_encoded_again(tmp_path: Path, photos: Path) -> None:
@@ -124,12 +145,19 @@ def test_a_part_that_vanishes_while_it_is_read_is_no_error(tmp_path: Path, monke
     assert len(cache.open("w", "p", 3).known) == 1  # a hiccup does not cost the part
 
 
-def test_leftovers_of_a_killed_write_are_ignored(tmp_path: Path, photos: Path) -> None:
-    embed(photos, tmp_path / "cache", ToyBackbone())
-    (parts(tmp_path / "cache")[0].parent / ".captune-abc.part").write_bytes(b"half")
+def test_leftovers_of_a_killed_write_are_ignored_and_dropped(tmp_path: Path, photos: Path) -> None:
+    cache = tmp_path / "cache"
+    embed(photos, cache, ToyBackbone())
+    embed(photos, cache, ToyBackbone(seed=1))
+    shelves = [part.parent for part in parts(cache)]
+    for shelf in shelves:
+        leftover = leave_behind(shelf)
+        assert leftover.is_file()
     backbone = ToyBackbone()
-    embed(photos, tmp_path / "cache", backbone)
+    embed(photos, cache, backbone)
     assert backbone.n_encoded == 0
+    assert len(shelves) == 2
+    assert sorted(cache.rglob("*.*")) == parts(cache)  # on every shelf, whoever's they were
 
 
 def test_work_before_an_interruption_is_kept(tmp_path: Path, photos: Path) -> None:

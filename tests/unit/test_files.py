@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import multiprocessing
 import os
+import time
+from collections.abc import Iterator
+from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from captune.errors import CaptuneError
-from captune.files import is_file, is_folder, write_json, write_whole
+from captune.files import LEFTOVERS, drop_leftovers, is_file, is_folder, write_json, write_whole
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -68,3 +74,65 @@ def test_any_name_may_be_asked_for(tmp_path: Path) -> None:
     for odd in ("x" * 5000, "nul\0", "", "gone"):
         assert not is_file(odd)
         assert not (odd and is_folder(odd))
+
+
+def write_slowly(path: Path, begun: Event, goes_on: Event) -> None:
+    def pieces() -> Iterator[str]:
+        yield "first, "
+        begun.set()
+        assert goes_on.wait(60)
+        yield "second"
+
+    write_whole(path, pieces())
+
+
+def test_only_what_a_kill_left_behind_is_dropped(tmp_path: Path) -> None:
+    processes = multiprocessing.get_context("fork")
+    events = [(processes.Event(), processes.Event()) for _ in range(2)]
+    writers = [
+        processes.Process(target=write_slowly, args=(tmp_path / name, *own))
+        for name, own in zip(("alive", "killed"), events, strict=True)
+    ]
+    for writer, (has_begun, _) in zip(writers, events, strict=True):
+        writer.start()
+        assert has_begun.wait(60)
+    assert len(list(tmp_path.glob(LEFTOVERS))) == 2
+    drop_leftovers(tmp_path)
+    assert len(list(tmp_path.glob(LEFTOVERS))) == 2  # both are at work
+    writers[1].kill()
+    writers[1].join()
+    drop_leftovers(tmp_path)
+    assert len(list(tmp_path.glob(LEFTOVERS))) == 1
+    events[0][1].set()
+    writers[0].join()
+    assert [path.name for path in tmp_path.iterdir()] == ["alive"]
+    assert (tmp_path / "alive").read_text() == "first, second"
+
+
+def test_unfinished_files_of_other_machines_are_left_alone_for_a_day(tmp_path: Path) -> None:
+    young, old, other = (tmp_path / f".captune-{name}.part" for name in ("other1", "other2", "x"))
+    for path in (young, old):
+        path.write_text("half")
+    os.utime(old, (time.time() - 2 * 86_400,) * 2)
+    other.symlink_to(tmp_path / "elsewhere")
+    drop_leftovers(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([young.name, other.name])
+    drop_leftovers(tmp_path / "gone")
+
+
+def test_a_file_that_was_taken_for_a_leftover_before_its_lock_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    lock = fcntl.flock
+
+    def too_late(file: Any, how: int) -> None:
+        made.append(file.name)
+        if len(made) == 1:
+            Path(file.name).unlink()
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", too_late)
+    write_whole(tmp_path / "a", "x")
+    assert len(made) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]

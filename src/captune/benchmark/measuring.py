@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -90,9 +91,10 @@ def measure(order: Order) -> dict[str, Any]:
     """
     folder = Path(order.run_folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    lock = folder.with_name(f".{folder.name}.lock")
+    lock = _lock_of(folder)
     with hold(lock, f"Another captune is measuring this cell into {order.result!r}", SECONDS_TO_WAIT):
         content = _finished_meanwhile(order) or _measure(order)
+        _clear(folder, order.keep_run)
         lock.unlink(missing_ok=True)
     return content
 
@@ -100,6 +102,27 @@ def measure(order: Order) -> dict[str, Any]:
 def _finished_meanwhile(order: Order) -> dict[str, Any] | None:
     cell, results = Cell.from_facts(order.cell), Results(Path(order.result).parents[1])
     return results.read(cell) if results.state(cell, order.inputs) == "finished" else None
+
+
+def clear_killed(folder: Path, keep_run: bool) -> None:
+    """Remove what the process of a finished cell could not, because it was killed after it wrote the cell's file."""
+    lock = _lock_of(folder)
+    if lock.exists():
+        with suppress(RunFolderError), hold(lock, ""):  # else it is alive and does it itself
+            _clear(folder, keep_run)
+            lock.unlink(missing_ok=True)
+
+
+def _lock_of(folder: Path) -> Path:
+    """Return the lock of a run folder: there from the first moment of measuring until everything is done."""
+    return folder.with_name(f".{folder.name}.lock")
+
+
+def _clear(folder: Path, keep_run: bool) -> None:
+    if keep_run:
+        drop_checkpoints(folder / CHECKPOINTS)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _measure(order: Order) -> dict[str, Any]:
@@ -141,10 +164,6 @@ def _measure(order: Order) -> dict[str, Any]:
         "environment": {**run.environment, "commit": order.commit},
     }
     write_json(Path(order.result), content)
-    if order.keep_run:
-        drop_checkpoints(Path(order.run_folder) / CHECKPOINTS)
-    else:
-        shutil.rmtree(order.run_folder, ignore_errors=True)
     return content
 
 

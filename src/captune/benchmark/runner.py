@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from captune.benchmark.cells import SETTING_TITLES, Cell
-from captune.benchmark.measuring import INTERRUPTED, Order
+from captune.benchmark.measuring import INTERRUPTED, Order, clear_killed
 from captune.benchmark.results import Results
 from captune.benchmark.surroundings import Surroundings, commit
 from captune.errors import CaptuneError, InputError
+from captune.files import drop_leftovers
 
 SECONDS_TO_STOP = 120
 """How long an interrupted cell may take to end its step and write its checkpoint."""
@@ -55,6 +56,7 @@ def run_cells(
 ) -> Tally:
     """Measure every cell that is not finished yet, one after the other, each in a process of its own."""
     tally, made_from = Tally(), commit()
+    drop_leftovers(results.folder / "cells")
     for number, cell in enumerate(cells, start=1):
         started = time.monotonic()
         title = f"[{number}/{len(cells)}] {show(cell)}"
@@ -62,6 +64,7 @@ def run_cells(
             inputs = here.inputs(cell)
             state = results.state(cell, inputs)
             if state == "finished":
+                clear_killed(results.run_folder(cell), keep_runs)
                 tally.skipped += 1
                 continue
             if state in SENTENCES:

@@ -7,9 +7,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from captune.errors import RunFolderError
+from captune.files import LEFTOVERS
 from captune.locking import hold
 from captune.results.run import CARD, CHECKPOINTS
-from captune.training.checkpoint import LEFTOVERS, drop_checkpoints, holds_checkpoints
+from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
 
 LOCK = ".captune-lock"
 """In a folder from a run's first moment to its last: one that nobody holds tells of a run that was killed."""

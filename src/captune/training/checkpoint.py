@@ -15,13 +15,11 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from captune.errors import RunFolderError
-from captune.files import write_whole
+from captune.files import LEFTOVERS, write_whole
 
 VERSION = 1
 KEPT = 2
 FILES = f"{'[0-9]' * 3}-{'[0-9]' * 5}-{'[0-9]' * 6}-{'[0-9a-f]' * 24}.safetensors"
-LEFTOVERS = ".captune-*.part"
-"""What a kill in the middle of a write leaves behind."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,88 @@
+"""Steps of several processes in which only the first one has images whose self-made labels are accepted."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from captune import processes, registry, runtime
+from captune.backbones.hf import HuggingFace
+from captune.data.images import ImageCollection
+from captune.data.vocabulary import Vocabulary
+from captune.training.feeds import EmbeddingFeed, PixelFeed, Request, Views
+from captune.training.loop import Course, Optimisation, fit
+from captune.training.objective import ConfusionObjective, LabeledViews
+from ranks import NAMES
+
+N_IMAGES, N_STEPS = 8, 3
+
+
+def make_objective(clip: Path, tuner_name: str, engine: runtime.Runtime) -> ConfusionObjective:
+    torch.manual_seed(0)
+    backbone = HuggingFace.load(str(clip))
+    tuner = registry.load("tuners", tuner_name)(backbone, Vocabulary(tuple(NAMES)))
+    nothing, none = ImageCollection((), Path()), np.empty(0, dtype=np.int64)
+    rows = np.empty((0, backbone.embed_dim), dtype=np.float32)
+    feed = (
+        PixelFeed(nothing, nothing, none, backbone.preprocessing, engine)
+        if tuner.edits_images
+        else EmbeddingFeed(rows, [], rows, none, engine)
+    )
+    objective = ConfusionObjective(tuner, feed, torch.ones(len(NAMES), dtype=torch.bool), 0.0, 8, True)
+    objective.margin = torch.rand(len(NAMES), len(NAMES))
+    return objective
+
+
+class UnevenCourse(Course):
+    """The same batch in every step; a label is accepted where it is that of the untrained student, on even images."""
+
+    def __init__(self, objective: ConfusionObjective) -> None:
+        tuner = objective.tuner
+        shape = (3, 32, 32) if tuner.edits_images else (tuner.backbone.embed_dim,)
+        self.inputs = torch.nn.functional.normalize(torch.randn(3, N_IMAGES, *shape), dim=-1)
+        with torch.no_grad():
+            seen = objective.main_adapter(objective.feed.embed(tuner, self.inputs[0]))
+            scores = objective.logits(seen, objective.text_adapter(tuner.class_embeddings()))
+        self.agreed = scores.argmax(dim=1)
+        self.agreed[1::2] = -1
+        self.told: dict[str, Any] = {"agreed": int((processes.part(self.agreed) >= 0).sum())}
+
+    def begin(self, epoch: int) -> None:
+        pass
+
+    def batches(self, epoch: int, first_step: int) -> Iterator[LabeledViews]:
+        weak, reliable, strong = (processes.part(views) for views in self.inputs)
+        labels, ids = processes.part(torch.arange(N_IMAGES) % len(NAMES)), np.arange(len(weak))
+        views = Views(reliable, reliable[:0], weak, strong, Request(ids, ids[:0], ids))
+        yield from [LabeledViews(views, labels, labels[:0], processes.part(self.agreed))] * N_STEPS
+
+    def end(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
+        self.told |= {name: value.tolist() for name, value in sums.items()}
+
+    def describe(self, epoch: int, sums: Mapping[str, Tensor]) -> str:
+        return ""
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return {"agreed": self.agreed}, {}
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        pass
+
+
+def take_uneven_steps(folder: Path, clip: Path, tuner_name: str) -> None:
+    """Train as one of some processes and write down sums and parameters."""
+    engine = runtime.start(workers=0, accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), quiet=True)
+    with engine.together():
+        objective = make_objective(clip, tuner_name, engine)
+        course = UnevenCourse(objective)
+        how = Optimisation(epochs=1, iterations=N_STEPS, learning_rate=0.01, warmup_epochs=0)
+        fit(objective, course, how, engine)
+    parameters = {name: parameter.tolist() for name, parameter in objective.named_parameters()}
+    (folder / f"{processes.rank()}.json").write_text(json.dumps({**course.told, "parameters": parameters}))
