@@ -55,6 +55,7 @@ def write_whole(path: Path, content: bytes | str | Iterable[str]) -> None:
             if fcntl is None:  # such systems rename closed files only
                 file.close()
             aside.replace(path)  # still open, and so still locked: nobody takes it for a leftover
+        _sync_folder(path.parent)
     except BaseException as error:
         if aside is not None:
             aside.unlink(missing_ok=True)
@@ -92,6 +93,16 @@ def _open_aside(folder: Path) -> IO[bytes]:
         if _is_named(file.fileno(), Path(file.name)):
             return file
         file.close()  # taken for a leftover between its first moment and its lock
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring a new name to disk, so that files outlast a power cut in the order in which they were written."""
+    with suppress(OSError):  # not every system lets folders be synced
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
 
 
 def _prefix() -> str:

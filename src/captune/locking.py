@@ -18,8 +18,8 @@ except ImportError:  # a system without POSIX locks: folders are shared at one's
     fcntl = None  # type: ignore[assignment]
 
 SECONDS_BETWEEN_TRIES = 0.2
-_held: set[str] = set()
-"""What this process holds: the system tells processes apart, not threads."""
+_held: dict[str, int] = {}
+"""Locks by the process that took them: the system tells processes apart, not threads; a fork has this but no lock."""
 _guard = ThreadLock()
 
 
@@ -32,20 +32,20 @@ def hold(path: Path, busy: str, wait: float = 0.0) -> Iterator[None]:
     name, deadline = os.path.realpath(path), time.monotonic() + wait
     while (file := _take(name)) is None:
         if time.monotonic() >= deadline:
-            raise RunFolderError(f"{busy}{_owner(path)}. Wait for it, or end it first.")
+            raise RunFolderError(f"{busy}{_owner(name)}. Wait for it, or end it first.")
         time.sleep(SECONDS_BETWEEN_TRIES)
     try:
         yield
     finally:
         with _guard:
             os.close(file)
-            _held.discard(name)
+            _held.pop(name, None)
 
 
 def _take(name: str) -> int | None:
     """Return the open file of a lock that is ours now, None where it is another's."""
     with _guard:
-        if name in _held:
+        if _is_ours(name):
             return None
         try:
             file = os.open(name, os.O_RDWR | os.O_CREAT, 0o666)
@@ -54,8 +54,8 @@ def _take(name: str) -> int | None:
         if _lock(file) and _is_still_there(file, name):
             with suppress(OSError):  # on a full disk it holds as well without a name
                 os.ftruncate(file, 0)
-                os.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode("ascii", "replace"))
-            _held.add(name)
+                os.write(file, _own_name().encode("ascii", "replace"))
+            _held[name] = os.getpid()
             return file
         os.close(file)
         return None
@@ -81,8 +81,17 @@ def _is_still_there(file: int, name: str) -> bool:
         return False
 
 
-def _owner(path: Path) -> str:
-    with suppress(OSError):
-        said = path.read_bytes()[:200].decode("ascii", "replace").strip()
+def _is_ours(name: str) -> bool:
+    return _held.get(name) == os.getpid()
+
+
+def _own_name() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def _owner(name: str) -> str:
+    """Return who holds a lock; one of our own is not looked into, because closing its file would free it."""
+    with _guard, suppress(OSError):
+        said = _own_name() if _is_ours(name) else Path(name).read_bytes()[:200].decode("ascii", "replace").strip()
         return f" ({said})" if said else ""
     return ""

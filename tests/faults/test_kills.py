@@ -122,14 +122,17 @@ def test_a_killed_suite_ends_with_the_same_cells(tmp_path: Path, photos: Path, b
         return {path.name: timeless(json.loads(path.read_text())) for path in out.glob("cells/*.json")}
 
     started = time.monotonic()
-    assert start(tmp_path / "whole").wait() == 0
+    counting = {"CAPTUNE_CHANGES_IN": str(tmp_path / "whole"), "CAPTUNE_COUNT_TO": str(tmp_path / "count")}
+    assert start(tmp_path / "whole", **counting).wait() == 0
     duration, reference = time.monotonic() - started, cells(tmp_path / "whole")
     assert len(reference) == 2
+    n_changes = max(path.stat().st_size for path in tmp_path.glob("count-*"))
     generator, landed = random.Random("kills of a suite"), 0
     for number in range(KILLS):
         out = tmp_path / f"{number // 3}"  # three kills, each of what the last one left, and then to the end
         who = ("suite", "all", "cell")[number % 3]
-        changes = {"CAPTUNE_DIE_AT": str(generator.randint(1, 40)), "CAPTUNE_DIE_IN": str(out)} if who == "cell" else {}
+        moment = {"CAPTUNE_DIE_AT": str(generator.randint(1, n_changes)), "CAPTUNE_CHANGES_IN": str(out)}
+        changes = moment if who == "cell" else {}
         victim = start(out, **changes)
         if who == "cell":
             landed += victim.wait() == 1
@@ -148,4 +151,7 @@ def test_a_killed_suite_ends_with_the_same_cells(tmp_path: Path, photos: Path, b
             assert not list(out.rglob(LEFTOVERS)), "unfinished files stay behind"
         record("kill -9 in a suite (suite, all, cell), then again", "same result" if is_same else "lost")
         assert is_same, (number, who, (tmp_path / "log").read_text())
-    FACTS.append(f"suite: a run took {duration:.1f} s; {landed} of {KILLS} kills came before its end.")
+    FACTS.append(
+        f"suite: a run took {duration:.1f} s and the longer of its two cells {n_changes} changes of files; "
+        f"{landed} of {KILLS} kills came before its end."
+    )

@@ -35,6 +35,13 @@ def test_rights_follow_the_umask(tmp_path: Path) -> None:
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640
 
 
+def test_content_and_name_are_brought_to_disk_in_this_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(((tmp_path / "a").exists(), os.fstat(number).st_ino)))
+    write_whole(tmp_path / "a", "x")
+    assert synced == [(False, (tmp_path / "a").stat().st_ino), (True, tmp_path.stat().st_ino)]
+
+
 def test_a_write_that_fails_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_whole(tmp_path / "a", "old")
 
