@@ -1,4 +1,4 @@
-"""Steps of several processes in which only the first one has images whose self-made labels are accepted."""
+"""Steps of several processes in which only the first one has images whose self-made labels are accepted, or any."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def make_objective(clip: Path, tuner_name: str, engine: runtime.Runtime) -> Conf
 class UnevenCourse(Course):
     """The same batch in every step; a label is accepted where it is that of the untrained student, on even images."""
 
-    def __init__(self, objective: ConfusionObjective) -> None:
+    def __init__(self, objective: ConfusionObjective, is_other_empty: bool) -> None:
+        self.is_other_empty = is_other_empty
         tuner = objective.tuner
         shape = (3, 32, 32) if tuner.edits_images else (tuner.backbone.embed_dim,)
         self.inputs = torch.nn.functional.normalize(torch.randn(3, N_IMAGES, *shape), dim=-1)
@@ -58,10 +59,13 @@ class UnevenCourse(Course):
         pass
 
     def batches(self, epoch: int, first_step: int) -> Iterator[LabeledViews]:
-        weak, reliable, strong = (processes.part(views) for views in self.inputs)
-        labels, ids = processes.part(torch.arange(N_IMAGES) % len(NAMES)), np.arange(len(weak))
-        views = Views(reliable, reliable[:0], weak, strong, Request(ids, ids[:0], ids))
-        yield from [LabeledViews(views, labels, labels[:0], processes.part(self.agreed))] * N_STEPS
+        chosen = processes.part(np.arange(N_IMAGES))
+        if self.is_other_empty:  # as if every other image had become unreadable
+            chosen = np.arange(0, N_IMAGES, 2) if processes.rank() == 0 else chosen[:0]
+        weak, reliable, strong = self.inputs[:, chosen]
+        labels = torch.from_numpy(chosen % len(NAMES))
+        views = Views(reliable, reliable[:0], weak, strong, Request(chosen, chosen[:0], chosen))
+        yield from [LabeledViews(views, labels, labels[:0], self.agreed[chosen])] * N_STEPS
 
     def end(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
         self.told |= {name: value.tolist() for name, value in sums.items()}
@@ -76,12 +80,12 @@ class UnevenCourse(Course):
         pass
 
 
-def take_uneven_steps(folder: Path, clip: Path, tuner_name: str) -> None:
+def take_uneven_steps(folder: Path, clip: Path, tuner_name: str, is_other_empty: bool) -> None:
     """Train as one of some processes and write down sums and parameters."""
     engine = runtime.start(workers=0, accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), quiet=True)
     with engine.together():
         objective = make_objective(clip, tuner_name, engine)
-        course = UnevenCourse(objective)
+        course = UnevenCourse(objective, is_other_empty)
         how = Optimisation(epochs=1, iterations=N_STEPS, learning_rate=0.01, warmup_epochs=0)
         fit(objective, course, how, engine)
     parameters = {name: parameter.tolist() for name, parameter in objective.named_parameters()}

@@ -112,11 +112,13 @@ def test_the_first_process_writes(both: Any) -> None:
     assert [row.split(",")[:2] for row in tables[0]] == [row.split(",")[:2] for row in tables[1]]
 
 
-@pytest.mark.parametrize("tuner", ["feature_adapter", "maple"])
-def test_a_process_without_an_accepted_image_goes_along(clip_folder: Path, tmp_path: Path, tuner: str) -> None:
+@pytest.mark.parametrize(("tuner", "is_empty"), [("feature_adapter", False), ("maple", False), ("maple", True)])
+def test_a_process_without_an_accepted_image_or_any_goes_along(
+    clip_folder: Path, tmp_path: Path, tuner: str, is_empty: bool
+) -> None:
     told = {}
     for n in (1, 2):
-        for process in (started := launch(take_uneven_steps, tmp_path / str(n), n, clip_folder, tuner)):
+        for process in (started := launch(take_uneven_steps, tmp_path / str(n), n, clip_folder, tuner, is_empty)):
             process.join(120)
         errors = [(tmp_path / str(n) / f"{rank}.err").read_text() for rank in range(n)]
         assert [process.exitcode for process in started] == [0] * n, errors
@@ -125,7 +127,7 @@ def test_a_process_without_an_accepted_image_goes_along(clip_folder: Path, tmp_p
     assert [facts["agreed"] for facts in two] == [N_IMAGES // 2, 0]
     for facts in two:
         assert sum(facts["accepted"]) == sum(one["accepted"]) > 0
-        assert facts["offered"] == one["offered"] == N_IMAGES * N_STEPS
+        assert facts["offered"] == one["offered"] == N_IMAGES * N_STEPS // (2 if is_empty else 1)
         assert facts["loss"] == pytest.approx(one["loss"], abs=1e-5)
         for name, values in one["parameters"].items():
             assert np.allclose(facts["parameters"][name], values, atol=1e-5), name

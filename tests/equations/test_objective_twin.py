@@ -16,6 +16,7 @@ from captune.data.images import ImageCollection
 from captune.data.vocabulary import Vocabulary
 from captune.training.feeds import PixelFeed, Request, Views
 from captune.training.objective import ConfusionObjective, LabeledViews
+from captune.training.pseudo_label_objective import PseudoLabeledViews, PseudoLabelObjective
 from captune.tuners.maple import Maple
 
 N_CLASSES = 4
@@ -120,3 +121,24 @@ def test_only_strong_views_with_an_accepted_label_are_encoded(clip_folder: Path)
     objective.tuner.encode = lambda pixels: encoded.append(len(pixels)) or encode(pixels)
     objective(batch)
     assert encoded == [len(batch.views.weak), len(batch.views.reliable) + n_accepted]
+
+
+@pytest.mark.parametrize("n_unlabeled", [6, 0])
+def test_a_step_with_nothing_to_learn_from_is_zero(clip_folder: Path, n_unlabeled: int) -> None:
+    objective, batch = make_objective(clip_folder, True, 1.0, [True] * 4), make_batch(0)
+    views = batch.views._replace(reliable=torch.empty(0, 0, 0, 3))
+    views = views._replace(weak=views.weak[:n_unlabeled], strong=views.strong[:n_unlabeled])
+    found = objective(batch._replace(views=views, reliable_labels=batch.reliable_labels[:0]))
+    found.loss.backward()
+    assert float(found.loss.detach()) == 0
+    assert int(found.sums["offered"]) == n_unlabeled
+    assert not any(p.grad is not None and p.grad.any() for p in objective.parameters())
+
+
+def test_a_step_on_pseudo_labels_without_an_image_is_zero(clip_folder: Path) -> None:
+    parts, empty = make_objective(clip_folder, True, 1.0, [True] * 4), torch.empty(0, 3, 32, 32)
+    objective, nobody = PseudoLabelObjective(parts.tuner, parts.feed), np.arange(0)
+    views = Views(empty, empty, empty, empty, Request(nobody, nobody, nobody))
+    found = objective(PseudoLabeledViews(views, torch.empty(0, N_CLASSES), torch.empty(0, dtype=torch.long)))
+    found.loss.backward()
+    assert float(found.loss.detach()) == 0

@@ -143,7 +143,9 @@ class PixelFeed(Feed):
             yield Views(inputs[0], inputs[1], inputs[2], inputs[3], kept)
 
     def embed(self, tuner: Tuner, views: Tensor) -> Tensor:
-        """Encode pixels with the student's prompts."""
+        """Encode pixels with the student's prompts; encoders take no batch without an image, so that is no call."""
+        if len(views) == 0:
+            return torch.zeros(0, tuner.backbone.embed_dim, device=views.device)
         return tuner.image_embeddings(views)
 
     @torch.inference_mode()

@@ -39,8 +39,8 @@ class PseudoLabelObjective(nn.Module):
     def forward(self, batch: PseudoLabeledViews) -> StepResult:
         """Return the loss of a step; with one class as target, the loss of a pseudo-label is its cross-entropy."""
         views, classes = batch.views, self.tuner.class_embeddings()
-        parts = [part for part in (views.reliable, views.strong, views.given) if len(part)]
-        images = self.feed.embed(self.tuner, torch.cat(parts))
+        parts = [views.reliable, views.strong, views.given]
+        images = self.feed.embed(self.tuner, torch.cat([part for part in parts if len(part)] or parts[:1]))
         logits = self.tuner.logits(images, classes)
         n_pseudo = len(batch.targets)
         pseudo = partial_label_loss(logits[:n_pseudo], batch.targets)
