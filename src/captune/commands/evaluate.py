@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
     """Declare the command."""
     words = commands.add_parser("evaluate", help="measure a run on labeled images", allow_abbrev=False)
-    words.add_argument("run", metavar="RUN", help="run folder, or model.onnx from captune export")
+    words.add_argument("run", metavar="RUN", help="run folder, or an ONNX export (model.onnx)")
     words.add_argument("images", metavar="IMAGES", help="folder, manifest, or text file of paths")
     words.add_argument("--labels", required=True, metavar="folders|CSV", help="folder names, or a table (path, label)")
     words.add_argument("--json", action="store_true", help="print JSON instead of a table")
