@@ -51,10 +51,7 @@ class ImageLinks(ExportFormat):
         write_whole(target / TABLE, table(("folder", "label"), zip(folders, chosen.class_names, strict=True)))
         missing = len(chosen) - len(there)
         gone = [f"{missing} images are left out: they are gone, or inside a tar shard."] if missing else []
-        return [
-            f"{len(there)} of {len(run.record.images)} images are linked in {len(folders)} folders.",
-            *gone[: len(chosen) - len(there)],
-        ]
+        return [f"{len(there)} of {len(run.record.images)} images are linked in {len(folders)} folders.", *gone]
 
 
 def safe_names(names: Sequence[str], taken: Iterable[str] = ()) -> list[str]:

@@ -10,8 +10,8 @@ import numpy as np
 
 from captune.errors import RunFolderError
 from captune.report.drawing import Drawing
-from captune.report.figures import MISLEADING, SHOWN_CLASSES, concentration_drawing
-from captune.report.sections import METRICS, MOST_FILES, count, word
+from captune.report.figures import MISLEADING, NAMED, SHOWN_CLASSES, concentration_drawing
+from captune.report.sections import METRICS, MOST_FILES, count, tell_misleading, word
 from captune.report.thumbnails import MOST_PICTURES, Thumbnail, encode_thumbnail
 from captune.results.audit_card import read_audit
 
@@ -69,10 +69,8 @@ def _sentence(facts: Mapping[str, Any]) -> str:
 
 
 def _names(facts: Mapping[str, Any]) -> str:
-    if not facts["mismatched"]:
-        return "No class name was found to point at the wrong images."
     described = sum(1 for row in facts["classes"] if row["is_mismatched"] and row["description"])
-    return f"{', '.join(facts['mismatched'])}. A description stands for {described} of them."
+    return tell_misleading(facts["mismatched"], len(facts["classes"]), described)
 
 
 def _numbers(truth: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -131,6 +129,6 @@ def _concentration(facts: Mapping[str, Any]) -> Drawing | None:
         [row["name"] for row in chosen],
         np.asarray([row["mismatch_frequency"] for row in chosen], dtype=np.float64),
         np.asarray([row["concentration"] for row in chosen], dtype=np.float64),
-        "runs that named it",
+        NAMED,
         MISLEADING,
     )

@@ -33,6 +33,7 @@ MISLEADING = (
     "Names that mislead, and where the likely images of these classes lie. The longer the bar on the right, the more "
     "the images look to the model like one kind that goes by another name."
 )
+NAMED = "searches that named it"
 SHARES = ("accepted share of predictions", "accuracy of pseudo-labels")
 
 
@@ -40,19 +41,15 @@ def draw_concentration(measures: Measures) -> Drawing | None:
     """Draw Figure 1: the worst classes, and how their images nevertheless lie together in one cluster."""
     share = measures.concentration
     if measures.has_truth:
-        weakness = measures.accuracies(after=False)
-        chosen = _lowest(weakness, LOWEST)
-        left, what = weakness[chosen], "zero-shot accuracy"
-        note = LOW_BUT_VISIBLE
+        values, what, note = measures.accuracies(after=False), "zero-shot accuracy", LOW_BUT_VISIBLE
+        chosen = _lowest(values, LOWEST)
     else:
+        values, what, note = measures.frequency, NAMED, MISLEADING
         chosen = np.asarray(measures.mismatched[:SHOWN_CLASSES], dtype=np.int64)
-        left, what = measures.frequency[chosen], "runs that named it"
-        note = MISLEADING
     chosen = chosen[~np.isnan(share[chosen])]
     if not len(chosen):
         return None
-    names = [measures.run.names[c] for c in chosen]
-    return concentration_drawing(names, left[: len(chosen)], share[chosen], what, note)
+    return concentration_drawing([measures.run.names[c] for c in chosen], values[chosen], share[chosen], what, note)
 
 
 def concentration_drawing(names: Sequence[str], left: Any, share: Any, what: str, note: str) -> Drawing:  # noqa: ANN401
@@ -107,6 +104,9 @@ def draw_training(measures: Measures) -> Drawing | None:
             axis.set_title(title)
             axis.set_xlabel("epoch")
             axis.margins(y=0.15)
+            axis.ticklabel_format(axis="y", useOffset=False)
+            if title.startswith("imbalance"):
+                axis.set_ylim(min(0.95, min(y)), max(1.05, 1.03 * max(y)))
             if title in SHARES:
                 axis.set_ylim(0, 1)
             axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))

@@ -15,8 +15,6 @@ from captune.concepts.groups import ConfusedGroup, class_closeness, confused_gro
 from captune.report.reading import RunRecord
 from captune.results.metrics import Metrics, expected_calibration_error, summarize
 
-MOST_CLUSTERED = 2_000
-
 
 @dataclass(frozen=True, eq=False)
 class Measures:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -116,7 +116,7 @@ def _numbers(measures: Measures) -> dict[str, Any] | None:
     return {
         "rows": rows,
         "columns": ["before", "after", "change"] if measures.run.is_adapted else ["value"],
-        "caption": f"Measured on {n_images} labeled images of {n_all}",
+        "caption": f"Measured on {n_images:,} labeled images of {n_all:,}",
         "notes": notes,
     }
 
@@ -148,14 +148,20 @@ def _mismatch(measures: Measures) -> dict[str, Any] | None:
     sentence = ""
     if found:
         names = [measures.run.names[c] for c in measures.mismatched]
-        sentence = (
-            f"{count(len(names), 'name')} of {measures.run.n_classes} point at the wrong images: {', '.join(names)}."
-            if names
-            else "No class name was found to point at the wrong images."
-        )
         described = sum(1 for name in names if found.get("descriptions", {}).get(name))
-        sentence += f" A description stands for {described} of them." if names else ""
+        sentence = tell_misleading(names, measures.run.n_classes, described)
     return {"sentence": sentence, "drawings": drawings, "problems": sorted(found.get("problems", {}).items())}
+
+
+def tell_misleading(names: Sequence[str], n_classes: int, n_described: int) -> str:
+    """Return which names point at the wrong images, and how many of them have descriptions."""
+    if not names:
+        return "No class name was found to point at the wrong images."
+    if len(names) == 1:
+        stands = "A description stands for it." if n_described else "No description stands for it."
+        return f"1 of {n_classes} names points at the wrong images: {names[0]}. {stands}"
+    stands = f"Descriptions stand for {'all' if n_described == len(names) else n_described} of them."
+    return f"{len(names)} of {n_classes} names point at the wrong images: {', '.join(names)}. {stands}"
 
 
 def _confusion(measures: Measures) -> dict[str, Any] | None:
@@ -222,12 +228,14 @@ def word(value: object) -> str:
     """Return a setting or a fact as a person reads it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {word(entry)}" for key, entry in value.items()) or "–"
     return "–" if value in ("", None) else str(value)
 
 
 def count(n: int, what: str) -> str:
     """Return a number with its noun, in the plural where it belongs."""
-    return f"{n} {what}{'' if n == 1 else 'es' if what.endswith('s') else 's'}"
+    return f"{n:,} {what}{'' if n == 1 else 'es' if what.endswith('s') else 's'}"
 
 
 def finite(values: Iterable[float]) -> list[float | None]:

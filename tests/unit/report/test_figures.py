@@ -75,3 +75,17 @@ def test_figures_leave_no_trace_in_matplotlib(tmp_path: Path) -> None:
     assert "$x$ &lt;script&gt;" in drawing.inline()
     assert "says &#34;&lt;i&gt;&#34;" in drawing.inline()
     assert (tmp_path / "one.csv").read_text() == "a\n1\n"
+
+
+def test_bars_stay_with_their_class_where_a_cluster_is_unknown(
+    measures: Measures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = draw_concentration(measures)
+    assert whole is not None
+    skipped = whole.rows[0][0]
+    share = measures.concentration.copy()
+    share[measures.run.names.index(str(skipped))] = np.nan
+    monkeypatch.setitem(vars(measures), "concentration", share)
+    rest = draw_concentration(measures)
+    assert rest is not None
+    assert list(rest.rows) == [row for row in whole.rows if row[0] != skipped]
