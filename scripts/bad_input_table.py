@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+from bad_input_cases import CASES, adapt
 
 REPOSITORY = Path(__file__).parents[1]
 HEADING = """# What captune answers to bad input
@@ -29,36 +28,6 @@ that cannot be read never stop a run: they are set aside, counted on screen and 
 | bad input | command | answer |
 |---|---|---|
 """
-ADAPT = ("adapt", "photos", "--classes", "cat,dog", "--backbone", "hf:model", "--workers", "0", "--out", "new-run")
-
-
-@dataclass(frozen=True)
-class Case:
-    """One mistake: what is done before, the command, and key words of the answer."""
-
-    what: str
-    command: tuple[str, ...]
-    words: tuple[str, ...]
-    prepare: Callable[[], object] = lambda: None
-
-
-def adapt(
-    *changes: str, images: str = "photos", classes: str = "cat,dog", backbone: str = "hf:model"
-) -> tuple[str, ...]:
-    """Return the words of a good `captune adapt`, with some of them changed."""
-    replaced = {"photos": images, "cat,dog": classes, "hf:model": backbone}
-    return (*(replaced.get(word, word) for word in ADAPT), *changes)
-
-
-def write(path: str, content: str | bytes) -> Callable[[], object]:
-    """Return the step that writes a file."""
-    data = content.encode() if isinstance(content, str) else content
-
-    def step() -> None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_bytes(data)
-
-    return step
 
 
 def make_place(folder: Path, model: Path) -> None:
@@ -85,139 +54,6 @@ def run_captune(folder: Path, words: tuple[str, ...]) -> tuple[int, str]:
     finally:
         os.chdir(before)
     return code, complaint.getvalue()
-
-
-def _tamper() -> None:
-    path = Path("tampered/classifier/classifier.safetensors")
-    shutil.copytree("run", "tampered")
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-
-
-def _age() -> None:
-    shutil.copytree("run", "future")
-    card = json.loads(Path("future/run.json").read_text())
-    Path("future/run.json").write_text(json.dumps({**card, "version": 9}))
-
-
-def _swap_model() -> None:
-    shutil.copytree("run", "moved")
-    card = json.loads(Path("moved/classifier/classifier.json").read_text())
-    card["backbone_fingerprint"] = "another model"
-    Path("moved/classifier/classifier.json").write_text(json.dumps(card))
-
-
-def _cut_weights() -> None:
-    shutil.copytree("model", "cut-model")
-    path = Path("cut-model/model.safetensors")
-    path.write_bytes(path.read_bytes()[:1000])
-
-
-def _unreadable_only() -> None:
-    Path("damaged").mkdir()
-    Path("damaged/empty.jpg").write_bytes(b"")
-    Path("damaged/text.png").write_bytes(b"this is text")
-    Path("damaged/cut.png").write_bytes(Path("photos/cat/0.png").read_bytes()[:200])
-
-
-CASES = (
-    Case("images: no such folder", adapt(images="fotos"), ("No images at 'fotos'", "Expected a folder")),
-    Case("images: an empty folder", adapt(images="void"), ("No images in 'void'",), lambda: Path("void").mkdir()),
-    Case("images: not one can be read", adapt(images="damaged"), ("None of the 3 images", "empty"), _unreadable_only),
-    Case(
-        "manifest: no path column", adapt(images="m.csv"), ("no 'path' column", "found: id"), write("m.csv", "id\n1\n")
-    ),
-    Case(
-        "manifest: paths that leave the root",
-        adapt("--root", "photos", images="out.csv"),
-        ("leads outside",),
-        write("out.csv", "path\nphotos/cat/0.png\n../secret.png\n"),
-    ),
-    Case(
-        "manifest: empty and repeated rows",
-        adapt(images="rows.csv"),
-        ("row 1 has an empty path", "listed 2 times"),
-        write("rows.csv", "path,n\n,1\nphotos/cat/0.png,2\nphotos/cat/0.png,3\n"),
-    ),
-    Case("manifest: not a Parquet file", adapt(images="m.parquet"), ("not a Parquet file",), write("m.parquet", "x")),
-    Case("manifest: an image instead of a list", adapt(images="photos/cat/0.png"), ("captune predict",)),
-    Case(
-        "classes: file not found", adapt(classes="classes.txt"), ("No class names in 'classes.txt'", "Check the path")
-    ),
-    Case("classes: only one", adapt(classes="one.txt"), ("at least 2 are needed",), write("one.txt", "cat\n")),
-    Case(
-        "classes: empty and repeated names",
-        adapt(classes="cat,,Cat"),
-        ("class name 1 is empty", "'cat' stands 2 times"),
-    ),
-    Case(
-        "classes: YAML turns a name into a truth",
-        adapt(classes="c.yaml"),
-        ("quote names",),
-        write("c.yaml", "[yes, cat]"),
-    ),
-    Case("template without a placeholder", adapt("--template", "a photo"), ("'a photo' must hold the placeholder {}",)),
-    Case("method: misspelt", adapt("--method", "zeroshot"), ("Did you mean 'zero_shot'",)),
-    Case("backbone: unknown source", adapt(backbone="duel:model"), ("Did you mean 'dual'",)),
-    Case("backbone: an id without a source", adapt(backbone="openai/clip"), ("source:name",)),
-    Case("backbone: no such model", adapt(backbone="hf:no/such-model"), ("No model 'no/such-model'",)),
-    Case("backbone: a folder without a dual encoder", adapt(backbone="dual:photos"), ("dual_encoder.json",)),
-    Case("backbone: damaged weights", adapt(backbone="hf:cut-model"), ("cut-model",), _cut_weights),
-    Case(
-        "settings: several wrong at once",
-        adapt("--set", "batch_size=many", "--set", "sead=3", "--set", "workers=-7"),
-        ("batch_size = 'many'", "no setting 'sead'. Did you mean 'seed'", "workers = -7"),
-    ),
-    Case("settings: not key=value", adapt("--set", "seed"), ("'seed' is not of the form key=value",)),
-    Case(
-        "settings file: a key stands twice",
-        adapt("--config", "s.yaml"),
-        ("stands twice",),
-        write("s.yaml", "seed: 1\nseed: 2\n"),
-    ),
-    Case("settings file: not found", adapt("--config", "gone.yaml"), ("'gone.yaml' cannot be read",)),
-    Case("seed: negative", adapt("--seed", "-1"), ("seed = -1", "greater than or equal to 0")),
-    Case(
-        "several things wrong at once",
-        adapt("--method", "capp", "--template", "photo", images="fotos", classes="cat,cat"),
-        ("This run cannot start", "'capp'", "'photo'", "'cat' stands 2 times", "No images at 'fotos'"),
-    ),
-    Case(
-        "labels: names that are no class",
-        adapt("--labels", "labels.csv"),
-        ("'lion' names no class", "'gone.png'"),
-        write("labels.csv", "path,label\nphotos/cat/0.png,lion\ngone.png,cat\n"),
-    ),
-    Case("output: a folder with other files", adapt("--out", "photos"), ("'photos' is not empty and holds no run",)),
-    Case("output: an existing run", adapt("--out", "run"), ("'run' holds a run: pass --overwrite",)),
-    Case("predict: not a run folder", ("predict", "photos", "photos"), ("is not a run folder", "captune adapt")),
-    Case("predict: a tampered classifier", ("predict", "tampered", "photos"), ("damaged or changed",), _tamper),
-    Case("predict: a run of a newer version", ("predict", "future", "photos"), ("version 9", "Upgrade captune"), _age),
-    Case("predict: other model weights", ("predict", "moved", "photos"), ("are not those",), _swap_model),
-    Case("predict: no class to show", ("predict", "run", "photos", "--top-k", "0"), ("--top-k is 0",)),
-    Case(
-        "evaluate: folders that are no classes",
-        ("evaluate", "run", "damaged", "--labels", "folders"),
-        ("'damaged' names no class (3 images)",),
-        _unreadable_only,
-    ),
-    Case(
-        "evaluate: no labels at all",
-        ("evaluate", "run", "photos", "--labels", "none.csv"),
-        ("No labels at 'none.csv'",),
-    ),
-    Case(
-        "list: a download without a place",
-        ("list", "datasets", "--download", "dtd"),
-        ("--download needs --data ROOT",),
-    ),
-    Case(
-        "list: a dataset that is not known",
-        ("list", "datasets", "--data", "photos", "--download", "flowers"),
-        ("No 'flowers' in datasets", "Did you mean 'flowers102'"),
-    ),
-)
 
 
 def main() -> None:

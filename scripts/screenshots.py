@@ -23,7 +23,7 @@ from captune.serving.limits import Limits
 from captune.serving.server import Service, running
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync")
-DESK, PHONE = {"width": 1200, "height": 860}, {"width": 390, "height": 844}
+DESK, TALL, PHONE = {"width": 1200, "height": 860}, {"width": 1200, "height": 1280}, {"width": 390, "height": 844}
 
 
 class Camera:
@@ -55,8 +55,8 @@ class Camera:
 def photograph_reports(camera: Camera, demo: Path, aerial: Path | None, scratch: Path) -> None:
     """Take the reports of the demo and of the aerial run, its comparison, and the audit."""
     run = write_report([demo / "run"], scratch / "demo.html").as_uri()
-    camera.take("report-light", run)
-    camera.take("report-dark", run, "dark")
+    camera.take("report-light", run, size=TALL)
+    camera.take("report-dark", run, "dark", TALL)
     camera.take("report-phone-dark", run, "dark", PHONE)
     camera.take("report-mismatch-dark", run, "dark", at="mismatch")
     camera.take("report-confusion-light", run, at="confusion")
@@ -67,7 +67,7 @@ def photograph_reports(camera: Camera, demo: Path, aerial: Path | None, scratch:
     camera.take("audit-dark", audit, "dark", at="mismatch")
     if aerial is not None:
         page = write_report([aerial], scratch / "aerial.html", "folders").as_uri()
-        camera.take("report-ucmerced-light", page)
+        camera.take("report-ucmerced-light", page, size=TALL)
         camera.take("report-ucmerced-dark", page, "dark", at="confusion")
         camera.take("report-ucmerced-phone", page, size=PHONE, at="classes")
 

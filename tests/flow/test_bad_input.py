@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from bad_input_table import CASES, Case, make_place
+from bad_input_cases import CASES, Case
+from bad_input_table import make_place
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "bad-input.md"
 

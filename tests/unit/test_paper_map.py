@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from captune.cli import _parser
+
 REPOSITORY = Path(__file__).parents[2]
 TEXT = (REPOSITORY / "docs" / "paper-map.md").read_text(encoding="utf-8")
 NAMED = sorted(set(re.findall(r"`([^`\s]+)`", TEXT)))
+COMMANDS = sorted(set(re.findall(r"`(captune [^`]+)`", TEXT)))
 SUITES = sorted(set(re.findall(r"suites/\S+\.yaml", TEXT)))
 
 
@@ -33,9 +37,25 @@ def test_files_exist(path: str) -> None:
     assert (REPOSITORY / path).exists()
 
 
-def test_every_numbered_equation_is_on_the_map() -> None:
+@pytest.mark.parametrize(
+    ("kind", "count"), [("Eq", 14), ("Table", 7), ("Figure", 15), ("Algorithm", 1)], ids=lambda value: str(value)
+)
+def test_everything_that_the_paper_numbers_is_on_the_map(kind: str, count: int) -> None:
     numbers: set[int] = set()
-    for first, last in re.findall(r"Eqs?\. (\d+)(?: to (\d+))?", TEXT):
-        numbers |= set(range(int(first), int(last or first) + 1))
-    numbers |= {int(n) for group in re.findall(r"Eqs\. ([\d, and]+)", TEXT) for n in re.findall(r"\d+", group)}
-    assert numbers >= set(range(1, 15))
+    for text in re.findall(rf"\b{kind}s?\.? (\d+(?:(?:, | and | to )\d+)*)", TEXT):
+        for part in re.split(r", | and ", text):
+            first, _, last = part.partition(" to ")
+            numbers |= set(range(int(first), int(last or first) + 1))
+    assert numbers == set(range(1, count + 1))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_can_be_parsed(command: str) -> None:
+    words = shlex.split(command)[1:]
+    if len(words) == 1 or "--help-settings" in words:  # a command without its words, and one that only explains
+        words = [words[0], *(words[1:] or ["--help"])]
+        with pytest.raises(SystemExit) as end:
+            _parser().parse_args(words)
+        assert end.value.code == 0
+    else:
+        _parser().parse_args(words)

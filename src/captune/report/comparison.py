@@ -70,8 +70,8 @@ def _numbers(measures: Sequence[Measures], has_truth: bool) -> list[dict[str, An
         rows.append({"name": "Agreement of look-alike images", "values": agreement})
     rows.append({"name": "Mean confidence", "values": [f"{one.run.confidence.mean():.2f}" for one in measures]})
     labels = [one.run.pseudo_labels for one in measures]
-    rows.append({"name": "Pseudo-labels", "values": ["–" if one is None else str(int(one.sum())) for one in labels]})
-    rows.append({"name": "Images", "values": [str(len(one.run.labels)) for one in measures]})
+    rows.append({"name": "Pseudo-labels", "values": ["–" if one is None else f"{int(one.sum()):,}" for one in labels]})
+    rows.append({"name": "Images", "values": [f"{len(one.run.labels):,}" for one in measures]})
     seconds = [one.run.card["environment"].get("seconds") for one in measures]
     rows.append({"name": "Time", "values": ["–" if one is None else f"{one:.0f} s" for one in seconds]})
     return rows

@@ -106,7 +106,7 @@ def draw_training(measures: Measures) -> Drawing | None:
             axis.margins(y=0.15)
             axis.ticklabel_format(axis="y", useOffset=False)
             if title.startswith("imbalance"):
-                axis.set_ylim(min(0.95, min(y)), max(1.05, 1.03 * max(y)))
+                axis.set_ylim(min(0.95, *y), max(1.05, 1.03 * max(y)))
             if title in SHARES:
                 axis.set_ylim(0, 1)
             axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))

@@ -1,0 +1,276 @@
+"""Kinds of bad input: what is wrong, the command, and what the answer must say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ADAPT = ("adapt", "photos", "--classes", "cat,dog", "--backbone", "hf:model", "--workers", "0", "--out", "new-run")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One mistake: what is done before, the command, and key words of the answer."""
+
+    what: str
+    command: tuple[str, ...]
+    words: tuple[str, ...]
+    prepare: Callable[[], object] = lambda: None
+
+
+def adapt(
+    *changes: str, images: str = "photos", classes: str = "cat,dog", backbone: str = "hf:model"
+) -> tuple[str, ...]:
+    """Return the words of a good `captune adapt`, with some of them changed."""
+    replaced = {"photos": images, "cat,dog": classes, "hf:model": backbone}
+    return (*(replaced.get(word, word) for word in ADAPT), *changes)
+
+
+def write(path: str, content: str | bytes) -> Callable[[], object]:
+    """Return the step that writes a file."""
+    data = content.encode() if isinstance(content, str) else content
+
+    def step() -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_bytes(data)
+
+    return step
+
+
+def _tamper() -> None:
+    path = Path("tampered/classifier/classifier.safetensors")
+    shutil.copytree("run", "tampered")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def _age() -> None:
+    shutil.copytree("run", "future")
+    card = json.loads(Path("future/run.json").read_text())
+    Path("future/run.json").write_text(json.dumps({**card, "version": 9}))
+
+
+def _swap_model() -> None:
+    shutil.copytree("run", "moved")
+    card = json.loads(Path("moved/classifier/classifier.json").read_text())
+    card["backbone_fingerprint"] = "another model"
+    Path("moved/classifier/classifier.json").write_text(json.dumps(card))
+
+
+def _cut_weights() -> None:
+    shutil.copytree("model", "cut-model")
+    path = Path("cut-model/model.safetensors")
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def _unreadable_only() -> None:
+    Path("damaged").mkdir()
+    Path("damaged/empty.jpg").write_bytes(b"")
+    Path("damaged/text.png").write_bytes(b"this is text")
+    Path("damaged/cut.png").write_bytes(Path("photos/cat/0.png").read_bytes()[:200])
+
+
+def _foreign_onnx() -> None:
+    """Write an ONNX file that is sound and not ours."""
+    import onnx
+
+    pixels, same = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in ("x", "y"))
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "foreign", [pixels], [same])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9), "m.onnx")
+
+
+def _rename_class() -> None:
+    shutil.copytree("run", "other")
+    card = json.loads(Path("other/run.json").read_text())
+    Path("other/run.json").write_text(json.dumps({**card, "classes": ["cat", "cow"]}))
+    predictions = Path("other/predictions.csv")
+    predictions.write_text(predictions.read_text().replace(",dog,", ",cow,"))
+
+
+def _remove_photos() -> None:
+    shutil.rmtree("photos")
+
+
+EXPORT = ("export", "run", "--format")
+SUITE = "datasets: {patterns: }\nsettings: [ul]\nmethods: {zero_shot: }\ndefaults: {backbone: embedded:patterns}\n"
+CASES = (
+    Case("images: no such folder", adapt(images="fotos"), ("No images at 'fotos'", "Expected a folder")),
+    Case("images: an empty folder", adapt(images="void"), ("No images in 'void'",), lambda: Path("void").mkdir()),
+    Case("images: not one can be read", adapt(images="damaged"), ("None of the 3 images", "empty"), _unreadable_only),
+    Case(
+        "manifest: no path column", adapt(images="m.csv"), ("no 'path' column", "found: id"), write("m.csv", "id\n1\n")
+    ),
+    Case(
+        "manifest: paths that leave the root",
+        adapt("--root", "photos", images="out.csv"),
+        ("leads outside",),
+        write("out.csv", "path\nphotos/cat/0.png\n../secret.png\n"),
+    ),
+    Case(
+        "manifest: empty and repeated rows",
+        adapt(images="rows.csv"),
+        ("row 1 has an empty path", "listed 2 times"),
+        write("rows.csv", "path,n\n,1\nphotos/cat/0.png,2\nphotos/cat/0.png,3\n"),
+    ),
+    Case("manifest: not a Parquet file", adapt(images="m.parquet"), ("not a Parquet file",), write("m.parquet", "x")),
+    Case("manifest: an image instead of a list", adapt(images="photos/cat/0.png"), ("captune predict",)),
+    Case(
+        "classes: file not found", adapt(classes="classes.txt"), ("No class names in 'classes.txt'", "Check the path")
+    ),
+    Case("classes: only one", adapt(classes="one.txt"), ("at least 2 are needed",), write("one.txt", "cat\n")),
+    Case(
+        "classes: empty and repeated names",
+        adapt(classes="cat,,Cat"),
+        ("class name 1 is empty", "'cat' stands 2 times"),
+    ),
+    Case(
+        "classes: YAML turns a name into a truth",
+        adapt(classes="c.yaml"),
+        ("quote names",),
+        write("c.yaml", "[yes, cat]"),
+    ),
+    Case("template without a placeholder", adapt("--template", "a photo"), ("'a photo' must hold the placeholder {}",)),
+    Case("method: misspelt", adapt("--method", "zeroshot"), ("Did you mean 'zero_shot'",)),
+    Case("backbone: unknown source", adapt(backbone="duel:model"), ("Did you mean 'dual'",)),
+    Case("backbone: an id without a source", adapt(backbone="openai/clip"), ("source:name",)),
+    Case("backbone: no such model", adapt(backbone="hf:no/such-model"), ("No model 'no/such-model'",)),
+    Case("backbone: a folder without a dual encoder", adapt(backbone="dual:photos"), ("dual_encoder.json",)),
+    Case("backbone: damaged weights", adapt(backbone="hf:cut-model"), ("cut-model",), _cut_weights),
+    Case(
+        "settings: several wrong at once",
+        adapt("--set", "batch_size=many", "--set", "sead=3", "--set", "workers=-7"),
+        ("batch_size = 'many'", "no setting 'sead'. Did you mean 'seed'", "workers = -7"),
+    ),
+    Case("settings: not key=value", adapt("--set", "seed"), ("'seed' is not of the form key=value",)),
+    Case(
+        "settings file: a key stands twice",
+        adapt("--config", "s.yaml"),
+        ("stands twice",),
+        write("s.yaml", "seed: 1\nseed: 2\n"),
+    ),
+    Case("settings file: not found", adapt("--config", "gone.yaml"), ("'gone.yaml' cannot be read",)),
+    Case("seed: negative", adapt("--seed", "-1"), ("seed = -1", "greater than or equal to 0")),
+    Case(
+        "several things wrong at once",
+        adapt("--method", "capp", "--template", "photo", images="fotos", classes="cat,cat"),
+        ("This run cannot start", "'capp'", "'photo'", "'cat' stands 2 times", "No images at 'fotos'"),
+    ),
+    Case(
+        "labels: names that are no class",
+        adapt("--labels", "labels.csv"),
+        ("'lion' names no class", "'gone.png'"),
+        write("labels.csv", "path,label\nphotos/cat/0.png,lion\ngone.png,cat\n"),
+    ),
+    Case("output: a folder with other files", adapt("--out", "photos"), ("'photos' is not empty and holds no run",)),
+    Case("output: an existing run", adapt("--out", "run"), ("'run' holds a run: pass --overwrite",)),
+    Case("predict: not a run folder", ("predict", "photos", "photos"), ("is not a run folder", "captune adapt")),
+    Case("predict: a tampered classifier", ("predict", "tampered", "photos"), ("damaged or changed",), _tamper),
+    Case("predict: a run of a newer version", ("predict", "future", "photos"), ("version 9", "Upgrade captune"), _age),
+    Case("predict: other model weights", ("predict", "moved", "photos"), ("are not those",), _swap_model),
+    Case("predict: no class to show", ("predict", "run", "photos", "--top-k", "0"), ("--top-k is 0",)),
+    Case(
+        "evaluate: folders that are no classes",
+        ("evaluate", "run", "damaged", "--labels", "folders"),
+        ("'damaged' names no class (3 images)",),
+        _unreadable_only,
+    ),
+    Case(
+        "evaluate: no labels at all",
+        ("evaluate", "run", "photos", "--labels", "none.csv"),
+        ("No labels at 'none.csv'",),
+    ),
+    Case(
+        "predict: a file that is no ONNX file",
+        ("predict", "m.onnx", "photos"),
+        ("'m.onnx' cannot be opened by onnxruntime", "Export the run again"),
+        write("m.onnx", "text"),
+    ),
+    Case(
+        "predict: an ONNX file of another program",
+        ("predict", "m.onnx", "photos"),
+        ("'m.onnx' was not made by captune", "captune export RUN --format onnx"),
+        _foreign_onnx,
+    ),
+    Case(
+        "predict: a file that is no classifier",
+        ("predict", "photos/cat/0.png", "photos"),
+        ("'photos/cat/0.png' is no classifier", "expected a run folder"),
+    ),
+    Case("export: no such format", (*EXPORT, "onx"), ("No 'onx' in exports", "Did you mean 'onnx'")),
+    Case("export: not a run folder", ("export", "photos", "--format", "csv"), ("'photos' is not a run folder",)),
+    Case("export: an option of another format", (*EXPORT, "csv", "--int8"), ("csv does not take --int8", "It takes:")),
+    Case(
+        "export: an impossible confidence",
+        (*EXPORT, "csv", "--min-confidence", "2"),
+        ("expected a number from 0 to 1",),
+    ),
+    Case(),
+    Case(
+        "export: a file that is there already",
+        (*EXPORT, "csv", "--out", "labels.csv"),
+        ("is there already: pass --overwrite",),
+        write("labels.csv", "mine"),
+    ),
+    Case(
+        "export: a folder of other files", (*EXPORT, "links", "--out", "photos"), ("it is no export", "another --out")
+    ),
+    Case("export: the images are gone", (*EXPORT, "onnx"), ("with real images", "--images"), _remove_photos),
+    Case("serve: not a run folder", ("serve", "photos", "--port", "0"), ("'photos' is not a run folder",)),
+    Case(
+        "serve: several wrong at once",
+        ("serve", "run", "--max-bytes", "0", "--concurrency", "0", "--timeout", "0"),
+        ("--max-bytes is 0", "--concurrency is 0", "--timeout is 0"),
+    ),
+    Case("serve: no such port", ("serve", "run", "--port", "99999"), ("--port is 99999, expected 0 to 65535",)),
+    Case(
+        "serve: no such address", ("serve", "run", "--host", "no.such.host.invalid"), ("is no address of this machine",)
+    ),
+    Case("report: not a run folder", ("report", "photos"), ("'photos' is not a run folder",)),
+    Case("report: no labels at all", ("report", "run", "--labels", "none.csv"), ("No labels at 'none.csv'",)),
+    Case("report: a folder as the page", ("report", "run", "--out", "photos"), ("'photos' is a folder",)),
+    Case(
+        "report: runs with different classes",
+        ("report", "run", "other", "--out", "both.html"),
+        ("cannot be compared", "different classes"),
+        _rename_class,
+    ),
+    Case("benchmark: no such suite", ("benchmark", "gone.yaml"), ("'gone.yaml' cannot be read",)),
+    Case(
+        "benchmark: several mistakes in a suite",
+        ("benchmark", "s.yaml"),
+        ("colour", "zeroshot", "'zero_shot'"),
+        write("s.yaml", "colour: red\n" + SUITE.replace("zero_shot", "zeroshot")),
+    ),
+    Case(
+        "benchmark: an axis that is not there",
+        ("benchmark", "s.yaml", "--only", "colour=red"),
+        ("colour",),
+        write("s.yaml", SUITE),
+    ),
+    Case(
+        "benchmark: a wrong part",
+        ("benchmark", "s.yaml", "--shard", "3/2", "--dry-run"),
+        ("3/2",),
+        write("s.yaml", SUITE),
+    ),
+    Case(
+        "benchmark: a folder for data that is not there",
+        ("benchmark", "s.yaml", "--data", "gone"),
+        ("gone",),
+        write("s.yaml", SUITE),
+    ),
+    Case(
+        "list: a download without a place",
+        ("list", "datasets", "--download", "dtd"),
+        ("--download needs --data ROOT",),
+    ),
+    Case(
+        "list: a dataset that is not known",
+        ("list", "datasets", "--data", "photos", "--download", "flowers"),
+        ("No 'flowers' in datasets", "Did you mean 'flowers102'"),
+    ),
+)
