@@ -23,7 +23,7 @@ from captune.serving.limits import Limits
 from captune.serving.server import Service, running
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync")
-DESK, TALL, PHONE = {"width": 1200, "height": 860}, {"width": 1200, "height": 1280}, {"width": 390, "height": 844}
+DESK, TALL, PHONE = {"width": 1280, "height": 860}, {"width": 1280, "height": 1280}, {"width": 390, "height": 844}
 
 
 class Camera:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-DATA = {".yaml", ".json", ".safetensors", ".html", ".css", ".js", ".txt", ".typed"}
+DATA = {".yaml", ".json", ".safetensors", ".html", ".j2", ".css", ".js", ".txt", ".typed"}
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).parents[2]
 TEXT = (REPOSITORY / "docs" / "paper-map.md").read_text(encoding="utf-8")
 NAMED = sorted(set(re.findall(r"`([^`\s]+)`", TEXT)))
 COMMANDS = sorted(set(re.findall(r"`(captune [^`]+)`", TEXT)))
-SUITES = sorted(set(re.findall(r"suites/\S+\.yaml", TEXT)))
+SUITES = sorted({f"src/captune/benchmark/suites/{name}.yaml" for name in re.findall(r"captune benchmark (\w+)", TEXT)})
 
 
 @pytest.mark.parametrize("name", [name for name in NAMED if name.startswith("captune.")])
@@ -37,9 +37,7 @@ def test_files_exist(path: str) -> None:
     assert (REPOSITORY / path).exists()
 
 
-@pytest.mark.parametrize(
-    ("kind", "count"), [("Eq", 14), ("Table", 7), ("Figure", 15), ("Algorithm", 1)], ids=lambda value: str(value)
-)
+@pytest.mark.parametrize(("kind", "count"), [("Eq", 14), ("Table", 7), ("Figure", 15), ("Algorithm", 1)], ids=str)
 def test_everything_that_the_paper_numbers_is_on_the_map(kind: str, count: int) -> None:
     numbers: set[int] = set()
     for text in re.findall(rf"\b{kind}s?\.? (\d+(?:(?:, | and | to )\d+)*)", TEXT):

@@ -49,7 +49,7 @@ class TransformersFolder(ExportFormat):
         """Write weights, tokenizer, preprocessing and class vectors, then load them again and compare."""
         from safetensors.torch import save
 
-        from captune.exports._onnx_check import TOLERANCE, gather_examples
+        from captune.exports._checking import TOLERANCE, gather_examples
 
         classifier = run.classifier
         backbone: Any = _fitting_backbone(run)

@@ -20,7 +20,7 @@ class OnnxModel(ExportFormat):
 
     def write(self, run: FinishedRun, target: Path, settings: ExportSettings) -> Sequence[str]:
         """Trace, check and write; nothing is written that answers differently from PyTorch."""
-        from captune.exports import _onnx_check as checking
+        from captune.exports import _checking as checking
         from captune.exports import _onnx_graph as graph
         from captune.results.onnx_classifier import OnnxClassifier
 

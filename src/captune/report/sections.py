@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,7 @@ def metric(metrics: Metrics, key: str) -> float:
 def _sentence(measures: Measures) -> str:
     run = measures.run
     aside = f" ({count(len(run.set_aside), 'file')} set aside)" if run.set_aside else ""
-    made = f"a classifier made by {run.method} from {run.card['settings'].get('backbone', '?')}"
+    made = f"a classifier made by {run.method} from {_short(run.card['settings'].get('backbone', '?'))}"
     if run.pseudo_labels is not None:
         made += f" and {count(int(run.pseudo_labels.sum()), 'pseudo-label')}"
     seconds = run.card["environment"].get("seconds")
@@ -91,6 +92,12 @@ def _sentence(measures: Measures) -> str:
     elif measures.has_truth:
         text += f". Its accuracy is {measures.metrics[1].accuracy:.1%}"
     return f"{text}."
+
+
+def _short(identifier: str) -> str:
+    """Return a backbone's id with the last part only of a path on this machine; the settings show all of it."""
+    source, colon, name = identifier.partition(":")
+    return f"{source}:{PurePath(name).name}" if colon and PurePath(name).is_absolute() else identifier
 
 
 def _numbers(measures: Measures) -> dict[str, Any] | None:

@@ -57,7 +57,7 @@ class Handler(BaseHTTPRequestHandler):
             self.handle_one_request()
             if not self.is_body_read:
                 self._linger()
-        except (ConnectionError, TimeoutError):
+        except OSError:  # of the connection; whatever happens inside is answered
             pass
 
     def do_GET(self) -> None:

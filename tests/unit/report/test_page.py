@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from captune.errors import InputError, RunFolderError
 from captune.report import page
 from captune.report.page import write_report
+from captune.report.reading import read_run
+from captune.report.sections import describe_run
 
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 
@@ -222,3 +225,12 @@ def test_the_comparison_goes_to_the_present_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert write_report([run_folder(name="a"), run_folder(name="b")]) == Path(page.COMPARISON)
+
+
+def test_a_model_on_this_machine_is_told_by_its_last_name(run_folder: Any) -> None:
+    folder = run_folder()
+    card = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    for given, told in (("dual:/models/of/mine/aerial", "dual:aerial"), ("hf:openai/clip", "hf:openai/clip")):
+        card["settings"]["backbone"] = given
+        (folder / "run.json").write_text(json.dumps(card), encoding="utf-8")
+        assert f"made by cap from {told} and" in describe_run(read_run(folder))[0]["sentence"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 import time
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from captune.errors import CaptuneError, InputError
+from captune.serving.handler import Handler
 from captune.serving.limits import Budget, Limits, Refusal
 from captune.serving.server import Service
 from served import everything, picture, serving
@@ -178,3 +180,14 @@ def test_wrong_limits_and_addresses_are_sentences() -> None:
         taken.server_activate()
         with pytest.raises(CaptuneError, match="Choose another"):
             Service("127.0.0.1", int(taken.server_address[1]), Limits())
+
+
+def test_a_client_that_goes_away_is_no_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_nobody(handler: Handler) -> None:
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")  # what shutdown says after a reset
+
+    monkeypatch.setattr(Handler, "_linger", find_nobody)
+    with serving(max_bytes=10) as client:
+        client.raw(b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n\r\n")
+        assert client.service.finish_open(20)
+        assert client.said == []
