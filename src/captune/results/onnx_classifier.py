@@ -140,7 +140,7 @@ def open_session(model: str | Path | bytes) -> Any:  # noqa: ANN401 (onnxruntime
         return onnxruntime.InferenceSession(source, options, providers=providers)
     except Exception as error:  # onnxruntime has a class of error for every kind of damage
         shown = "The exported model" if isinstance(model, bytes) else f"{str(model)!r}"
-        reason = str(error).splitlines()[0][:300]
+        reason = str(error).splitlines()[0].rsplit(" : ", 1)[-1].rstrip(".")[:300]  # without the numbers before it
         raise RunFolderError(f"{shown} cannot be opened by onnxruntime: {reason}. Export the run again.") from error
 
 
