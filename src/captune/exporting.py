@@ -14,6 +14,7 @@ from captune import registry
 from captune.errors import CaptuneError, InputError
 from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
 from captune.files import write_json
+from captune.results.run import EXPORTS
 
 MARK = "captune-export.json"
 """Stands in every exported folder, so that --overwrite never removes a folder of other origin."""
@@ -40,7 +41,7 @@ def export(
     _check_settings(writer, name, settings)
     finished = FinishedRun(run)
     _ = finished.record  # a folder that is no run is found before anything is written
-    target = Path(out) if out is not None else finished.folder / "exports" / writer.target
+    target = Path(out) if out is not None else finished.folder / EXPORTS / writer.target
     _check_target(writer, target, overwrite)
     made = ExportSettings(**settings)
     if not writer.is_folder:

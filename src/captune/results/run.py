@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ CARD = "run.json"
 CLASSIFIER = "classifier"
 CHECKPOINTS = "checkpoints"
 REPORT = "report.html"
+EXPORTS = "exports"
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class AdaptationRun:
         (target / CARD).unlink(missing_ok=True)  # a run that is being replaced is no run until it is complete
         for name in (FILE, PSEUDO_LABELS, HISTORY, REPORT):
             (target / name).unlink(missing_ok=True)
+        shutil.rmtree(target / EXPORTS, ignore_errors=True)  # they are of the run that is being replaced
         self.classifier.save(target / CLASSIFIER)
         write_whole(target / "predictions.csv", table(("path", "label", "confidence"), self._predicted_rows()))
         rows = ((self.images.name(position), reason) for position, reason in sorted(self.set_aside.items()))

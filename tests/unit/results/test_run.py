@@ -66,11 +66,13 @@ def test_a_run_or_its_classifier_is_loaded(made: tuple[Path, Any]) -> None:
         assert captune.load(folder).predict([photo]) == run.classifier.predict([photo])
 
 
-def test_replacing_a_run_leaves_no_old_card_behind(
+def test_replacing_a_run_leaves_no_old_card_or_export_behind(
     made: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, run = made
     run.save(tmp_path)
+    (tmp_path / "exports").mkdir()
+    (tmp_path / "exports" / "model.onnx").write_bytes(b"of the old run")
 
     def fail(self: object, folder: Path) -> None:
         raise KeyboardInterrupt
@@ -80,6 +82,7 @@ def test_replacing_a_run_leaves_no_old_card_behind(
         run.save(tmp_path)
     with pytest.raises(RunFolderError, match="is not a run folder"):
         read_card(tmp_path)
+    assert not (tmp_path / "exports").exists()
 
 
 @pytest.mark.parametrize(
