@@ -115,8 +115,8 @@ def _carry_out(
         engine.say(f"{len(set_aside)} of {len(plan.images)} images were set aside because they cannot be read.")
 
     evidence, kept = _evidence(plan, backbone, context, predictions), "adapted"
-    if evidence is not None and _is_refused(plan, evidence, engine):
-        evidence, kept = evidence.undone(), "zero_shot"
+    if _is_refused(plan, evidence, engine):
+        evidence, kept = evidence.undone() if evidence is not None else None, "zero_shot"
         classifier = Classifier.from_tuner(Frozen(backbone, plan.task.vocabulary))
         embedded = context.embed(backbone, plan.images)
         predictions, set_aside = predict_collection(
@@ -172,15 +172,16 @@ def _evidence(plan: Plan, backbone: Backbone, context: Context, predictions: Pre
         return None
 
 
-def _is_refused(plan: Plan, evidence: Evidence, engine: runtime.Runtime) -> bool:
-    """Say what the check without labels found, and return whether zero-shot is to be kept instead."""
-    if evidence.health is None:
-        return False
-    engine.say(evidence.health.sentence)
-    is_refused = plan.settings.keep_better and evidence.health.verdict == "harmful"
+def _is_refused(plan: Plan, evidence: Evidence | None, engine: runtime.Runtime) -> bool:
+    """Say what the check without labels found; return whether zero-shot is kept instead, as the first process says."""
+    health = evidence.health if evidence is not None else None
+    if health is not None:
+        engine.say(health.sentence)
+    is_harmful = health is not None and health.verdict == "harmful"
+    _, is_refused = processes.from_first(lambda: ({}, plan.settings.keep_better and is_harmful))
     if is_refused:
         engine.say("Zero-shot stays the classifier.")
-    return is_refused
+    return bool(is_refused)
 
 
 def _write_report(target: Path, engine: runtime.Runtime) -> None:
