@@ -139,7 +139,8 @@ def test_a_killed_suite_ends_with_the_same_cells(tmp_path: Path, photos: Path, b
         else:
             time.sleep(generator.random() * duration)
             landed += victim.poll() is None
-            os.kill(victim.pid, signal.SIGKILL) if who == "suite" else os.killpg(victim.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it may have ended
+                os.kill(victim.pid, signal.SIGKILL) if who == "suite" else os.killpg(victim.pid, signal.SIGKILL)
             victim.wait()
         found = cells(out)
         is_same = all(reference[name] == cell for name, cell in found.items())
@@ -155,3 +156,4 @@ def test_a_killed_suite_ends_with_the_same_cells(tmp_path: Path, photos: Path, b
         f"suite: a run took {duration:.1f} s and the longer of its two cells {n_changes} changes of files; "
         f"{landed} of {KILLS} kills came before its end."
     )
+    assert landed >= KILLS * 0.5
