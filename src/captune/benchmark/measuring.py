@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from captune import registry, runtime
+from captune import processes, registry, runtime
 from captune.benchmark.cells import Cell
 from captune.benchmark.datasets.base import LoadedDataset
 from captune.benchmark.results import FORMAT, VERSION, Results
 from captune.benchmark.splits import Split, make_split
 from captune.embedding_cache import EmbeddingCache, default_folder
-from captune.errors import CaptuneError, RunFolderError
+from captune.errors import CaptuneError, RunFolderError, ToldElsewhereError
 from captune.files import write_json
 from captune.locking import hold
 from captune.pipeline import carry_out
@@ -32,9 +32,12 @@ from captune.plan import plan_for_task
 from captune.results.metrics import Metrics, summarize
 from captune.results.prediction import predict_collection
 from captune.results.run import CARD, CHECKPOINTS, AdaptationRun
+from captune.settings import WHERE
 from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
 
 INTERRUPTED = 130
+ORDER = "CAPTUNE_CELL"
+"""Where the processes that a cell's first process starts find its order."""
 SECONDS_TO_WAIT = 120.0
 """How long to wait for a cell's process that a killed suite left behind, and that ends its step."""
 
@@ -87,8 +90,11 @@ def split_of(cell: Cell, data: LoadedDataset) -> Split:
 def measure(order: Order) -> dict[str, Any]:
     """Adapt, measure on the test images, write the cell's file and return what it says.
 
-    What another process has measured while this one waited for it is not measured again.
+    What another process has measured while this one waited for it is not measured again. Where several processes
+    measure a cell together, the first of them holds it for all.
     """
+    if not _is_first():
+        return _measure(order)
     folder = Path(order.run_folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = _lock_of(folder)
@@ -163,8 +169,14 @@ def _measure(order: Order) -> dict[str, Any]:
         "peak_memory_mb": _peak_memory(),
         "environment": {**run.environment, "commit": order.commit},
     }
-    write_json(Path(order.result), content)
+    if _is_first():
+        write_json(Path(order.result), content)
     return content
+
+
+def _is_first() -> bool:
+    """Return whether this process is the only or the first one; the others are started by it, under a number."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 def _adapt(order: Order, cell: Cell, split: Split) -> AdaptationRun:
@@ -172,25 +184,31 @@ def _adapt(order: Order, cell: Cell, split: Split) -> AdaptationRun:
     plan = plan_for_task(split.task, {**order.settings, "seed": cell.seed})
     folder = Path(order.run_folder)
     resume = holds_checkpoints(folder / CHECKPOINTS)
-    if not resume:  # whatever a kill before the first checkpoint left behind
-        shutil.rmtree(folder, ignore_errors=True)
-    (folder / CARD).unlink(missing_ok=True)  # a run that was not measured goes on from its last checkpoint
+    if _is_first():
+        if not resume:  # whatever a kill before the first checkpoint left behind
+            shutil.rmtree(folder, ignore_errors=True)
+        (folder / CARD).unlink(missing_ok=True)  # a run that was not measured goes on from its last checkpoint
     try:
         return carry_out(plan, out=folder, resume=resume, report=order.keep_run, keep_checkpoints=True)
     except RunFolderError as error:
         if not resume:
             raise
-        sys.stderr.write(f"Starting anew: {error}\n")  # other versions or weights than before
-        shutil.rmtree(folder)
+        shutil.rmtree(folder)  # of other versions or weights than now
+        if processes.size() > 1:  # the others have ended
+            raise RunFolderError(f"{error} The interrupted run is removed: run the same command again.") from error
+        sys.stderr.write(f"Starting anew: {error}\n")
         return carry_out(plan, out=folder, report=order.keep_run, keep_checkpoints=True)
 
 
 def _test(run: AdaptationRun, split: Split, cell: Cell) -> tuple[Metrics, int]:
     """Return the metrics on the readable test images, predicted over all classes, and how many were not readable."""
     workers = int(run.settings["workers"])
-    engine = runtime.start(seed=cell.seed, workers=None if workers < 0 else workers)
+    where = {name: run.settings[name] for name in WHERE}
+    engine = runtime.start(seed=cell.seed, workers=None if workers < 0 else workers, **where)
     cache = EmbeddingCache(Path(str(run.settings["cache"]) or default_folder()))
-    found, set_aside = predict_collection(run.classifier, split.test, cache, engine, int(run.settings["batch_size"]))
+    batch_size = int(run.settings["batch_size"])
+    with engine.together():
+        found, set_aside = predict_collection(run.classifier, split.test, cache, engine, batch_size)
     truth = split.truth
     seen = truth.seen_classes if truth.is_transductive else None
     labels = truth.test_labels[found.image_index]
@@ -248,10 +266,14 @@ def _end_with_parent() -> None:
 
 def main() -> int:
     """Measure the cell whose order comes as one line on standard input."""
-    order = Order(**json.loads(sys.stdin.readline()))
-    _end_with_parent()
+    if _is_first():
+        os.environ[ORDER] = sys.stdin.readline()
+        _end_with_parent()
+    order = Order(**json.loads(os.environ[ORDER]))
     try:
         measure(order)
+    except ToldElsewhereError:
+        return 2
     except CaptuneError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

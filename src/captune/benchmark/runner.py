@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from captune.benchmark.surroundings import Surroundings, commit
 from captune.errors import CaptuneError, InputError
 from captune.files import drop_leftovers
 
+LAUNCHER = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 SECONDS_TO_STOP = 120
 """How long an interrupted cell may take to end its step and write its checkpoint."""
 
@@ -93,6 +95,24 @@ def run_cells(
     return tally
 
 
+def launched_processes() -> int | None:
+    """Return how many processes torchrun started, 0 in all but the first of them, None without it."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
+        raise InputError("A cell is measured on one machine: give each its part of the suite with --shard I/N instead.")
+    return 0 if os.environ["RANK"] != "0" else int(os.environ["LOCAL_WORLD_SIZE"])
+
+
+def _environment() -> dict[str, str]:
+    """Return this process's environment without torchrun's words, which a cell would take for its own."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in LAUNCHER and not name.startswith(("TORCHELASTIC_", "GROUP_", "ROLE_"))
+    }
+
+
 def show(cell: Cell) -> str:
     """Return a cell in words."""
     choices = "".join(f" {name}={value}" for name, value in cell.choices.items())
@@ -111,7 +131,7 @@ def _measure_apart(order: Order, log: Path) -> str:
         ) from error
     begin = opened.tell()
     with opened as said:
-        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=said, stderr=said)
+        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=said, stderr=said, env=_environment())
         assert process.stdin is not None
         try:
             process.stdin.write(order.dumps().encode() + b"\n")

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from captune.benchmark.suite import Speed
     from captune.benchmark.surroundings import Surroundings
 
+MACHINE = ("workers", "accelerator", "devices", "strategy")
+"""Flags that say where cells are measured and change no result but for rounding."""
+
 
 def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
     """Declare the command."""
@@ -38,21 +41,28 @@ def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class priva
     )
     words.add_argument("--keep-runs", action="store_true", help="keep every run folder, with its report")
     words.add_argument("--workers", type=int, help="processes that decode images")
+    words.add_argument("--accelerator", metavar="auto|cpu|cuda|mps", help="what computes (default: auto)")
+    words.add_argument("--devices", type=int, metavar="N", help="processes that measure a cell, one for each GPU")
+    words.add_argument("--strategy", metavar="auto|ddp", help="how several processes work together")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the cells that are not finished, write the tables, and return 1 where cells failed."""
     from captune.benchmark.results import Results
-    from captune.benchmark.runner import run_cells, shard
+    from captune.benchmark.runner import launched_processes, run_cells, shard
     from captune.benchmark.suite import read_suite
     from captune.benchmark.surroundings import Surroundings
     from captune.benchmark.table import gather, write_tables
     from captune.commands._screen import Screen
 
+    launched = launched_processes()
+    if launched is not None and not launched:
+        return 0  # the first process of torchrun starts those of each cell
     screen = Screen(highlight=False, soft_wrap=True, markup=False)
     suite = read_suite(options.suite, _only(options.only))
     _check(options)
-    machine = {} if options.workers is None else {"workers": options.workers}
+    machine = {name: value for name in MACHINE if (value := getattr(options, name)) is not None}
+    machine |= {"devices": launched} if launched else {}
     data, models = (Path(folder) if folder else None for folder in (options.data, options.models))
     here, results = Surroundings(data, models, machine), Results(Path(options.out))
     cells = suite.cells()
@@ -115,7 +125,7 @@ def _duration(seconds: float) -> str:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Refuse what would let every cell fail: folders that are not there, workers that cannot be."""
+    """Refuse what would let every cell fail: folders that are not there, numbers that cannot be."""
     from captune.errors import InputError
     from captune.files import is_folder
 
@@ -123,8 +133,10 @@ def _check(options: argparse.Namespace) -> None:
         folder = getattr(options, name)
         if folder is not None and not is_folder(folder):
             raise InputError(f"--{name} {folder!r}: there is no such folder.")
-    if options.workers is not None and options.workers < 0:
-        raise InputError(f"--workers {options.workers}: expected 0 or more.")
+    for name, least in (("workers", 0), ("devices", 1)):
+        number = getattr(options, name)
+        if number is not None and number < least:
+            raise InputError(f"--{name} {number}: expected {least} or more.")
 
 
 def _only(pairs: list[str]) -> dict[str, list[str]]:
