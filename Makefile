@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test test-slow test-faults lint bench coverage results clean
+.PHONY: demo test test-slow test-faults smoke lint bench coverage results clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -24,6 +24,10 @@ test-slow: $(READY)
 
 test-faults: $(READY)
 	$(BIN)/pytest -m slow tests/faults
+
+# Every method in every learning setting on the embedded world, cut short: a few minutes.
+smoke: $(READY)
+	$(BIN)/captune benchmark smoke --out captune-smoke
 
 coverage: $(READY)
 	$(BIN)/pytest -m "not slow" -n 2 --cov --cov-report=term-missing:skip-covered
