@@ -72,3 +72,10 @@ def write_images(folder: Path, n: int, side: int = 12, seed: int = 0, suffix: st
         noise = np.random.default_rng([seed, i]).integers(0, 256, (side, side, 3), dtype=np.uint8)
         Image.fromarray(noise).save(folder / f"{i:03d}{suffix}")
     return folder
+
+
+def write_classes(folder: Path, names: Sequence[str], n: int, side: int = 36) -> Path:
+    """Write n images of noise into a folder for each class and return the folder of all."""
+    for number, name in enumerate(names):
+        write_images(folder / name, n, side=side, seed=number)
+    return folder

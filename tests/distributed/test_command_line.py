@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ranks import NAMES, SHORT
-from toys import write_images
+from toys import write_classes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 ALONE = [sys.executable, "-m", "captune.cli"]
@@ -26,10 +26,7 @@ def run(words: list[str], **environment: str) -> subprocess.CompletedProcess[str
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base = tmp_path_factory.mktemp("photos")
-    for number, name in enumerate(NAMES):
-        write_images(base / name, 4, side=36, seed=number)
-    return base
+    return write_classes(tmp_path_factory.mktemp("photos"), NAMES, 4)
 
 
 def adapt(photos: Path, dual: Path, out: Path) -> list[str]:

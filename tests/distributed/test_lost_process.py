@@ -15,7 +15,7 @@ import pytest
 
 from captune.results.run import read_card
 from ranks import NAMES, adapt, adapt_slowly, facts_of, launch
-from toys import write_images
+from toys import write_classes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 CHANGES: dict[str, Any] = {"tau": 0.3, "epochs": 6}
@@ -23,10 +23,7 @@ CHANGES: dict[str, Any] = {"tau": 0.3, "epochs": 6}
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base = tmp_path_factory.mktemp("photos")
-    for number, name in enumerate(NAMES):
-        write_images(base / name, 5, side=36, seed=number)
-    return base
+    return write_classes(tmp_path_factory.mktemp("photos"), NAMES, 5)
 
 
 def start(folder: Path, photos: Path, dual: Path, pause: float = 0.3) -> list[BaseProcess]:

@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 
 from ranks import NAMES, SHORT, adapt, adapt_and_tell, facts_of, launch, spied
-from toys import write_images
+from toys import write_classes
 from uneven_steps import N_IMAGES, N_STEPS, take_uneven_steps
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base = tmp_path_factory.mktemp("photos")
-    for number, name in enumerate(NAMES):
-        write_images(base / name, 6, side=36, seed=number)
+    base = write_classes(tmp_path_factory.mktemp("photos"), NAMES, 6)
     (base / "cat" / "broken.png").write_bytes(b"no image")
     (base / "striped bird" / "broken.png").write_bytes(b"no image either")
     return base

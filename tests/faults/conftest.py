@@ -9,7 +9,7 @@ import pytest
 
 from faults import records
 from faults.zygote import Zygote
-from toys import write_images
+from toys import write_classes
 
 CLASSES = ("cat", "dog", "bird")
 
@@ -24,10 +24,7 @@ def zygote() -> Iterator[Zygote]:
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of sixteen images of each of three classes."""
-    base = tmp_path_factory.mktemp("photos")
-    for number, name in enumerate(CLASSES):
-        write_images(base / name, 16, side=36, seed=number)
-    return base
+    return write_classes(tmp_path_factory.mktemp("photos"), CLASSES, 16)
 
 
 @pytest.fixture(scope="session")

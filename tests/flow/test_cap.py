@@ -17,7 +17,7 @@ import pytest
 import captune
 from captune.errors import CaptuneError, InputError, RunFolderError
 from captune.results.run import AdaptationRun
-from toys import write_images
+from toys import write_classes
 
 NAMES = ["cat", "red dog", "striped bird"]
 SHORT: dict[str, Any] = {"epochs": 4, "iterations": 3, "grow_every": 2, "k": 2, "train_batch": 4, "strong_views": 2}
@@ -25,10 +25,7 @@ SHORT: dict[str, Any] = {"epochs": 4, "iterations": 3, "grow_every": 2, "k": 2, 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base = tmp_path_factory.mktemp("photos")
-    for number, name in enumerate(NAMES):
-        write_images(base / name, 6, side=36, seed=number)
-    return base
+    return write_classes(tmp_path_factory.mktemp("photos"), NAMES, 6)
 
 
 def adapt(photos: Path, clip: Path, preset: str, **changes: Any) -> AdaptationRun:

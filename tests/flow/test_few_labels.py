@@ -15,7 +15,7 @@ from captune.backbones.hf import HuggingFace
 from captune.errors import InputError, RunFolderError
 from captune.results.run import AdaptationRun
 from captune.training.loop import Course
-from toys import write_images
+from toys import write_classes
 
 NAMES = ["cat", "red dog", "striped bird"]
 METHODS = ["cpl", "fpl", "grip", "upl"]
@@ -30,10 +30,7 @@ OWN: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base = tmp_path_factory.mktemp("photos")
-    for number, name in enumerate(NAMES):
-        write_images(base / name, 8, side=36, seed=number)
-    return base
+    return write_classes(tmp_path_factory.mktemp("photos"), NAMES, 8)
 
 
 def adapt(photos: Path, clip: Path, method: str, preset: str = "full", **changes: Any) -> AdaptationRun:

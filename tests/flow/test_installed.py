@@ -22,13 +22,9 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
     """Return a folder with a virtual environment that holds the wheel, and borrows all other packages from ours."""
-    pytest.importorskip("hatchling", reason="hatchling builds the wheel: pip install 'captune[dev]'")
     folder = tmp_path_factory.mktemp("installed")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True)
-    (wheel,) = folder.glob("captune-*.whl")
     venv.create(folder / "venv", symlinks=True)
     # A line in a .pth file adds the folder alone: an editable captune in it stays out of sight.
     (packages,) = (folder / "venv").glob("lib/python*/site-packages")

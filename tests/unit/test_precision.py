@@ -25,15 +25,12 @@ from captune.training.objective import ConfusionObjective, LabeledViews
 from captune.tuners.base import Tuner
 from captune.tuners.frozen import Frozen
 from ranks import NAMES, adapt
-from toys import ToyBackbone, write_images
+from toys import ToyBackbone, write_classes, write_images
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base = tmp_path_factory.mktemp("photos")
-    for number, name in enumerate(NAMES):
-        write_images(base / name, 5, side=36, seed=number)
-    return base
+    return write_classes(tmp_path_factory.mktemp("photos"), NAMES, 5)
 
 
 def first_step(dual: Path, tuner_name: str, precision: str) -> tuple[float, dict[str, Tensor]]:

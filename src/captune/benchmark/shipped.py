@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from captune.errors import UnknownNameError, nearest
+from captune.files import is_file, is_folder
 from captune.settings import read_yaml
 
 FOLDER = Path(__file__).parent / "suites"
@@ -28,11 +29,7 @@ def find_suite(word: str | Path) -> Path:
     if str(word) in shipped:
         return shipped[str(word)]
     path = Path(word)
-    try:
-        is_there = path.exists()
-    except (OSError, ValueError):  # a name that the system refuses
-        is_there = False
-    if is_there:
+    if is_file(path) or is_folder(path):
         return path
     raise UnknownNameError(
         f"No suite {str(word)!r}: there is no such file, and captune brings none of this name."
