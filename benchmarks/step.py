@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.profiler import ProfilerActivity, profile
 from transformers import CLIPConfig, CLIPModel
 
@@ -113,11 +114,11 @@ def padded(objective: ConfusionObjective) -> ConfusionObjective:
     """Return a copy whose class texts have CLIP's full length."""
     other = copy.copy(objective)
     tuner = copy.copy(objective.tuner)
-    tokens = tuner.texts.tokens
-    missing = 77 - tokens.ids.shape[1]
-    ids = torch.cat([tokens.ids, tokens.ids.new_full((len(tokens), missing), int(tokens.ids.max()))], dim=1)
-    longer = Tokens(ids, torch.cat([tokens.mask, tokens.mask.new_zeros((len(tokens), missing))], dim=1))
-    tuner.texts = dataclasses.replace(tuner.texts, tokens=longer)
+    texts = tuner.texts
+    end = max(int(part.ids.max()) for part in texts.parts)
+    ids = torch.cat([pad(part.ids, (0, 77 - part.ids.shape[1]), value=end) for part in texts.parts])[texts.order]
+    whole = Tokens(ids, torch.ones_like(ids, dtype=torch.bool))
+    tuner.texts = dataclasses.replace(texts, parts=[whole], order=torch.arange(len(ids)))
     other._modules = {**objective._modules, "tuner": tuner}
     return other
 

@@ -97,11 +97,7 @@ def encode_pixels(backbone: Backbone, pixels: NDArray[np.uint8]) -> Floats:
 def embed_texts(backbone: Backbone, texts: Sequence[str]) -> Floats:
     """Embed sentences, in chunks, `(texts, width)`."""
     tokens = backbone.tokenize(texts)
-    parts = [
-        backbone.encode_text(tokens.slice(i, i + TEXTS_AT_ONCE)).float().cpu().numpy()
-        for i in range(0, len(texts), TEXTS_AT_ONCE)
-    ]
-    return np.concatenate(parts)
+    return np.concatenate([backbone.encode_text(part).cpu().numpy() for part in tokens.chunks(TEXTS_AT_ONCE)])
 
 
 def embed_classes(backbone: Backbone, vocabulary: Vocabulary) -> Floats:

@@ -50,6 +50,7 @@ class OpenClipTextTower(TextTower):
         self.model, self.pooling, self.end_id = model, pooling, end_id
         self.layers, self.width = model.transformer.resblocks, int(model.token_embedding.embedding_dim)
         self.is_causal = model.attn_mask is not None
+        self.padding_matters = not self.is_causal
         self.prompt_start = 1 if pooling in ("argmax", "eos") else 0
 
     def enter(self, inputs: Tensor) -> Tensor:

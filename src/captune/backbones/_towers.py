@@ -66,6 +66,8 @@ class SiglipImageTower(Tower):
 class ClipTextTower(TextTower):
     """The text tower of transformers' CLIP: causal, the end-of-text token is the feature."""
 
+    padding_matters = False
+
     def __init__(self, model: Any, projection: nn.Module) -> None:
         self.model, self.projection = model, projection
         self.width, self.layers = int(model.config.hidden_size), model.encoder.layers
@@ -102,6 +104,7 @@ class SiglipTextTower(ClipTextTower):
     """The text tower of SigLIP and SigLIP 2: every token sees all, the last one (often padding) is the feature."""
 
     prompt_start = 0
+    padding_matters = True
 
     def __init__(self, model: Any) -> None:
         super().__init__(model, model.head)
@@ -140,6 +143,8 @@ class VitImageTower(Tower):
 
 class BertTextTower(TextTower):
     """The text tower of the BERT family: a norm before the first layer, the mean of real tokens is the feature."""
+
+    padding_matters = False
 
     def __init__(self, model: Any, projection: nn.Module, pooling: str, normalize_first: bool) -> None:
         self.model, self.projection = model, projection

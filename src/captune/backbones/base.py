@@ -40,6 +40,16 @@ class Tokens:
         """Return some of the texts."""
         return Tokens(self.ids[start:stop], self.mask[start:stop])
 
+    def chunks(self, size: int) -> list[Tokens]:
+        """Return all texts in their order, so many at a time."""
+        return [self.slice(i, i + size) for i in range(0, len(self), size)] or [self]
+
+    def shortened(self, chosen: Tensor) -> Tokens:
+        """Return the chosen texts, cut to the longest of them."""
+        mask = self.mask[chosen]
+        length = int(mask.sum(dim=1).max())
+        return Tokens(self.ids[chosen, :length], mask[:, :length])
+
 
 class Tower(ABC):
     """One transformer as captune sees it; a library's model is made to fit by these few parts."""
@@ -75,6 +85,9 @@ class TextTower(Tower):
 
     prompt_start: int = 1
     """Position of the first word: after the start token, where there is one."""
+
+    padding_matters: bool = True
+    """Whether what stands behind the end of a text changes its embedding."""
 
     @abstractmethod
     def word_embedding(self, ids: Tensor) -> Tensor:
@@ -165,12 +178,18 @@ class Backbone(ABC):
 
     def encode_text(self, tokens: Tokens, edit: Edit | None = None) -> Tensor:
         """Return text embeddings of length one, `(texts, embed_dim)`."""
-        if len(tokens) <= self.texts_at_once:
-            return normalize(self.text_features(tokens, edit).float(), dim=-1)
-        chunks = [tokens.slice(i, i + self.texts_at_once) for i in range(0, len(tokens), self.texts_at_once)]
-        # Only the chunk at hand keeps its activations; those of the others come back when gradients need them.
-        encode = partial(checkpoint, self.encode_text, use_reentrant=False) if is_grad_enabled() else self.encode_text
-        return torch.cat([encode(chunk, edit) for chunk in chunks])
+        return self.encode_text_parts(tokens.chunks(self.texts_at_once), edit)
+
+    def encode_text_parts(self, parts: Sequence[Tokens], edit: Edit | None = None) -> Tensor:
+        """Return the embeddings of texts that come in parts, each of its own length, `(texts, embed_dim)`."""
+        encode = self._encode_text_part
+        if is_grad_enabled() and sum(len(part) for part in parts) > self.texts_at_once:
+            # Only the part at hand keeps its activations; those of the others come back when gradients need them.
+            encode = partial(checkpoint, encode, use_reentrant=False)
+        return torch.cat([encode(part, edit) for part in parts])
+
+    def _encode_text_part(self, tokens: Tokens, edit: Edit | None) -> Tensor:
+        return normalize(self.text_features(tokens, edit).float(), dim=-1)
 
     def freeze(self) -> None:
         """Put the weights in evaluation mode and take them out of every optimiser's reach."""

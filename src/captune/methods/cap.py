@@ -43,6 +43,18 @@ class Cap(Method):
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Align concepts, take the first pseudo-labels, then train while they grow."""
         settings: CapSettings = self.settings
+        objective, course = self.prepare(task, backbone, context)
+        chosen = {field.name: getattr(settings, field.name) for field in fields(Optimisation)}
+        with nullcontext() if objective.tuner.edits_images else context.runtime.one_thread():
+            fit(objective, course, Optimisation(**chosen), context.runtime, context.checkpoints)
+        context.history.append((settings.epochs, course.reliable))
+        return objective.tuner
+
+    def prepare(
+        self, task: AdaptationTask, backbone: Backbone, context: Context
+    ) -> tuple[ConfusionObjective, CapCourse]:
+        """Return the student before its first step, and the course that will train it."""
+        settings: CapSettings = self.settings
         if len(task.unlabeled) == 0:
             raise InputError(
                 f"All {len(task.labeled.labels)} images have a given label, and CAP learns from images without one. "
@@ -74,16 +86,12 @@ class Cap(Method):
         objective = ConfusionObjective(
             tuner, feed, allowed, settings.tau, settings.adapter_width, settings.independent_adapters
         ).to(device)
-        course = _CapCourse(task, objective, unlabeled.vectors, context, settings)
+        course = CapCourse(task, objective, unlabeled.vectors, context, settings)
         course.take_first_labels(texts, described)
-        chosen = {field.name: getattr(settings, field.name) for field in fields(Optimisation)}
-        with nullcontext() if tuner.edits_images else context.runtime.one_thread():
-            fit(objective, course, Optimisation(**chosen), context.runtime, context.checkpoints)
-        context.history.append((settings.epochs, course.reliable))
-        return tuner
+        return objective, course
 
 
-class _CapCourse(Course):
+class CapCourse(Course):
     """What happens around the steps: D_PL grows, and every epoch has its margin."""
 
     def __init__(

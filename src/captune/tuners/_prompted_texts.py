@@ -14,13 +14,21 @@ from captune.backbones.base import Backbone, TextTower, Tokens
 PLACEHOLDER = "a"
 """A word that is one token in every tokenizer; prompts take its place."""
 
+SMALLEST_PART = 24
+"""Texts of similar length that are worth a pass of their own; fewer are padded to the next longer ones."""
+
 
 @dataclass(frozen=True)
 class PromptedTexts:
-    """The tokenized texts of all classes, one or more for each, with placeholders where prompts will be."""
+    """The tokenized texts of all classes, one or more for each, with placeholders where prompts will be.
+
+    They come in parts of similar length, so that little padding is encoded in every step; `order` puts the
+    embeddings of all parts back into the order of the classes.
+    """
 
     backbone: Backbone
-    tokens: Tokens
+    parts: Sequence[Tokens]
+    order: Tensor
     per_class: tuple[int, ...]
 
     @classmethod
@@ -28,15 +36,31 @@ class PromptedTexts:
         """Tokenize the texts of every class behind so many placeholders; each ends with a full stop."""
         room = f"{PLACEHOLDER} " * n_prompts
         sentences = [f"{room}{sentence.rstrip('.')}." for group in texts for sentence in group]
-        return cls(backbone, backbone.tokenize(sentences), tuple(len(group) for group in texts))
+        tokens, per_class = backbone.tokenize(sentences), tuple(len(group) for group in texts)
+        if backbone.text_tower.padding_matters:
+            return cls(backbone, tokens.chunks(backbone.texts_at_once), torch.arange(len(tokens)), per_class)
+        groups = _by_length(tokens.mask.sum(dim=1), backbone.texts_at_once)
+        parts = [tokens.shortened(group) for group in groups]
+        return cls(backbone, parts, torch.cat(groups).argsort(), per_class)
 
     def encode(self, edit: Callable[[int, Tensor], Tensor]) -> Tensor:
         """Return an embedding of length one for every class, the mean over its texts, `(classes, width)`."""
-        embedded = self.backbone.encode_text(self.tokens, edit)
+        embedded = self.backbone.encode_text_parts(self.parts, edit)[self.order]
         if len(embedded) == len(self.per_class):
             return embedded
         means = [part.mean(0) for part in torch.split(embedded, list(self.per_class))]
         return normalize(torch.stack(means), dim=-1)
+
+
+def _by_length(lengths: Tensor, at_most: int) -> list[Tensor]:
+    """Return the positions of texts in groups of similar length, shortest first, inside a group in their order."""
+    order = lengths.argsort(stable=True)
+    rising, cuts = lengths[order].tolist(), [0]
+    for i in range(1, len(rising)):
+        worth_it = min(i - cuts[-1], len(rising) - i) >= SMALLEST_PART and rising[i] > rising[i - 1]
+        if worth_it or i - cuts[-1] == at_most:
+            cuts.append(i)
+    return [group.sort().values for group in order.tensor_split(cuts[1:])]
 
 
 def put_prompts(tower: TextTower, depth: int, tokens: Tensor, prompts: Tensor) -> Tensor:

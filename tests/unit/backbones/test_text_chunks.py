@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from captune.backbones.base import Backbone
 from captune.backbones.hf import HuggingFace
 from captune.data.vocabulary import Vocabulary
+from captune.tuners import _prompted_texts
 from captune.tuners.maple import Maple
 from ranks import NAMES, adapt
 from toys import write_images
@@ -65,6 +68,32 @@ def test_without_gradients_nothing_is_computed_twice(clip_folder: Path, monkeypa
     with torch.inference_mode():
         clip.encode_text(clip.tokenize(["cat"] * 10))
     assert seen == [4, 4, 2]
+
+
+@pytest.mark.parametrize("kind", ["clip", "dual_dinov2", "siglip"])
+def test_texts_of_similar_length_are_read_together_as_if_each_were_alone(
+    backbone_of: Callable[[str], Backbone], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    backbone = backbone_of(kind)
+    monkeypatch.setattr(_prompted_texts, "SMALLEST_PART", 2)
+    names = tuple("cat " * (1 + 5 * i % 7) + f"{i}" for i in range(12))
+    torch.manual_seed(0)
+    tuner = Maple(backbone, Vocabulary(names))
+    lengths = [int(part.ids.shape[1]) for part in tuner.texts.parts]
+    assert lengths == sorted(set(lengths))
+    assert len(lengths) == 1 if kind == "siglip" else len(lengths) > 3  # SigLIP reads its padding
+    found, own = tuner.class_embeddings(), dict(tuner.named_parameters())
+    for i, name in enumerate(names):
+        alone = Maple(backbone, Vocabulary((name, "dog")))
+        alone.load_state_dict(own)
+        assert torch.allclose(found[i], alone.class_embeddings()[0], atol=1e-6), name
+
+
+def test_few_texts_stay_together_in_their_order(clip_folder: Path) -> None:
+    clip = HuggingFace.load(str(clip_folder))
+    texts = Maple(clip, Vocabulary(tuple("cat " * (30 - i) for i in range(25)))).texts
+    assert len(texts.parts) == 1
+    assert texts.order.tolist() == list(range(25))
 
 
 @pytest.mark.parametrize("preset", ["full"])

@@ -1,0 +1,125 @@
+"""The curve of CAP's full recipe (MaPLe, 50 x 50 steps) on UC Merced: test accuracy and pseudo-labels as it trains.
+
+    python benchmarks/curve.py train RUN COPIES    # hours on a CPU; goes on where it was stopped
+    python benchmarks/curve.py show COPIES         # a table row for every fifth epoch that there is
+
+`train` is `captune adapt` with the settings below, beside a thread that copies every checkpoint before it is replaced
+by later ones. Labels are looked at by `show` only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+
+from captune import pipeline, runtime
+from captune.data.images import find_images, read_labels
+from captune.describers.base import open_describer
+from captune.embedding_cache import EmbeddingCache, default_folder
+from captune.methods.base import Context
+from captune.plan import Plan, load_backbone, make_plan
+from captune.results.classifier import Classifier
+from captune.results.prediction import predict_collection
+from captune.results.run import CHECKPOINTS
+
+TUNED = {"detection": "robust", "describe": "all", "neighbours": 10, "learning_rate": 0.02}
+"""What the paper leaves open, or fixes for CLIP's own weights, as it suits these photographs and this model."""
+
+
+def settings(testbed: Path) -> dict[str, Any]:
+    """Return the settings of the run."""
+    return {
+        "method": "cap",
+        "preset": "full",
+        "backbone": f"dual:{testbed / 'models' / 'aerial-dual'}",
+        "describer": f"file:{testbed / 'data' / 'ucmerced' / 'descriptions.yaml'}",
+        **TUNED,
+    }
+
+
+def train(testbed: Path, run: Path, copies: Path) -> None:
+    """Train, or go on training, and keep a copy of every checkpoint."""
+    images, done = testbed / "data" / "ucmerced" / "train", threading.Event()
+    copies.mkdir(parents=True, exist_ok=True)
+
+    def copy() -> None:
+        while not done.wait(10):
+            for path in (run / CHECKPOINTS).glob("*.safetensors"):
+                if not (copies / path.name).exists():
+                    shutil.copy(path, copies)
+
+    threading.Thread(target=copy, daemon=True).start()
+    pipeline.adapt(images, images, out=run, resume=(run / CHECKPOINTS).exists(), workers=1, **settings(testbed))
+    done.set()
+
+
+def rows(plan: Plan, testbed: Path, files: list[Path], every: int) -> Iterator[list[str]]:
+    """Yield epoch, loss, accepted share, size and precision of D_PL, and test accuracy of checkpoints."""
+    engine = runtime.start(seed=plan.settings.seed, workers=0, quiet=True)
+    cache = EmbeddingCache(default_folder())
+    backbone = load_backbone(plan.settings.backbone)
+    context = Context(engine, cache, describer=open_describer(plan.settings.describer, default_folder()))
+    objective, course = plan.method.prepare(plan.task, backbone, context)  # type: ignore[attr-defined]
+    images = find_images(testbed / "data" / "ucmerced" / "test")
+    names = plan.task.vocabulary.names
+    truth, pool_truth = read_labels("folders", images, names), read_labels("folders", plan.images, names)
+    for path in files:
+        with safe_open(str(path), "pt") as file:
+            note = json.loads(file.metadata()["captune"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        epoch = note["epoch"]
+        if note["step"] or (epoch % every and epoch != 1):
+            continue
+        with torch.no_grad():
+            for name, parameter in objective.named_parameters():
+                parameter.copy_(tensors[f"parameter.{name}"])
+        course.restore({n.removeprefix("course."): t for n, t in tensors.items()}, note["facts"])
+        found, _ = predict_collection(Classifier.from_tuner(objective.tuner), images, cache, engine)
+        labels, last = course.reliable, course.context.rounds[-1]
+        right = np.mean(labels.labels == pool_truth[labels.image_index])
+        accuracy = np.mean(found.labels == truth[found.image_index])
+        by_class = sorted(np.mean(found.labels[truth == c] == c) for c in range(len(names)))
+        yield [
+            *(str(epoch), f"{last['loss']:.3f}", f"{100 * last['accepted_share']:.0f} %", str(len(labels))),
+            *(f"{100 * value:.1f}" for value in (right, accuracy, np.mean(by_class[:5]))),
+        ]
+
+
+def main() -> int:
+    """Train, or show what there is."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--testbed", default=os.environ.get("CAPTUNE_TESTBED"), help="default: CAPTUNE_TESTBED")
+    parser.add_argument("--every", type=int, default=5, help="epochs between the rows of the table")
+    parser.add_argument("what", choices=("train", "show"))
+    parser.add_argument("folders", nargs="+", type=Path)
+    words = parser.parse_args()
+    if not (words.testbed and Path(words.testbed, "models", "aerial-dual").is_dir()):
+        print("skipped: set CAPTUNE_TESTBED to the folder with data/ucmerced and models/aerial-dual")
+        return 0
+    testbed = Path(words.testbed)
+    if words.what == "train":
+        train(testbed, *words.folders)
+        return 0
+    pool = testbed / "data" / "ucmerced" / "train"
+    files = sorted(p for p in words.folders[0].iterdir() if re.fullmatch(r"\d{3}-\d{5}-\d{6}-\w+\.safetensors", p.name))
+    print("| epoch | loss | accepted | D_PL | of these right | test accuracy | lowest five |")
+    print("|---" * 7 + "|", flush=True)
+    for row in rows(make_plan(pool, pool, None, settings(testbed)), testbed, files, words.every):
+        print("| " + " | ".join(row) + " |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
