@@ -7,7 +7,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from captune import _watch, processes
+from captune._memory import kept_memory
 from captune.errors import InputError
 
 if TYPE_CHECKING:
@@ -87,6 +88,13 @@ class Runtime:
         if state:
             counters = {name: int(value) for name, value in state.items() if value == int(value)}
             self.fabric.strategy.precision.load_state_dict({**state, **counters})
+
+    @contextmanager
+    def training(self, encodes_images: bool) -> Iterator[None]:
+        """Train in the way that suits the student: one that encodes images keeps the memory of its steps."""
+        way = kept_memory() if self.device.type == "cpu" else nullcontext()
+        with way if encodes_images else self.one_thread():
+            yield
 
     @contextmanager
     def one_thread(self) -> Iterator[None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
@@ -138,7 +137,7 @@ class FewLabelTraining:
             objective = PseudoLabelObjective(self.tuner, feed, *weights).to(context.runtime.device)
             course = _FewLabelCourse(self, feed, labels, part, positions, prior, given_batch)
             chosen = {f.name: getattr(settings, f.name) for f in fields(Optimisation) if f.name != "iterations"}
-            with nullcontext() if self.tuner.edits_images else context.runtime.one_thread():
+            with context.runtime.training(encodes_images=self.tuner.edits_images):
                 plan = Optimisation(iterations=course.iterations, **chosen)
                 fit(objective, course, plan, context.runtime, checkpoints)
         context.history.append((part * settings.epochs, labels))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import fields, replace
 from typing import Any, ClassVar
 
@@ -45,7 +44,7 @@ class Cap(Method):
         settings: CapSettings = self.settings
         objective, course = self.prepare(task, backbone, context)
         chosen = {field.name: getattr(settings, field.name) for field in fields(Optimisation)}
-        with nullcontext() if objective.tuner.edits_images else context.runtime.one_thread():
+        with context.runtime.training(encodes_images=objective.tuner.edits_images):
             fit(objective, course, Optimisation(**chosen), context.runtime, context.checkpoints)
         context.history.append((settings.epochs, course.reliable))
         return objective.tuner
