@@ -17,7 +17,19 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
     {"errors"},
-    {"arrays", "files", "locking", "registry", "scratch", "settings", "runtime", "processes", "_watch", "world"},
+    {
+        "arrays",
+        "files",
+        "locking",
+        "registry",
+        "scratch",
+        "settings",
+        "runtime",
+        "processes",
+        "_memory",
+        "_watch",
+        "world",
+    },
     {"data"},
     {"backbones"},
     {"predictions"},
