@@ -54,6 +54,7 @@ def look_inside(testbed: Path, arm: str, seed: int) -> list[float]:
         "backbone": f"dual:{testbed / 'models' / 'aerial-dual'}",
         "describer": f"file:{data / 'descriptions.yaml'}",
         "seed": seed,
+        "start_share": 0.0,  # what training does is looked at alone
         **ARMS[arm],
     }
     task = AdaptationTask(Vocabulary(names, ("a photo of a {}",)), images)

@@ -89,6 +89,28 @@ def test_labels_for_some_classes_leave_pseudo_labels_to_the_others(
     assert bits(open_run) != bits(run)
 
 
+def test_texts_keep_a_share_of_the_decision_unless_classes_are_labeled(
+    photos: Path, clip_folder: Path, tmp_path: Path
+) -> None:
+    table = tmp_path / "labels.csv"
+    table.write_text("path,label\n" + "\n".join(f"{photos / 'cat' / f'{i:03d}.png'},cat" for i in range(6)))
+    free, half, labeled = (
+        adapt(photos, clip_folder, "quick", **changes)
+        for changes in ({"start_share": 0.0}, {"start_share": 0.5}, {"start_share": 0.5, "labels": table})
+    )
+    assert [run.classifier.tuner.settings.start_share for run in (free, half, labeled)] == [0.0, 0.5, 0.0]
+    own, both = (np.log(run.predictions.probabilities) for run in (free, half))
+    start = run_logits(half)
+    centred = [logits - logits.mean(axis=1, keepdims=True) for logits in (both, (own + start) / 2)]
+    assert np.allclose(*centred, atol=0.02)
+
+
+def run_logits(run: AdaptationRun) -> Any:
+    """Return the logits of the texts that a run started from."""
+    assert run.evidence is not None
+    return run.classifier.backbone.logit_scale * run.evidence.arrays["vectors"] @ run.evidence.arrays["class_vectors"].T
+
+
 def test_descriptions_stand_for_misleading_names(photos: Path, clip_folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "descriptions.yaml"
     file.write_text("".join(f"{name}:\n  - the {name} in a field\n  - a striped tree\n" for name in NAMES))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 
 from captune.settings import NonNegative, Positive
 
@@ -37,6 +37,8 @@ class CapSettings:
         adapter_width: Units of the adapters that are used in training only.
         neighbours: Beyond the paper: pseudo-labels must agree with this many nearest images; 0 asks none.
         balance: How strongly neighbours' predictions are evened out over the classes, 0 to 1.
+        start_share: Beyond the paper: how much of the decision stays with the texts that the tuner `feature_adapter`
+            started from; nothing where some classes are labeled, since labels teach more than their texts.
         strong_views: Augmented views of each image that are embedded once, where the image encoder is fixed.
         grow_every: Epochs after which the pseudo-labeled images grow.
         epochs: Passes of `iterations` steps.
@@ -66,6 +68,7 @@ class CapSettings:
     adapter_width: Positive = 128
     neighbours: NonNegative = 0
     balance: Share = 0.5
+    start_share: Annotated[float, Ge(0), Lt(1)] = 0.0
     strong_views: Positive = 4
     grow_every: Positive = 5
     epochs: Positive = 50
@@ -84,4 +87,5 @@ QUICK: Mapping[str, Any] = {
     "describe": "all",
     "class_texts": "aligned",
     "neighbours": 10,
+    "start_share": 0.5,
 }

@@ -31,6 +31,7 @@ from captune.training.feeds import Request
 from captune.training.loop import Course, Optimisation, fit
 from captune.training.objective import ConfusionObjective, LabeledViews
 from captune.tuners.base import Tuner
+from captune.tuners.feature_adapter import FeatureAdapter
 
 
 class Cap(Method):
@@ -47,7 +48,8 @@ class Cap(Method):
         with context.runtime.training(encodes_images=objective.tuner.edits_images):
             fit(objective, course, Optimisation(**chosen), context.runtime, context.checkpoints)
         context.history.append((settings.epochs, course.reliable))
-        return objective.tuner
+        tuner, keeps_start = objective.tuner, settings.start_share > 0 and not len(task.seen_classes)
+        return tuner.with_start(settings.start_share) if keeps_start and isinstance(tuner, FeatureAdapter) else tuner
 
     def prepare(
         self, task: AdaptationTask, backbone: Backbone, context: Context

@@ -150,7 +150,7 @@ class Classifier(ImageClassifier):
             tuner = tuner_class(backbone, Vocabulary(card.names, card.templates, card.descriptions), settings)
             tensors = load_tensors(content)
             class_vectors = tensors.pop("class_vectors")
-            expected = (len(card.names), backbone.embed_dim)
+            expected = (len(card.names), tuner.embed_dim)
             if tuple(class_vectors.shape) != expected or not class_vectors.isfinite().all():
                 raise ValueError(f"class vectors of shape {tuple(class_vectors.shape)}, expected finite {expected}")
             tuner.load_state_dict({key.removeprefix("tuner."): value for key, value in tensors.items()})

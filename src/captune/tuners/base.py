@@ -37,6 +37,11 @@ class Tuner(nn.Module, ABC):
 
     backbone: Backbone
 
+    @property
+    def embed_dim(self) -> int:
+        """Return the width of the embeddings of images and classes."""
+        return self.backbone.embed_dim
+
     @abstractmethod
     def class_embeddings(self) -> Tensor:
         """Return embeddings of all classes, of length one, `(classes, width)`."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Lt
 from torch import Tensor, nn
 from torch.nn.functional import normalize, relu
 
@@ -38,9 +38,11 @@ class FeatureAdapterSettings:
 
     Attributes:
         width: Units of the bottleneck.
+        start_share: How much of every cosine is the one that training started from.
     """
 
     width: Annotated[int, Ge(1)] = 128
+    start_share: Annotated[float, Ge(0), Lt(1)] = 0.0
 
 
 class FeatureAdapter(Tuner):
@@ -55,11 +57,31 @@ class FeatureAdapter(Tuner):
         self.adapter = ResidualAdapter(backbone.embed_dim, self.settings.width, strength=1.0, starts_neutral=True)
         self.class_vectors = nn.Parameter(torch.from_numpy(embed_classes(backbone, vocabulary)))
         self.class_vectors.no_decay = True  # type: ignore[attr-defined] # only their direction counts
+        keeps_start = self.settings.start_share > 0
+        self.register_buffer("start_vectors", self.class_vectors.detach().clone(), persistent=keeps_start)
+
+    start_vectors: Tensor
+
+    @property
+    def embed_dim(self) -> int:
+        """Return the width of embeddings: beside a share of the start, both stand side by side."""
+        return self.backbone.embed_dim * (2 if self.settings.start_share else 1)
 
     def refine(self, embeddings: Tensor) -> Tensor:
         """Return the adapted embeddings."""
-        return self.adapter(embeddings)
+        return self._beside(embeddings, self.adapter(embeddings))
 
     def class_embeddings(self) -> Tensor:
         """Return the class vectors, scaled to length one."""
-        return normalize(self.class_vectors, dim=-1)
+        return self._beside(self.start_vectors, normalize(self.class_vectors, dim=-1))
+
+    def with_start(self, share: float) -> FeatureAdapter:
+        """Return this student with the start beside it: the weighted mean of both cosines decides."""
+        both = FeatureAdapter(self.backbone, self.vocabulary, replace(self.settings, start_share=share))
+        both.load_state_dict(self.state_dict(), strict=False)  # the start is what it was made with
+        return both
+
+    def _beside(self, start: Tensor, own: Tensor) -> Tensor:
+        """Return rows of length one whose products are the weighted mean of the products of both parts."""
+        share = self.settings.start_share
+        return own if share == 0 else torch.cat([share**0.5 * start, (1 - share) ** 0.5 * own], dim=-1)
