@@ -37,9 +37,10 @@ class EmbeddingCache:
     folder: Path = field(default_factory=default_folder)
 
     def open(self, weights: str, preprocessing: str, width: int) -> Shelf:
-        """Open the shelf of one model's embeddings and read what is on it; what kills left on any shelf goes."""
-        for shelf in (self.folder / "embeddings").glob("*/"):
-            drop_leftovers(shelf)
+        """Open the shelf of one model's embeddings and read what is on it; what kills left in the cache goes."""
+        for place in ("embeddings/*/", "descriptions/*/", "shards/"):
+            for folder in self.folder.glob(place):
+                drop_leftovers(folder)
         key = hashlib.blake2b(f"{ENCODING}\n{weights}\n{preprocessing}".encode(), digest_size=12).hexdigest()
         return Shelf(self.folder / "embeddings" / key, width)
 

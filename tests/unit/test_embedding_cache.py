@@ -150,14 +150,16 @@ def test_leftovers_of_a_killed_write_are_ignored_and_dropped(tmp_path: Path, pho
     embed(photos, cache, ToyBackbone())
     embed(photos, cache, ToyBackbone(seed=1))
     shelves = [part.parent for part in parts(cache)]
-    for shelf in shelves:
-        leftover = leave_behind(shelf)
+    others = [cache / "descriptions" / "0a", cache / "shards"]
+    for folder in (*shelves, *others):
+        folder.mkdir(parents=True, exist_ok=True)
+        leftover = leave_behind(folder)
         assert leftover.is_file()
     backbone = ToyBackbone()
     embed(photos, cache, backbone)
     assert backbone.n_encoded == 0
     assert len(shelves) == 2
-    assert sorted(cache.rglob("*.*")) == parts(cache)  # on every shelf, whoever's they were
+    assert sorted(cache.rglob("*.*")) == parts(cache)  # nowhere in the cache, whoever's they were
 
 
 def test_work_before_an_interruption_is_kept(tmp_path: Path, photos: Path) -> None:
