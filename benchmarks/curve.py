@@ -34,7 +34,7 @@ from captune.results.classifier import Classifier
 from captune.results.prediction import predict_collection
 from captune.results.run import CHECKPOINTS
 
-TUNED = {"detection": "robust", "describe": "all", "neighbours": 10, "learning_rate": 0.02}
+TUNED = {"detection": "robust", "describe": "all", "neighbours": 10, "gradient_clip": 1.0}
 """What the paper leaves open, or fixes for CLIP's own weights, as it suits these photographs and this model."""
 
 
