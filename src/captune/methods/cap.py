@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, ClassVar
 
@@ -200,6 +200,13 @@ class CapCourse(Course):
             reliable=self.reliable.counts().tolist(),
             largest_margin=round(float(self.objective.margin.max()), 4) if self.objective.margin is not None else 0.0,
         )
+        shares = [facts["accepted_share"] for facts in self.context.rounds if facts["step"] == "epoch"]
+        if falls_apart(shares):
+            self.context.say(
+                f"In epoch {epoch + 1} the student accepts {shares[-1]:.1%} of the images, {max(shares):.0%} at its "
+                "best: the training is falling apart. Stop it, and start anew with --set gradient_clip=1 or a lower "
+                "learning_rate."
+            )
 
     def describe(self, epoch: int, sums: Mapping[str, Tensor]) -> str:
         """Return loss, accepted share and imbalance so far in this epoch."""
@@ -270,6 +277,12 @@ class CapCourse(Course):
             found = more.extend(found)
         self.reliable = found.stamped(epoch, Source.MODEL)
         self.said = consensus.argmax(axis=1)
+
+
+def falls_apart(accepted_shares: Sequence[float]) -> bool:
+    """Return whether the last epoch is the first to accept less than a quarter of what the best one did."""
+    enough = max(accepted_shares) / 4
+    return enough >= 0.025 and len(accepted_shares) > 1 and accepted_shares[-1] < enough <= accepted_shares[-2]
 
 
 def _draw(generator: np.random.Generator, n_items: int, n_steps: int, size: int) -> list[Ints]:
