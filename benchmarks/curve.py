@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shutil
 import sys
 import threading
@@ -31,8 +30,10 @@ from captune.embedding_cache import EmbeddingCache, default_folder
 from captune.methods.base import Context
 from captune.plan import Plan, load_backbone, make_plan
 from captune.results.classifier import Classifier
+from captune.results.metrics import summarize
 from captune.results.prediction import predict_collection
 from captune.results.run import CHECKPOINTS
+from captune.training.checkpoint import FILES
 
 TUNED = {"detection": "robust", "describe": "all", "neighbours": 10, "gradient_clip": 1.0}
 """What the paper leaves open, or fixes for CLIP's own weights, as it suits these photographs and this model."""
@@ -56,7 +57,7 @@ def train(testbed: Path, run: Path, copies: Path) -> None:
 
     def copy() -> None:
         while not done.wait(10):
-            for path in (run / CHECKPOINTS).glob("*.safetensors"):
+            for path in (run / CHECKPOINTS).glob(FILES):
                 if not (copies / path.name).exists():
                     shutil.copy(path, copies)
 
@@ -89,11 +90,10 @@ def rows(plan: Plan, testbed: Path, files: list[Path], every: int) -> Iterator[l
         found, _ = predict_collection(Classifier.from_tuner(objective.tuner), images, cache, engine)
         labels, last = course.reliable, course.context.rounds[-1]
         right = np.mean(labels.labels == pool_truth[labels.image_index])
-        accuracy = np.mean(found.labels == truth[found.image_index])
-        by_class = sorted(np.mean(found.labels[truth == c] == c) for c in range(len(names)))
+        test = summarize(found.probabilities, truth[found.image_index], n_classes=len(names))
         yield [
             *(str(epoch), f"{last['loss']:.3f}", f"{100 * last['accepted_share']:.0f} %", str(len(labels))),
-            *(f"{100 * value:.1f}" for value in (right, accuracy, np.mean(by_class[:5]))),
+            *(f"{100 * value:.1f}" for value in (right, test.accuracy, test.lowest_five)),
         ]
 
 
@@ -105,6 +105,8 @@ def main() -> int:
     parser.add_argument("what", choices=("train", "show"))
     parser.add_argument("folders", nargs="+", type=Path)
     words = parser.parse_args()
+    if len(words.folders) != (2 if words.what == "train" else 1):
+        parser.error("expected: train RUN COPIES, or show COPIES")
     if not (words.testbed and Path(words.testbed, "models", "aerial-dual").is_dir()):
         print("skipped: set CAPTUNE_TESTBED to the folder with data/ucmerced and models/aerial-dual")
         return 0
@@ -113,7 +115,7 @@ def main() -> int:
         train(testbed, *words.folders)
         return 0
     pool = testbed / "data" / "ucmerced" / "train"
-    files = sorted(p for p in words.folders[0].iterdir() if re.fullmatch(r"\d{3}-\d{5}-\d{6}-\w+\.safetensors", p.name))
+    files = sorted(words.folders[0].glob(FILES))
     print("| epoch | loss | accepted | D_PL | of these right | test accuracy | lowest five |")
     print("|---" * 7 + "|", flush=True)
     for row in rows(make_plan(pool, pool, None, settings(testbed)), testbed, files, words.every):

@@ -17,7 +17,7 @@ from captune.data.vocabulary import Vocabulary
 from captune.tuners import _prompted_texts
 from captune.tuners.maple import Maple
 from ranks import NAMES, adapt
-from toys import write_images
+from toys import write_classes
 
 
 def learn(clip: HuggingFace, chunk: int, n_classes: int = 50) -> tuple[Tensor, dict[str, Tensor], int]:
@@ -98,11 +98,8 @@ def test_few_texts_stay_together_in_their_order(clip_folder: Path) -> None:
 
 @pytest.mark.parametrize("preset", ["full"])
 def test_a_run_in_chunks_has_the_same_losses(tmp_path: Path, clip_folder: Path, preset: str) -> None:
-    for number, name in enumerate(NAMES):
-        write_images(tmp_path / "photos" / name, 4, side=36, seed=number)
-    runs: list[Any] = [
-        adapt(tmp_path / "photos", f"hf:{clip_folder}", preset, tau=0.3, class_chunk=chunk) for chunk in (1024, 2)
-    ]
+    photos = write_classes(tmp_path / "photos", NAMES, 4)
+    runs: list[Any] = [adapt(photos, f"hf:{clip_folder}", preset, tau=0.3, class_chunk=chunk) for chunk in (1024, 2)]
     losses = [[facts["loss"] for facts in run.rounds if facts["step"] == "epoch"] for run in runs]
     assert np.allclose(losses[0], losses[1], rtol=1e-5)
     assert runs[0].predictions.labels.tolist() == runs[1].predictions.labels.tolist()
