@@ -112,7 +112,11 @@ def main() -> int:
         return 0
     testbed = Path(words.testbed)
     if words.what == "train":
-        train(testbed, *words.folders)
+        try:
+            train(testbed, *words.folders)
+        except KeyboardInterrupt:
+            print("stopped and saved; the same command goes on from there")
+            return 130
         return 0
     pool = testbed / "data" / "ucmerced" / "train"
     files = sorted(words.folders[0].glob(FILES))
