@@ -115,7 +115,7 @@ def main() -> int:
         try:
             train(testbed, *words.folders)
         except KeyboardInterrupt:
-            print("stopped and saved; the same command goes on from there")
+            print("stopped; the same command goes on")
             return 130
         return 0
     pool = testbed / "data" / "ucmerced" / "train"
