@@ -4,7 +4,7 @@
     python benchmarks/curve.py show COPIES         # a table row for every fifth epoch that there is
 
 `train` is `captune adapt` with the settings below, beside a thread that copies every checkpoint before it is replaced
-by later ones. Labels are looked at by `show` only.
+by later ones. Labels are looked at by `show` only. `--set KEY=VALUE` changes a setting, in both alike.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import yaml
 from safetensors import safe_open
 
 from captune import pipeline, runtime
@@ -39,18 +40,19 @@ TUNED = {"detection": "robust", "describe": "all", "neighbours": 10, "gradient_c
 """What the paper leaves open, or fixes for CLIP's own weights, as it suits these photographs and this model."""
 
 
-def settings(testbed: Path) -> dict[str, Any]:
-    """Return the settings of the run."""
+def settings(testbed: Path, changed: list[str]) -> dict[str, Any]:
+    """Return the settings of the run, with those that are `changed` as KEY=VALUE."""
     return {
         "method": "cap",
         "preset": "full",
         "backbone": f"dual:{testbed / 'models' / 'aerial-dual'}",
         "describer": f"file:{testbed / 'data' / 'ucmerced' / 'descriptions.yaml'}",
         **TUNED,
+        **{key: yaml.safe_load(value) for key, _, value in (pair.partition("=") for pair in changed)},
     }
 
 
-def train(testbed: Path, run: Path, copies: Path) -> None:
+def train(testbed: Path, run: Path, copies: Path, chosen: dict[str, Any]) -> None:
     """Train, or go on training, and keep a copy of every checkpoint."""
     images, done = testbed / "data" / "ucmerced" / "train", threading.Event()
     copies.mkdir(parents=True, exist_ok=True)
@@ -62,7 +64,7 @@ def train(testbed: Path, run: Path, copies: Path) -> None:
                     shutil.copy(path, copies)
 
     threading.Thread(target=copy, daemon=True).start()
-    pipeline.adapt(images, images, out=run, resume=(run / CHECKPOINTS).exists(), workers=1, **settings(testbed))
+    pipeline.adapt(images, images, out=run, resume=(run / CHECKPOINTS).exists(), workers=1, **chosen)
     done.set()
 
 
@@ -102,6 +104,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--testbed", default=os.environ.get("CAPTUNE_TESTBED"), help="default: CAPTUNE_TESTBED")
     parser.add_argument("--every", type=int, default=5, help="epochs between the rows of the table")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting")
     parser.add_argument("what", choices=("train", "show"))
     parser.add_argument("folders", nargs="+", type=Path)
     words = parser.parse_args()
@@ -111,9 +114,10 @@ def main() -> int:
         print("skipped: set CAPTUNE_TESTBED to the folder with data/ucmerced and models/aerial-dual")
         return 0
     testbed = Path(words.testbed)
+    chosen = settings(testbed, words.set)
     if words.what == "train":
         try:
-            train(testbed, *words.folders)
+            train(testbed, *words.folders, chosen)
         except KeyboardInterrupt:
             print("stopped; the same command goes on")
             return 130
@@ -122,7 +126,7 @@ def main() -> int:
     files = sorted(words.folders[0].glob(FILES))
     print("| epoch | loss | accepted | D_PL | of these right | test accuracy | lowest five |")
     print("|---" * 7 + "|", flush=True)
-    for row in rows(make_plan(pool, pool, None, settings(testbed)), testbed, files, words.every):
+    for row in rows(make_plan(pool, pool, None, chosen), testbed, files, words.every):
         print("| " + " | ".join(row) + " |", flush=True)
     return 0
 

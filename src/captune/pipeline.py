@@ -77,7 +77,6 @@ def carry_out(
 def _carry_out(
     plan: Plan, engine: runtime.Runtime, target: Path | None, sources: Mapping[str, str], report: bool
 ) -> AdaptationRun:
-    started = time.monotonic()
     cache_folder = Path(plan.settings.cache) if plan.settings.cache else default_folder()
     describer = open_describer(plan.settings.describer, cache_folder)
 
@@ -131,7 +130,7 @@ def _carry_out(
         classifier=classifier,
         environment={
             **environment,
-            "seconds": round(time.monotonic() - started, 3),
+            "seconds": round(engine.seconds(), 3),
             "seconds_of_steps": {what: round(seconds, 3) for what, seconds in engine.spent.items()},
         },
         rounds=context.rounds,

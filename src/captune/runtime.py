@@ -30,6 +30,9 @@ console = Console(stderr=True, highlight=False)
 WAIT = timedelta(hours=12)
 """How long processes wait for one of them, which may be asking a language model; one that is gone is noticed sooner."""
 
+EARLIER = "Before the interruption"
+"""What the seconds of an interrupted run are called among those of the steps."""
+
 
 @dataclass(frozen=True)
 class Runtime:
@@ -42,6 +45,7 @@ class Runtime:
     precision: str = "32-true"
     spent: dict[str, float] = field(default_factory=dict, compare=False)
     """Seconds behind each progress bar so far, by its words."""
+    started: float = field(default_factory=time.monotonic, compare=False)
 
     @property
     def device(self) -> torch.device:
@@ -52,6 +56,10 @@ class Runtime:
     def is_writer(self) -> bool:
         """Return whether this process writes files and speaks."""
         return bool(self.fabric.is_global_zero)
+
+    def seconds(self) -> float:
+        """Return the seconds since the start, with those that an interrupted run had taken before."""
+        return time.monotonic() - self.started + self.spent.get(EARLIER, 0.0)
 
     def say(self, message: str) -> None:
         """Show a remark, once whatever the number of processes."""
@@ -253,6 +261,13 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "not installed"
     return found
+
+
+def duration(seconds: float) -> str:
+    """Return a time in seconds, minutes or hours, as a person says it."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 class _RateColumn(ProgressColumn):

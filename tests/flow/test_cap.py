@@ -18,6 +18,7 @@ import captune
 from captune.errors import CaptuneError, InputError, RunFolderError
 from captune.methods.cap import falls_apart
 from captune.results.run import AdaptationRun
+from captune.runtime import EARLIER
 from toys import write_classes
 
 NAMES = ["cat", "red dog", "striped bird"]
@@ -139,6 +140,8 @@ def test_a_killed_run_resumes_to_the_same_bits(photos: Path, clip_folder: Path, 
             adapt(photos, clip_folder, preset, epochs=6, cache=str(tmp_path / "cache"), out=out)
         resumed = adapt(photos, clip_folder, preset, epochs=6, cache=str(tmp_path / "cache"), out=out, resume=True)
         assert bits(resumed) == bits(whole)
+        times = resumed.environment
+        assert times["seconds"] > times["seconds_of_steps"][EARLIER] > 0
         assert [f.get("epoch") for f in resumed.rounds] == [f.get("epoch") for f in whole.rounds]
     assert captune.load(out).predict_proba(whole.images.paths).argmax(1).tolist() == whole.predictions.labels.tolist()
     assert not (out / "checkpoints").exists()

@@ -85,6 +85,13 @@ def test_the_time_behind_every_bar_is_kept_by_its_words() -> None:
     assert engine.spent == {}
 
 
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0, "0 s"), (89.4, "89 s"), (90, "2 min"), (5399, "90 min"), (5400, "1.5 h")]
+)
+def test_times_are_said_as_a_person_says_them(seconds: float, words: str) -> None:
+    assert runtime.duration(seconds) == words
+
+
 def test_seeded_draws_depend_on_their_numbers_alone() -> None:
     engine = runtime.start(seed=5, quiet=True)
     outside = float(torch.rand(1))

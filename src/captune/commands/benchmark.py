@@ -92,13 +92,14 @@ def _show_needs(
     """List every cell with what it needs, and the sums."""
     from captune.benchmark.estimate import estimate
     from captune.benchmark.runner import show
+    from captune.runtime import duration
 
     needs = estimate(cells, here, results, speed)
     width = max((len(show(cell)) for cell in cells), default=0)
     for number, need in enumerate(needs, start=1):
         sizes = need.sizes
         counts = f"{sizes.unlabeled}+{sizes.labeled}/{sizes.test}" if sizes else "unknown"
-        seconds = "?" if need.seconds is None else _duration(need.seconds)
+        seconds = "?" if need.seconds is None else duration(need.seconds)
         data = "found" if need.is_found else "missing"
         say(
             f"{number:>4} {show(need.cell):<{width}}  {need.state:<11} data {data:<7} "
@@ -111,17 +112,11 @@ def _show_needs(
     say("images: unlabeled+labeled/test; encode: those that no earlier cell encodes.")
     say(f"{len(needs)} cells, {len(needs) - len(left)} finished; left: {n_images} images to encode, {n_steps} steps.")
     say(
-        f"About {_duration(total)}: finished cells of a kind tell its time, for others "
+        f"About {duration(total)}: finished cells of a kind tell its time, for others "
         f"{speed.images_per_second:g} images and {speed.steps_per_second:g} steps a second are assumed."
     )
     for problem in dict.fromkeys(need.problem for need in needs if need.problem):
         say(f"missing: {problem}")
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _check(options: argparse.Namespace) -> None:

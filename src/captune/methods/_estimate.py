@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from captune.backbones.base import Backbone
 from captune.data.vocabulary import Vocabulary
 from captune.methods._cap_settings import QUICK, CapSettings
-from captune.runtime import Runtime
+from captune.runtime import Runtime, duration
 from captune.tuners.feature_adapter import ResidualAdapter
 
 PROBED, LEARNING = 8, 2.0
@@ -71,11 +71,9 @@ def tell(backbone: Backbone, vocabulary: Vocabulary, settings: CapSettings, size
     """Say on screen what this run and each preset would take here."""
     costs = measure_costs(backbone, vocabulary, runtime)
     presets = {"quick": replace(CapSettings(), **QUICK), "full": CapSettings()}
-    each = ", ".join(f"{name} about {_words(estimate(costs, preset, sizes))}" for name, preset in presets.items())
-    runtime.say(
-        f"Training will take about {_words(estimate(costs, settings, sizes))} on this machine "
-        f"(presets as they come: {each})."
-    )
+    own, *each = (duration(max(1.0, estimate(costs, one, sizes))) for one in (settings, *presets.values()))
+    as_they_come = ", ".join(f"{name} about {words}" for name, words in zip(presets, each, strict=True))
+    runtime.say(f"Training will take about {own} on this machine (presets as they come: {as_they_come}).")
 
 
 def _small_step(adapter: nn.Module, rows: Tensor, classes: Tensor) -> Tensor:
@@ -91,9 +89,3 @@ def _seconds(work: Callable[[], Tensor]) -> float:
     started = time.perf_counter()
     float(work().sum())  # reading a number waits for a GPU
     return time.perf_counter() - started
-
-
-def _words(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -13,6 +13,7 @@ from captune.report.drawing import MARKS, SERIES, Drawing, new_figure, shown, st
 from captune.report.measures import Measures
 from captune.report.reading import RunRecord
 from captune.report.sections import METRICS, finite, metric
+from captune.runtime import duration
 
 MOST_NAMED = 60
 
@@ -73,7 +74,7 @@ def _numbers(measures: Sequence[Measures], has_truth: bool) -> list[dict[str, An
     rows.append({"name": "Pseudo-labels", "values": ["–" if one is None else f"{int(one.sum()):,}" for one in labels]})
     rows.append({"name": "Images", "values": [f"{len(one.run.labels):,}" for one in measures]})
     seconds = [one.run.card["environment"].get("seconds") for one in measures]
-    rows.append({"name": "Time", "values": ["–" if one is None else f"{one:.0f} s" for one in seconds]})
+    rows.append({"name": "Time", "values": ["–" if one is None else duration(one) for one in seconds]})
     return rows
 
 

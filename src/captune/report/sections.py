@@ -17,6 +17,7 @@ from captune.report.maps import draw_confusion_maps, draw_mismatch_maps
 from captune.report.measures import Measures
 from captune.report.reading import RunRecord
 from captune.results.metrics import Metrics, lowest_mean
+from captune.runtime import duration
 
 MOST_FILES = 300
 SECTIONS = (
@@ -83,7 +84,7 @@ def _sentence(measures: Measures) -> str:
         made += f" and {count(int(run.pseudo_labels.sum()), 'pseudo-label')}"
     seconds = run.card["environment"].get("seconds")
     text = f"{count(len(run.labels), 'image')}{aside} and {count(run.n_classes, 'class name')} came in; {made} came out"
-    text += f" after {seconds:.0f} s" if isinstance(seconds, (int, float)) else ""
+    text += f" after {duration(seconds)}" if isinstance(seconds, (int, float)) else ""
     if measures.has_truth and run.is_adapted:
         before, after = measures.metrics
         old, new = f"{before.accuracy:.1%}", f"{after.accuracy:.1%}"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from captune import processes
 from captune.errors import TrainingError
-from captune.runtime import Runtime
+from captune.runtime import EARLIER, Runtime
 from captune.training.checkpoint import Checkpoint, CheckpointFolder
 from captune.training.interrupts import Interrupts
 
@@ -190,13 +190,14 @@ class _Keeper:
         tensors |= {f"course.{name}": tensor for name, tensor in own.items()}
         tensors |= {f"sum.{name}": tensor for name, tensor in self.sums.items()}
         tensors |= {f"scale.{name}": torch.tensor(float(x)) for name, x in self.runtime.scale_state().items()}
+        tensors["time.seconds"] = torch.tensor(self.runtime.seconds(), dtype=torch.float64)
         self._last = str(self.folder.save(Checkpoint(epoch, step, tensors, facts)))
 
     def restore(self) -> tuple[int, int]:
         tensors, (epoch, step, facts) = processes.from_first(self._newest)
         if not tensors:
             return 0, 0
-        kinds = ("parameter", "momentum", "course", "sum", "scale")
+        kinds = ("parameter", "momentum", "course", "sum", "scale", "time")
         parts: dict[str, dict[str, Tensor]] = {kind: {} for kind in kinds}
         for name, tensor in tensors.items():
             kind, _, rest = name.partition(".")
@@ -209,6 +210,7 @@ class _Keeper:
             self.optimizer.state[parameter]["momentum_buffer"] = tensor.to(parameter.device)
         self.sums = {name: tensor.to(self.runtime.device) for name, tensor in parts["sum"].items()}
         self.runtime.restore_scale({name: float(tensor) for name, tensor in parts["scale"].items()})
+        self.runtime.spent[EARLIER] = float(parts["time"].get("seconds", 0.0))
         self.course.restore(parts["course"], facts)
         self.runtime.say(f"Going on from epoch {epoch + 1}, step {step + 1}.")
         return epoch, step

@@ -6,6 +6,7 @@ import math
 import os
 import signal
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,18 @@ def test_an_interrupted_fit_ends_with_the_same_bits(
     fit(resumed, rest, PLAN, engine, folder)
     assert bits(resumed) == bits(whole)
     assert rest.ended == course.ended
+
+
+def test_the_time_before_an_interruption_counts(engine: runtime.Runtime, tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, "key")
+    first = replace(engine, started=engine.started - 5000)
+    with pytest.raises(KeyboardInterrupt):
+        fit(Line(), Steps(kill_at=(1, 3)), PLAN, first, folder)
+    second = runtime.start(quiet=True)
+    assert second.seconds() < 5000
+    fit(Line(), Steps(), PLAN, second, folder)
+    assert 5000 <= second.spent[runtime.EARLIER] <= first.seconds()
+    assert 5000 <= second.seconds() < first.seconds() + 5000
 
 
 def test_a_loss_that_is_no_number_stops_with_the_last_good_state(engine: runtime.Runtime, tmp_path: Path) -> None:
