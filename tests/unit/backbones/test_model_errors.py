@@ -62,6 +62,12 @@ def test_wrong_hub_name_answers_quickly_with_the_nearest() -> None:
     assert "HF_HUB_OFFLINE" in message
 
 
+def test_a_right_hub_name_is_not_suggested_to_itself() -> None:
+    message = library._not_loaded("openai/clip", "config.json", OSError("offline"), ("openai/clip", "openai/clip-2"))
+    assert "No model 'openai/clip'" in message
+    assert "from the hub. Check the connection" in message
+
+
 def test_hub_that_cannot_be_resolved_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def unresolved(*_: object) -> None:
         raise OSError("Name or service not known")
@@ -238,7 +244,8 @@ def test_home_folder_is_expanded(clip: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_unknown_embedded_model() -> None:
-    assert "No embedded model 'patern'." in answer("embedded:patern")
+    message = answer("embedded:patern")
+    assert "No embedded model 'patern'. Did you mean 'patterns'? Available: embedded:patterns." in message
 
 
 def test_prompts_are_refused_by_a_tower_without_layers() -> None:

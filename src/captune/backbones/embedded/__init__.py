@@ -34,5 +34,5 @@ class Embedded(HuggingFace):
     def check(cls, name: str) -> None:
         """Say which models there are when the name is none of them."""
         if name not in available():
-            known = ", ".join(available()) or "none"
+            known = ", ".join(f"embedded:{one}" for one in available()) or "none"
             raise ModelError(f"No embedded model {name!r}.{nearest(name, available())} Available: {known}.")
