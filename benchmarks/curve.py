@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from safetensors import safe_open
 
 from captune import pipeline, runtime
@@ -34,6 +33,7 @@ from captune.results.classifier import Classifier
 from captune.results.metrics import summarize
 from captune.results.prediction import predict_collection
 from captune.results.run import CHECKPOINTS
+from captune.settings import parse_overrides
 from captune.training.checkpoint import FILES
 
 TUNED = {"detection": "robust", "describe": "all", "neighbours": 10, "gradient_clip": 1.0}
@@ -48,7 +48,7 @@ def settings(testbed: Path, changed: list[str]) -> dict[str, Any]:
         "backbone": f"dual:{testbed / 'models' / 'aerial-dual'}",
         "describer": f"file:{testbed / 'data' / 'ucmerced' / 'descriptions.yaml'}",
         **TUNED,
-        **{key: yaml.safe_load(value) for key, _, value in (pair.partition("=") for pair in changed)},
+        **parse_overrides(changed),
     }
 
 

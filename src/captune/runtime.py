@@ -44,8 +44,9 @@ class Runtime:
     quiet: bool = False
     precision: str = "32-true"
     spent: dict[str, float] = field(default_factory=dict, compare=False)
-    """Seconds behind each progress bar so far, by its words."""
+    """Seconds behind each progress bar so far, by its words, and those before an interruption."""
     started: float = field(default_factory=time.monotonic, compare=False)
+    """When this process began, by the monotonic clock."""
 
     @property
     def device(self) -> torch.device:

@@ -155,10 +155,10 @@ def _not_loaded(name: str, file: str, error: Exception, known: tuple[str, ...]) 
             f"The folder {name!r} does not hold a usable {file}: {_first_line(error)} "
             "Download or save the model again, or check the path."
         )
-    hint, check = ("", "Check") if name in known else (nearest(name, known), "Check the name and")
+    hint = "" if name in known else nearest(name, known)
     return (
         f"No model {name!r}: it is not a local folder, and {file} is neither in the local cache nor could it be "
-        f"fetched from the hub.{hint} {check} the connection (HF_HUB_OFFLINE must not be 1 "
+        f"fetched from the hub.{hint} Check the name and the connection (HF_HUB_OFFLINE must not be 1 "
         "to download), or give a local folder: hf:path/to/folder."
     )
 

@@ -71,9 +71,12 @@ def tell(backbone: Backbone, vocabulary: Vocabulary, settings: CapSettings, size
     """Say on screen what this run and each preset would take here."""
     costs = measure_costs(backbone, vocabulary, runtime)
     presets = {"quick": replace(CapSettings(), **QUICK), "full": CapSettings()}
-    own, *each = (duration(max(1.0, estimate(costs, one, sizes))) for one in (settings, *presets.values()))
-    as_they_come = ", ".join(f"{name} about {words}" for name, words in zip(presets, each, strict=True))
-    runtime.say(f"Training will take about {own} on this machine (presets as they come: {as_they_come}).")
+
+    def about(one: CapSettings) -> str:
+        return f"about {duration(max(1.0, estimate(costs, one, sizes)))}"
+
+    each = ", ".join(f"{name} {about(preset)}" for name, preset in presets.items())
+    runtime.say(f"Training will take {about(settings)} on this machine (presets as they come: {each}).")
 
 
 def _small_step(adapter: nn.Module, rows: Tensor, classes: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ def test_wrong_hub_name_answers_quickly_with_the_nearest() -> None:
 def test_a_right_hub_name_is_not_suggested_to_itself() -> None:
     message = library._not_loaded("openai/clip", "config.json", OSError("offline"), ("openai/clip", "openai/clip-2"))
     assert "No model 'openai/clip'" in message
-    assert "from the hub. Check the connection" in message
+    assert "from the hub. Check the name" in message
 
 
 def test_hub_that_cannot_be_resolved_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
