@@ -23,17 +23,18 @@ import numpy as np
 import torch
 from safetensors import safe_open
 
-from captune import pipeline, runtime
+from captune import pipeline
+from captune.core import runtime
+from captune.core.settings import parse_overrides
 from captune.data.images import find_images, read_labels
 from captune.describers.base import open_describer
-from captune.embedding_cache import EmbeddingCache, default_folder
+from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.methods.base import Context
 from captune.plan import Plan, load_backbone, make_plan
 from captune.results.classifier import Classifier
 from captune.results.metrics import summarize
-from captune.results.prediction import predict_collection
+from captune.results.predict import predict_collection
 from captune.results.run import CHECKPOINTS
-from captune.settings import parse_overrides
 from captune.training.checkpoint import FILES
 
 TUNED = {"detection": "robust", "describe": "all", "neighbours": 10, "gradient_clip": 1.0}

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from captune import registry
 from captune.benchmark.longtail import long_tail
+from captune.core import registry
 from captune.data.images import ImageCollection, find_images, read_labels
 from captune.data.task import AdaptationTask
 from captune.data.vocabulary import Vocabulary, read_class_names

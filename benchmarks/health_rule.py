@@ -21,20 +21,20 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
-from captune import runtime
-from captune.arrays import Floats, Ints, softmax_rows
 from captune.benchmark.longtail import long_tail
+from captune.core import runtime
+from captune.core.arrays import Floats, Ints, softmax_rows
+from captune.data.descriptions import read_descriptions
 from captune.data.images import find_images, read_labels
 from captune.data.vocabulary import Vocabulary, read_class_names
-from captune.describers import read_descriptions
-from captune.embedding_cache import EmbeddingCache
+from captune.embeddings.cache import EmbeddingCache
+from captune.embeddings.embed import embed_classes, embed_images, score
 from captune.labeling.consensus import neighbour_consensus, neighbour_graph
 from captune.labeling.gaussians import cluster_images
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import top_k_per_class
 from captune.plan import load_backbone
 from captune.results.health import check_health
-from captune.scoring import embed_classes, embed_images, score
 from captune.world import descriptions_path, write_world
 
 CLEAR = 0.01

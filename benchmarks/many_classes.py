@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from captune import runtime
+from captune.core import runtime
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import Vocabulary
 from captune.plan import load_backbone

@@ -21,9 +21,9 @@ import numpy as np
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
-from captune.arrays import Floats, Ints, unit_rows
 from captune.concepts.elimination import eliminate, read_names
 from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings, detect_mismatch
+from captune.core.arrays import Floats, Ints, unit_rows
 
 LOGIT_SCALE = 100.0
 SIZES = {"RESISC45": (6_300, 45, 4, 3), "CUB": (5_994, 200, 2, 2)}

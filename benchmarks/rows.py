@@ -74,17 +74,17 @@ def measure(n_images: int, n_classes: int, width: int, folder: Path) -> dict[str
     """Run all steps on one size and return what each took."""
     import numpy as np
 
-    from captune import runtime
-    from captune.arrays import Floats, unit_rows
+    from captune.core import runtime
+    from captune.core.arrays import Floats, unit_rows
+    from captune.core.files import table, write_whole
     from captune.data import loading
     from captune.data.images import ImageCollection, find_images
     from captune.data.views import Preprocessing
-    from captune.embedding_cache import ROWS_PER_PART, EmbeddingCache
-    from captune.files import table, write_whole
+    from captune.embeddings.cache import ROWS_PER_PART, EmbeddingCache
+    from captune.embeddings.embed import embed_images, score
+    from captune.embeddings.predictions import Predictions
     from captune.labeling.first_labels import first_labels
     from captune.labeling.selection import top_k_per_class
-    from captune.predictions import Predictions
-    from captune.scoring import embed_images, score
 
     engine, cache = runtime.start(workers=0, quiet=True), EmbeddingCache(folder / "cache")
     preprocessing = Preprocessing(224, 224, "bilinear", (0.5,) * 3, (0.5,) * 3)

@@ -25,10 +25,10 @@ from torch.nn.functional import pad
 from torch.profiler import ProfilerActivity, profile
 from transformers import CLIPConfig, CLIPModel
 
-from captune import runtime
-from captune._memory import kept_memory
 from captune.backbones.base import Tokens
 from captune.backbones.hf import HuggingFace, read_preprocessing
+from captune.core import runtime
+from captune.core._memory import kept_memory
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import Vocabulary
 from captune.training.feeds import PixelFeed, Request, Views

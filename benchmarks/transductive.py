@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 
-from captune.arrays import Floats, Ints, unit_rows
+from captune.core.arrays import Floats, Ints, unit_rows
 from captune.labeling.consensus import neighbour_graph
 from captune.labeling.gaussians import cluster_images
 

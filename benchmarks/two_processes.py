@@ -32,21 +32,22 @@ def run_noting_steps(target: Path, precision: str, words: list[str]) -> int:
     """Be one process of a `captune` command; the first one writes the loss of every step to a file."""
     from torch import Tensor
 
-    from captune import cli, processes
+    from captune import cli
+    from captune.core import distributed
 
     losses: list[float] = []
-    mean = processes.mean
+    mean = distributed.mean
 
     def note(loss: Tensor) -> Tensor:
         found = mean(loss)
         losses.append(float(found))
         return found
 
-    processes.mean = note  # the loop calls it once a step
+    distributed.mean = note  # the loop calls it once a step
     if precision == "double":
         train_in_double()
     code = cli.main(words)
-    if processes.rank() == 0:
+    if distributed.rank() == 0:
         target.write_text(json.dumps(losses))
     return code
 

@@ -19,8 +19,8 @@ from PIL import Image
 
 from captune import load
 from captune.report.page import write_report
-from captune.serving.limits import Limits
-from captune.serving.server import Service, running
+from captune.web.limits import Limits
+from captune.web.server import Service, running
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync")
 DESK, TALL, PHONE = {"width": 1280, "height": 860}, {"width": 1280, "height": 1280}, {"width": 390, "height": 844}

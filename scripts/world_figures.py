@@ -20,7 +20,7 @@ from torch.nn import functional
 from transformers import AutoTokenizer, CLIPModel
 from transformers.utils import logging
 
-from captune.arrays import Floats, Ints
+from captune.core.arrays import Floats, Ints
 from captune.world import WORLD_KINDS, Photographs, class_names, descriptions_path, render_world
 from captune.world.captions import name_shares
 from captune.world.classes import MISMATCHED

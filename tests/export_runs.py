@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from captune import registry
 from captune.backbones.base import Backbone
+from captune.core import registry
 from captune.data.images import find_images
 from captune.data.vocabulary import Vocabulary
+from captune.embeddings.predictions import Predictions
 from captune.labeling.pseudo_labels import PseudoLabels
-from captune.predictions import Predictions
 from captune.results.classifier import Classifier
 from captune.results.evidence import Evidence
 from captune.results.run import AdaptationRun

@@ -104,27 +104,28 @@ def spied(record: dict[str, list[Any]]) -> None:
 
 def adapt_and_tell(folder: Path, photos: Path, backbone: str, preset: str, changes: dict[str, Any]) -> None:
     """Adapt as one of two processes and write down what came out and what was seen on the way."""
-    from captune import processes, scoring
+    from captune.core import distributed
+    from captune.embeddings import embed
 
     record: dict[str, list[Any]] = {"steps": [], "asked": [], "embedded": []}
     spied(record)
-    load = scoring.load_batches
+    load = embed.load_batches
 
     def load_batches(images: Any, batches: Any, *rest: Any) -> Iterator[Any]:
         record["embedded"].append([int(position) for batch in batches for position in batch])
         yield from load(images, batches, *rest)
 
-    scoring.load_batches = load_batches
+    embed.load_batches = load_batches
     run = adapt(photos, backbone, preset, devices=2, out=folder / "run", cache=str(folder / "cache"), **changes)
-    told = {**facts_of(run), **record, "seen_by": processes.size()}
-    (folder / f"{processes.rank()}.json").write_text(json.dumps(told))
+    told = {**facts_of(run), **record, "seen_by": distributed.size()}
+    (folder / f"{distributed.rank()}.json").write_text(json.dumps(told))
 
 
 def adapt_slowly(folder: Path, photos: Path, backbone: str, pause: float, changes: dict[str, Any]) -> None:
     """Adapt with a pause in every step, so that something can happen in the middle; signs of life come often."""
     import time
 
-    from captune import _watch
+    from captune.core import _watch
     from captune.training.objective import ConfusionObjective
 
     _watch.BEAT, _watch.SILENCE, _watch.GRACE = 0.2, 3.0, 1.0

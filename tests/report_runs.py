@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from captune.arrays import softmax_rows, unit_rows
+from captune.core.arrays import softmax_rows, unit_rows
 from captune.data.images import ImageCollection
+from captune.embeddings.embed import score
+from captune.embeddings.predictions import Predictions
 from captune.labeling.pseudo_labels import PseudoLabels
-from captune.predictions import Predictions
 from captune.results.evidence import Evidence
 from captune.results.health import check_health
 from captune.results.run import AdaptationRun
-from captune.scoring import score
 
 WIDTH = 16
 

@@ -15,8 +15,8 @@ from urllib.request import Request, urlopen
 import numpy as np
 from PIL import Image
 
-from captune.serving.limits import Limits
-from captune.serving.server import Service, running
+from captune.web.limits import Limits
+from captune.web.server import Service, running
 
 NAMES = ("red", "green", "blue", "<script>alert('x')</script>")
 

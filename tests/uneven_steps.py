@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from captune import processes, registry, runtime
 from captune.backbones.hf import HuggingFace
+from captune.core import distributed, registry, runtime
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import Vocabulary
 from captune.training.feeds import EmbeddingFeed, PixelFeed, Request, Views
@@ -53,15 +53,15 @@ class UnevenCourse(Course):
             scores = objective.logits(seen, objective.text_adapter(tuner.class_embeddings()))
         self.agreed = scores.argmax(dim=1)
         self.agreed[1::2] = -1
-        self.told: dict[str, Any] = {"agreed": int((processes.part(self.agreed) >= 0).sum())}
+        self.told: dict[str, Any] = {"agreed": int((distributed.part(self.agreed) >= 0).sum())}
 
     def begin(self, epoch: int) -> None:
         pass
 
     def batches(self, epoch: int, first_step: int) -> Iterator[LabeledViews]:
-        chosen = processes.part(np.arange(N_IMAGES))
+        chosen = distributed.part(np.arange(N_IMAGES))
         if self.is_other_empty:  # as if every other image had become unreadable
-            chosen = np.arange(0, N_IMAGES, 2) if processes.rank() == 0 else chosen[:0]
+            chosen = np.arange(0, N_IMAGES, 2) if distributed.rank() == 0 else chosen[:0]
         weak, reliable, strong = self.inputs[:, chosen]
         labels = torch.from_numpy(chosen % len(NAMES))
         views = Views(reliable, reliable[:0], weak, strong, Request(chosen, chosen[:0], chosen))
@@ -89,4 +89,4 @@ def take_uneven_steps(folder: Path, clip: Path, tuner_name: str, is_other_empty:
         how = Optimisation(epochs=1, iterations=N_STEPS, learning_rate=0.01, warmup_epochs=0)
         fit(objective, course, how, engine)
     parameters = {name: parameter.tolist() for name, parameter in objective.named_parameters()}
-    (folder / f"{processes.rank()}.json").write_text(json.dumps({**course.told, "parameters": parameters}))
+    (folder / f"{distributed.rank()}.json").write_text(json.dumps({**course.told, "parameters": parameters}))

@@ -6,21 +6,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from captune.auditing import audit as audit
-    from captune.errors import CaptuneError as CaptuneError
-    from captune.exporting import export as export
+    from captune.auditing.audit import audit as audit
+    from captune.core.errors import CaptuneError as CaptuneError
+    from captune.exports.base import export as export
     from captune.pipeline import adapt as adapt
-    from captune.results.loading import load as load
+    from captune.results.load import load as load
 
 __version__ = "0.1.0"
 __all__ = ["CaptuneError", "__version__", "adapt", "audit", "export", "load"]
 
 _HOMES = {
     "adapt": "captune.pipeline",
-    "audit": "captune.auditing",
-    "export": "captune.exporting",
-    "load": "captune.results.loading",
-    "CaptuneError": "captune.errors",
+    "audit": "captune.auditing.audit",
+    "export": "captune.exports.base",
+    "load": "captune.results.load",
+    "CaptuneError": "captune.core.errors",
 }
 
 

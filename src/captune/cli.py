@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from captune import __version__
-from captune.errors import CaptuneError, ToldElsewhereError
+from captune.core.errors import CaptuneError, ToldElsewhereError
 
 COMMANDS = ("demo", "audit", "adapt", "predict", "evaluate", "report", "export", "serve", "benchmark", "list")
 """In the order of --help; each is a file in captune/commands."""

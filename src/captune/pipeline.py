@@ -8,20 +8,20 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from captune import processes, runtime
 from captune.backbones.base import Backbone
+from captune.core import distributed, runtime
+from captune.core.errors import InputError
+from captune.core.settings import NO_RESULT, WHERE
 from captune.describers.base import open_describer
-from captune.embedding_cache import EmbeddingCache, default_folder
-from captune.errors import InputError
+from captune.embeddings.cache import EmbeddingCache, default_folder
+from captune.embeddings.predictions import Predictions
 from captune.methods.base import Context
 from captune.plan import Plan, check_backbone, load_backbone, make_plan
-from captune.predictions import Predictions
 from captune.results.claim import claim_folder
 from captune.results.classifier import Classifier
 from captune.results.evidence import Evidence, gather
-from captune.results.prediction import predict_collection
+from captune.results.predict import predict_collection
 from captune.results.run import CHECKPOINTS, AdaptationRun
-from captune.settings import NO_RESULT, WHERE
 from captune.training.checkpoint import CheckpointFolder, digest_of, drop_checkpoints
 from captune.tuners.frozen import Frozen
 
@@ -67,7 +67,7 @@ def carry_out(
         with ExitStack() as stack:  # what the first process claims is its own until the run is saved
             if target is not None:
                 claim = claim_folder(target, overwrite, resume)
-                processes.from_first(lambda: ({}, str(stack.enter_context(claim))))
+                distributed.from_first(lambda: ({}, str(stack.enter_context(claim))))
             run = _carry_out(plan, engine, target, sources or {}, report)
         if target is not None and engine.is_writer and not keep_checkpoints:
             drop_checkpoints(target / CHECKPOINTS)  # last, so that a kill at any moment before costs no training
@@ -88,7 +88,7 @@ def _carry_out(
         "data_fingerprint": plan.images.fingerprint,
         "backbone_fingerprint": backbone.fingerprint(),
         "device": str(engine.device),
-        "processes": processes.size(),
+        "processes": distributed.size(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     _check_alike(plan, environment)
@@ -147,7 +147,7 @@ def _carry_out(
 
 def _check_alike(plan: Plan, environment: Mapping[str, Any]) -> None:
     """Make sure that all processes see the same images and weights, also where they run on other machines."""
-    seen = processes.gather([len(plan.images), environment["data_fingerprint"], environment["backbone_fingerprint"]])
+    seen = distributed.gather([len(plan.images), environment["data_fingerprint"], environment["backbone_fingerprint"]])
     other = next((number for number, facts in enumerate(seen) if facts != seen[0]), None)
     if other is not None:
         raise InputError(
@@ -177,7 +177,7 @@ def _is_refused(plan: Plan, evidence: Evidence | None, engine: runtime.Runtime) 
     if health is not None:
         engine.say(health.sentence)
     is_harmful = health is not None and health.verdict == "harmful"
-    _, is_refused = processes.from_first(lambda: ({}, plan.settings.keep_better and is_harmful))
+    _, is_refused = distributed.from_first(lambda: ({}, plan.settings.keep_better and is_harmful))
     if is_refused:
         engine.say("Zero-shot stays the classifier.")
     return bool(is_refused)

@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from captune import registry
 from captune.backbones.base import Backbone
+from captune.core import registry
+from captune.core.errors import InputError, UnknownNameError, nearest, raise_all
+from captune.core.settings import RunSettings, build_run
 from captune.data.images import ImageCollection, find_images, read_labels
 from captune.data.loading import no_usable_image
 from captune.data.task import AdaptationTask, make_task
 from captune.data.vocabulary import Vocabulary, read_class_names
-from captune.errors import InputError, UnknownNameError, nearest, raise_all
 from captune.methods.base import Method
-from captune.settings import RunSettings, build_run
 
 T = TypeVar("T")
 

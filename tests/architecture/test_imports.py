@@ -16,24 +16,10 @@ PACKAGE = REPOSITORY / "src" / "captune"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
-    {"errors"},
-    {
-        "arrays",
-        "files",
-        "locking",
-        "registry",
-        "scratch",
-        "settings",
-        "runtime",
-        "processes",
-        "_memory",
-        "_watch",
-        "world",
-    },
-    {"data"},
+    {"core"},
+    {"data", "world"},
     {"backbones"},
-    {"predictions"},
-    {"embedding_cache", "scoring"},
+    {"embeddings"},
     {"describers", "concepts"},
     {"labeling"},
     {"tuners"},
@@ -41,13 +27,13 @@ LAYERS = (
     {"methods"},
     {"results"},
     {"report"},
-    {"serving", "exports"},
-    {"plan", "pipeline", "auditing", "exporting", "demo"},
+    {"web", "exports"},
+    {"plan", "pipeline", "auditing"},
     {"benchmark"},
     {"commands", "cli"},
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-FOUNDATION = {"errors", "arrays"}
+FOUNDATION = {"core"}
 ROOT_NAMES = {"__version__"}
 """Names that captune/__init__.py defines itself; everything else there is a shortcut upwards."""
 HEAVY = ("torch", "transformers", "numpy", "PIL", "pydantic", "yaml", "rich", "lightning_fabric", "sklearn", "pyarrow")
@@ -91,10 +77,10 @@ def test_imports_go_down_the_straight_line(path: Path) -> None:
 @pytest.mark.parametrize(
     ("part", "source"),
     [
-        ("data", "from captune.scoring import score"),
+        ("data", "from captune.embeddings.embed import score"),
         ("data", "from captune import pipeline"),
         ("tuners", "def late():\n    import captune.methods.base"),
-        ("world", "from captune.files import write_whole"),
+        ("world", "from captune.data.images import find_images"),
         ("methods", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from captune.cli import main"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from audit_folders import BAD, audit_facts, write_audit
 from browsing import BrowserTab
-from captune.report.page import write_report
+from captune.auditing.page import write_audit_page
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     base = tmp_path_factory.mktemp("audit")
-    return write_report([write_audit(base / "audit", audit_facts(base / "images"))]).as_uri()
+    return write_audit_page(write_audit(base / "audit", audit_facts(base / "images"))).as_uri()
 
 
 @pytest.fixture

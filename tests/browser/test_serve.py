@@ -15,8 +15,8 @@ import pytest
 
 import captune
 from browsing import BrowserTab
-from captune.serving.limits import Limits
-from captune.serving.server import Service, running
+from captune.web.limits import Limits
+from captune.web.server import Service, running
 from captune.world import class_names, write_world
 
 pytestmark = pytest.mark.slow

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from captune import registry
 from captune.backbones import embedded
 from captune.backbones.base import Backbone
-from captune.errors import InputError
+from captune.core import registry
+from captune.core.errors import InputError
 from captune.pipeline import check_backbone, load_backbone
 from models import MAKERS, identifier
 
@@ -137,7 +137,7 @@ def test_weights_cannot_be_trained(backbone: Backbone) -> None:
 
 @pytest.mark.parametrize("source", registry.names("backbones"))
 def test_every_source_explains_a_wrong_name(source: str) -> None:
-    from captune.errors import CaptuneError
+    from captune.core.errors import CaptuneError
 
     with pytest.raises(CaptuneError, match=r".{40}") as caught:
         check_backbone(f"{source}:no-such-model")

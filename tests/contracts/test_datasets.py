@@ -7,10 +7,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from captune import registry
 from captune.benchmark.datasets.base import Dataset
+from captune.core import registry
+from captune.core.errors import InputError
 from captune.data.vocabulary import Vocabulary
-from captune.errors import InputError
 
 DATASETS = registry.names("datasets")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "datasets.md"

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from captune import registry
 from captune.backbones.hf import HuggingFace
-from captune.errors import CaptuneError, InputError
-from captune.exporting import MARK, export
-from captune.exports.base import ExportFormat, ExportSettings
+from captune.core import registry
+from captune.core.errors import CaptuneError, InputError
+from captune.core.settings import explain
+from captune.exports.base import MARK, ExportFormat, ExportSettings, export
 from captune.results.run import AdaptationRun
-from captune.settings import explain
 from export_runs import make_run
 
 FORMATS = registry.names("exports")

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 import captune
-from captune import registry, runtime
-from captune.arrays import Floats, Ints
+from captune.core import registry, runtime
+from captune.core.arrays import Floats, Ints
+from captune.core.errors import InputError
+from captune.core.settings import RunSettings, build, explain
 from captune.data.images import find_images
 from captune.data.task import AdaptationTask, make_task
 from captune.data.vocabulary import Vocabulary
-from captune.embedding_cache import EmbeddingCache
-from captune.errors import InputError
+from captune.embeddings.cache import EmbeddingCache
 from captune.methods.base import Context
 from captune.results.classifier import Classifier
-from captune.settings import RunSettings, build, explain
 from toys import ShunnedClass, ToyBackbone, write_images
 
 METHODS = registry.names("methods")

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from captune import registry
 from captune.backbones.hf import HuggingFace
+from captune.core import registry
+from captune.core.settings import explain
 from captune.data.vocabulary import Vocabulary
 from captune.results.classifier import Classifier
-from captune.settings import explain
 from captune.tuners.base import Tuner
 
 TUNERS = registry.names("tuners")

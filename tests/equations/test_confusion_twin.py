@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from captune.arrays import unit_rows
 from captune.concepts import confusion
+from captune.core.arrays import unit_rows
 
 Vector = list[float]
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from captune.arrays import softmax_rows, unit_rows
+from captune.core.arrays import softmax_rows, unit_rows
 from captune.labeling.consensus import SHARPNESS, balance, neighbour_consensus, neighbour_graph, spread
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from captune.arrays import softmax_rows, unit_rows
+from captune.core.arrays import softmax_rows, unit_rows
 from captune.labeling.gaussians import SMALLEST_VARIANCE, Anchoring, cluster_images
 
 Rows = list[list[float]]

@@ -9,11 +9,11 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
-from captune.arrays import Floats, Ints, unit_rows
 from captune.concepts.clustering import ShrinkingClusters
 from captune.concepts.descriptions import _choose, choose_descriptions
 from captune.concepts.elimination import eliminate, read_names
 from captune.concepts.mismatch import PAPER_MISMATCH, detect_mismatch
+from captune.core.arrays import Floats, Ints, unit_rows
 
 SCALE = 40.0
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from captune import runtime
 from captune.backbones.hf import HuggingFace
+from captune.core import runtime
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import Vocabulary
 from captune.training.feeds import PixelFeed, Request, Views

@@ -63,9 +63,10 @@ def count_changes(folder: str, target: str) -> None:
 
 def flush_often() -> None:
     """Write a part of the embedding cache after every batch."""
-    from captune import embedding_cache
 
-    embedding_cache.SECONDS_BETWEEN_PARTS = -1.0
+    from captune.embeddings import cache
+
+    cache.SECONDS_BETWEEN_PARTS = -1.0
 
 
 def jump_clock(seed: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from captune.files import LEFTOVERS
+from captune.core.files import LEFTOVERS
 from faults.records import FACTS, record
 from faults.wholeness import halves, result_of, timeless
 from faults.zygote import Zygote, environment

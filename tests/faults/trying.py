@@ -92,8 +92,8 @@ def try_labels(folder: Path, generator: Seeded) -> None:
 
 def try_settings(folder: Path, generator: Seeded) -> None:
     """Plan a run with a damaged settings file."""
+    from captune.core.settings import read_yaml
     from captune.plan import check_backbone, make_plan
-    from captune.settings import read_yaml
 
     change(folder / "settings.yaml", generator)
     plan = make_plan(folder / "images", "cat,dog", None, read_yaml(folder / "settings.yaml"))
@@ -167,7 +167,7 @@ def _backbone(folder: Path) -> Any:
 
 def answer_of(kind: str, number: int, place: Path) -> dict[str, Any]:
     """Make and try one mutant; return how captune answered."""
-    from captune.errors import CaptuneError
+    from captune.core.errors import CaptuneError
 
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(place.parent / "seeds", place)
@@ -256,7 +256,7 @@ def main() -> None:
 
     import captune.plan
     import captune.report.page  # noqa: F401
-    from captune import registry
+    from captune.core import registry
 
     warnings.simplefilter("ignore")
     for name in registry.names("methods"):

@@ -79,7 +79,7 @@ def _be_ready() -> None:
 
     import captune.pipeline
     import captune.report.page  # noqa: F401
-    from captune import registry
+    from captune.core import registry
 
     for role in ("methods", "tuners", "backbones"):
         for name in registry.names(role):  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ from captune.benchmark.results import Results
 from captune.benchmark.runner import run_cells
 from captune.benchmark.suite import read_suite
 from captune.benchmark.surroundings import Surroundings
-from captune.locking import hold
+from captune.core.locking import hold
 from toys import write_images
 
 from .conftest import Command

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import captune
-from captune.errors import CaptuneError, InputError, RunFolderError
+from captune.core.errors import CaptuneError, InputError, RunFolderError
+from captune.core.runtime import EARLIER
 from captune.methods.cap import falls_apart
 from captune.results.run import AdaptationRun
-from captune.runtime import EARLIER
 from toys import write_classes
 
 NAMES = ["cat", "red dog", "striped bird"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from captune.demo import run_demo
+from captune.commands.demo import run_demo
 from captune.world import WORLD_KINDS
 
 
@@ -39,10 +39,10 @@ def test_everything_is_where_the_demo_says(demo: tuple[Path, object]) -> None:
 def test_the_command_ends_with_before_after_and_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, demo: tuple[Path, object]
 ) -> None:
-    import captune.demo
+    import captune.commands.demo
     from captune.cli import main
 
-    monkeypatch.setattr(captune.demo, "run_demo", lambda out, seed: demo[1])  # the story itself ran above
+    monkeypatch.setattr(captune.commands.demo, "run_demo", lambda out, seed: demo[1])  # the story itself ran above
     assert main(["demo", "--out", str(tmp_path)]) == 0
     last = capsys.readouterr().out
     assert "accuracy" in last

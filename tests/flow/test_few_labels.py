@@ -12,7 +12,7 @@ import torch
 
 import captune
 from captune.backbones.hf import HuggingFace
-from captune.errors import InputError, RunFolderError
+from captune.core.errors import InputError, RunFolderError
 from captune.results.run import AdaptationRun
 from captune.training.loop import Course
 from toys import write_classes

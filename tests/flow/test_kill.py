@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from captune import runtime
+from captune.core import runtime
 from captune.data.images import find_images
-from captune.embedding_cache import EmbeddingCache
-from captune.scoring import embed_images
+from captune.embeddings.cache import EmbeddingCache
+from captune.embeddings.embed import embed_images
 from toys import ToyBackbone, write_images
 
 N_IMAGES, BATCH = 40, 4
@@ -24,17 +24,18 @@ import sys, time
 from pathlib import Path
 import numpy as np
 from toys import ToyBackbone
-from captune import embedding_cache, runtime
+from captune.embeddings import cache as parts
+from captune.core import runtime
 from captune.data.images import find_images
-from captune.scoring import embed_images
+from captune.embeddings.embed import embed_images
 
 class Slow(ToyBackbone):
     def image_features(self, pixels, edit=None):
         time.sleep(float(sys.argv[4]))
         return super().image_features(pixels, edit)
 
-embedding_cache.SECONDS_BETWEEN_PARTS = -1.0
-backbone, cache = Slow(), embedding_cache.EmbeddingCache(Path(sys.argv[2]))
+parts.SECONDS_BETWEEN_PARTS = -1.0
+backbone, cache = Slow(), parts.EmbeddingCache(Path(sys.argv[2]))
 engine = runtime.start(workers=0, quiet=True)
 found = embed_images(backbone, find_images(sys.argv[1]), cache, engine, batch_size=4)
 np.save(sys.argv[3], found.vectors)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import captune
-from captune import registry
 from captune.benchmark.datasets.base import LoadedDataset
 from captune.benchmark.splits import make_split
+from captune.core import registry
 from captune.data.images import find_images
 from captune.pipeline import carry_out
 from captune.plan import plan_for_task

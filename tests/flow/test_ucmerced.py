@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from captune import registry
 from captune.benchmark.leakage import shared_images
+from captune.core import registry
 
 TESTBED = os.environ.get("CAPTUNE_TESTBED", "")
 

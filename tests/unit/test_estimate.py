@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from captune import runtime
+from captune.core import runtime
 from captune.data.vocabulary import Vocabulary
 from captune.methods._cap_settings import QUICK, CapSettings
 from captune.methods._estimate import Costs, Sizes, estimate, measure_costs

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from captune.errors import InputError
+from captune.core.errors import InputError
+from captune.core.settings import RunSettings
 from captune.plan import make_plan
-from captune.settings import RunSettings
 from toys import write_images
 
 

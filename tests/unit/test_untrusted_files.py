@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from audit_folders import audit_facts
+from captune.auditing.screen import show
 from captune.backbones.hf import HuggingFace
 from captune.cli import main
-from captune.commands._audit_screen import show
+from captune.core.errors import CaptuneError, InputError
+from captune.core.settings import parse_overrides, read_yaml
+from captune.data.descriptions import read_descriptions
 from captune.data.vocabulary import read_class_names
-from captune.describers._file_format import read_descriptions
-from captune.errors import CaptuneError, InputError
 from captune.report.page import write_report
-from captune.settings import parse_overrides, read_yaml
 from report_runs import make_run
 
 APPLY = "!!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path [{}]]"
@@ -60,9 +60,11 @@ def test_a_yaml_tag_runs_nothing(tmp_path: Path, what: str) -> None:
 
 
 READERS = {
-    "settings": "from captune.settings import *; build(RunSettings, {{'seed': read_yaml({0!r})['k11']}}, 'settings')",
+    "settings": (
+        "from captune.core.settings import *; build(RunSettings, {{'seed': read_yaml({0!r})['k11']}}, 'settings')"
+    ),
     "classes": "from captune.data.vocabulary import *; read_class_names({0!r})",
-    "descriptions": "from captune.describers._file_format import *; read_descriptions({0!r})",
+    "descriptions": "from captune.data.descriptions import *; read_descriptions({0!r})",
 }
 
 

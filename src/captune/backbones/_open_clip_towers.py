@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from captune.backbones.base import TextTower, Tower
-from captune.errors import ModelError
+from captune.core.errors import ModelError
 
 
 class OpenClipImageTower(Tower):

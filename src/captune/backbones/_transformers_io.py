@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from captune.errors import ModelError, nearest
-from captune.files import is_file, is_folder
+from captune.core.errors import ModelError, nearest
+from captune.core.files import is_file, is_folder
 
 
 def quiet() -> None:

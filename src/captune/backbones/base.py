@@ -14,8 +14,8 @@ from torch import Tensor, is_grad_enabled, nn
 from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
 
+from captune.core.errors import ModelError
 from captune.data.views import Preprocessing
-from captune.errors import ModelError
 
 Side: TypeAlias = Literal["image", "text"]
 Edit: TypeAlias = Callable[[int, Tensor], Tensor]

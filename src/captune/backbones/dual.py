@@ -18,9 +18,9 @@ from torch import nn
 from captune.backbones import _transformers_io as library
 from captune.backbones._towers import BertTextTower, VitImageTower
 from captune.backbones.base import Backbone, Tokens
+from captune.core.errors import ModelError
+from captune.core.files import is_file
 from captune.data.views import Preprocessing, Resample
-from captune.errors import ModelError
-from captune.files import is_file
 
 FORMAT, VERSION = "captune-dual-encoder", 1
 Positive = Annotated[int, Ge(1)]

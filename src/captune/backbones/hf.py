@@ -11,8 +11,8 @@ from torch import nn
 from captune.backbones import _transformers_io as library
 from captune.backbones._towers import ClipImageTower, ClipTextTower, SiglipImageTower, SiglipTextTower
 from captune.backbones.base import Backbone, Tokens
+from captune.core.errors import ModelError
 from captune.data.views import Preprocessing, Resample
-from captune.errors import ModelError
 
 SUPPORTED = ("clip", "siglip", "siglip2")
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)

@@ -13,9 +13,9 @@ from torch import nn
 from captune.backbones import _transformers_io as library
 from captune.backbones._open_clip_towers import OpenClipImageTower, OpenClipTextTower, SealedTower
 from captune.backbones.base import Backbone, Side, TextTower, Tokens, Tower
+from captune.core.errors import ModelError, missing_extra, nearest
+from captune.core.files import is_file
 from captune.data.views import Preprocessing
-from captune.errors import ModelError, missing_extra, nearest
-from captune.files import is_file
 
 
 class OpenClip(Backbone):

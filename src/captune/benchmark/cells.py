@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from captune import registry
 from captune.benchmark.splits import Setting
+from captune.core import registry
+from captune.core.settings import Positive, RunSettings, build_run
 from captune.plan import with_preset
-from captune.settings import Positive, RunSettings, build_run
 from captune.training.checkpoint import digest_of
 
 PLACE_SETTINGS = ("seed", "workers", "cache", "root", "target_classes")

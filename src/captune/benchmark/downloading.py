@@ -14,9 +14,9 @@ from typing import Any
 
 from captune.benchmark.datasets.base import DatasetFacts, RemoteFile
 from captune.benchmark.unpacking import is_archive, unpack
-from captune.errors import InputError
-from captune.files import write_whole
-from captune.runtime import console
+from captune.core.errors import InputError
+from captune.core.files import write_whole
+from captune.core.runtime import console
 
 TIMEOUT = 60.0
 """Seconds without a byte after which a connection is given up."""

@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from captune import registry
 from captune.benchmark.cells import Cell
 from captune.benchmark.results import Results, State, read_file
 from captune.benchmark.suite import Speed
 from captune.benchmark.surroundings import Surroundings
-from captune.errors import CaptuneError, InputError
+from captune.core import registry
+from captune.core.errors import CaptuneError, InputError
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from captune.benchmark.cells import SETTING_TITLES
 from captune.benchmark.published import PublishedNumber, published_table
 from captune.benchmark.table import NUMBERS, Entry, MeasuredSuite, MeasuredTable, Number
-from captune.files import table as csv_table
+from captune.core.files import table as csv_table
 
 NOTHING = "–"
 TEX = str.maketrans(

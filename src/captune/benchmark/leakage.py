@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from captune.core.errors import InputError
 from captune.data.images import ImageCollection
-from captune.errors import InputError
 
 
 @dataclass(frozen=True)

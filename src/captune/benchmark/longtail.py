@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from captune.arrays import Ints
-from captune.errors import InputError
+from captune.core.arrays import Ints
+from captune.core.errors import InputError
 
 
 def long_tail(labels: Ints, ratio: float, seed: int = 0) -> Ints:

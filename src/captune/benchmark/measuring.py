@@ -18,21 +18,21 @@ from typing import Any
 
 import numpy as np
 
-from captune import processes, registry, runtime
 from captune.benchmark.cells import Cell
 from captune.benchmark.datasets.base import LoadedDataset
 from captune.benchmark.results import FORMAT, VERSION, Results
 from captune.benchmark.splits import Split, make_split
-from captune.embedding_cache import EmbeddingCache, default_folder
-from captune.errors import CaptuneError, RunFolderError, ToldElsewhereError
-from captune.files import write_json
-from captune.locking import hold
+from captune.core import distributed, registry, runtime
+from captune.core.errors import CaptuneError, RunFolderError, ToldElsewhereError
+from captune.core.files import write_json
+from captune.core.locking import hold
+from captune.core.settings import WHERE
+from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.pipeline import carry_out
 from captune.plan import plan_for_task
 from captune.results.metrics import Metrics, summarize
-from captune.results.prediction import predict_collection
+from captune.results.predict import predict_collection
 from captune.results.run import CARD, CHECKPOINTS, AdaptationRun
-from captune.settings import WHERE
 from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
 
 INTERRUPTED = 130
@@ -194,7 +194,7 @@ def _adapt(order: Order, cell: Cell, split: Split) -> AdaptationRun:
         if not resume:
             raise
         shutil.rmtree(folder)  # of other versions or weights than now
-        if processes.size() > 1:  # the others have ended
+        if distributed.size() > 1:  # the others have ended
             raise RunFolderError(f"{error} The interrupted run is removed: run the same command again.") from error
         sys.stderr.write(f"Starting anew: {error}\n")
         return carry_out(plan, out=folder, report=order.keep_run, keep_checkpoints=True)

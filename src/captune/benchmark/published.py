@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from captune.errors import UnknownNameError, nearest
-from captune.settings import read_yaml
+from captune.core.errors import UnknownNameError, nearest
+from captune.core.settings import read_yaml
 
 FILE = Path(__file__).parent / "published.yaml"
 

@@ -15,8 +15,8 @@ from captune.benchmark.cells import SETTING_TITLES, Cell
 from captune.benchmark.measuring import INTERRUPTED, Order, clear_killed
 from captune.benchmark.results import Results
 from captune.benchmark.surroundings import Surroundings, commit
-from captune.errors import CaptuneError, InputError
-from captune.files import drop_leftovers
+from captune.core.errors import CaptuneError, InputError
+from captune.core.files import drop_leftovers
 
 LAUNCHER = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 SECONDS_TO_STOP = 120

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from captune.errors import UnknownNameError, nearest
-from captune.files import is_file, is_folder
-from captune.settings import read_yaml
+from captune.core.errors import UnknownNameError, nearest
+from captune.core.files import is_file, is_folder
+from captune.core.settings import read_yaml
 
 FOLDER = Path(__file__).parent / "suites"
 

@@ -9,13 +9,13 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from captune.arrays import Ints
 from captune.benchmark.datasets.base import LoadedDataset
 from captune.benchmark.longtail import long_tail
+from captune.core.arrays import Ints
+from captune.core.errors import InputError, raise_all
 from captune.data.images import ImageCollection
 from captune.data.task import AdaptationTask, LabeledImages, no_labels
 from captune.data.vocabulary import Vocabulary
-from captune.errors import InputError, raise_all
 
 Setting = Literal["ul", "ssl", "trzsl"]
 

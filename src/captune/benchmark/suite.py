@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Gt, MinLen
 
-from captune import registry
 from captune.benchmark.cells import PLACE_SETTINGS, Cell, SplitSettings, resolve_settings
 from captune.benchmark.published import published_tables
 from captune.benchmark.shipped import find_suite
 from captune.benchmark.splits import PAPER_SPLIT_SEEDS, Setting
-from captune.errors import InputError, nearest, raise_all
-from captune.settings import RunSettings, Seed, build, read_yaml
+from captune.core import registry
+from captune.core.errors import InputError, nearest, raise_all
+from captune.core.settings import RunSettings, Seed, build, read_yaml
 
 T = TypeVar("T")
 AXES = ("dataset", "setting", "method", "seed")

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import captune
-from captune import registry
 from captune.benchmark.cells import Cell
 from captune.benchmark.datasets.base import Dataset, LoadedDataset
 from captune.benchmark.leakage import shared_images
-from captune.errors import InputError
-from captune.files import is_file, is_folder
+from captune.core import registry
+from captune.core.errors import InputError
+from captune.core.files import is_file, is_folder
 
 PACKAGE = Path(captune.__file__).parent
 

@@ -13,7 +13,7 @@ from typing import Any
 from captune.benchmark.published import PublishedNumber, published_number
 from captune.benchmark.results import Results
 from captune.benchmark.suite import Place, Suite, Table
-from captune.files import write_whole
+from captune.core.files import write_whole
 
 
 @dataclass(frozen=True)

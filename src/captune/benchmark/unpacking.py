@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from captune.errors import InputError
+from captune.core.errors import InputError
 
 SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip")
 IGNORED = "__MACOSX"

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from captune.commands._options import WHERE
-from captune.errors import InputError
+from captune.core.errors import InputError
 
 if TYPE_CHECKING:
     from captune.data.images import ImageCollection
-    from captune.predictions import Predictions
+    from captune.embeddings.predictions import Predictions
     from captune.results.image_classifier import ImageClassifier
 
 
@@ -19,15 +19,15 @@ def score_images(
     options: argparse.Namespace, classifier: ImageClassifier, images: ImageCollection
 ) -> tuple[Predictions, dict[int, str]]:
     """Return the predictions of a collection and why images were set aside."""
-    from captune import runtime
+    from captune.core import runtime
     from captune.results.onnx_classifier import OnnxClassifier
 
     if isinstance(classifier, OnnxClassifier):  # before anything imports PyTorch, which takes seconds
         return classifier.predict_collection(images, runtime.count_workers(options.workers))
-    from captune.embedding_cache import EmbeddingCache
+    from captune.core.settings import RunSettings, build
+    from captune.embeddings.cache import EmbeddingCache
     from captune.results.classifier import Classifier
-    from captune.results.prediction import predict_collection
-    from captune.settings import RunSettings, build
+    from captune.results.predict import predict_collection
 
     assert isinstance(classifier, Classifier)
     given = {name: getattr(options, name) for name in WHERE if getattr(options, name) is not None}
@@ -40,10 +40,10 @@ def score_images(
 
 def find_any(source: str) -> ImageCollection:
     """Return the images of a folder, manifest or list, or the one image that is named."""
+    from captune.core.files import is_file
     from captune.data.images import ImageCollection, find_images
     from captune.data.loading import no_usable_image
     from captune.data.paths import SUFFIXES
-    from captune.files import is_file
 
     path = Path(source)
     if path.suffix.lower() in SUFFIXES and is_file(path):

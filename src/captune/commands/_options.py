@@ -52,7 +52,7 @@ def add_where(words: argparse.ArgumentParser) -> None:
 
 def values(options: argparse.Namespace) -> dict[str, Any]:
     """Return settings from the file, then the flags, then --set: the later ones win."""
-    from captune import settings
+    from captune.core import settings
 
     given: dict[str, Any] = settings.read_yaml(options.config) if options.config else {}
     given |= {flag: getattr(options, flag) for flag in FLAGS if getattr(options, flag, None) is not None}

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captune import registry
 from captune.commands._options import add_settings, add_where, values
-from captune.errors import CaptuneError
+from captune.core import registry
+from captune.core.errors import CaptuneError
 
 if TYPE_CHECKING:
     from captune.results.run import AdaptationRun
@@ -44,7 +44,7 @@ def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class priva
 
 def run(options: argparse.Namespace) -> None:
     """Adapt, save the run and say in a few lines what came out."""
-    from captune import processes, settings
+    from captune.core import distributed, settings
 
     given = values(options)  # checked before heavy imports
     from captune.pipeline import adapt
@@ -59,13 +59,13 @@ def run(options: argparse.Namespace) -> None:
         resume=options.resume,
         **given,
     )
-    if processes.rank() == 0:
+    if distributed.rank() == 0:
         _print_summary(adapted, Path(out))
 
 
 def settings_help(method: str) -> str:
     """Return a method's settings and those of every run, with defaults and sentences."""
-    from captune.settings import RunSettings, explain
+    from captune.core.settings import RunSettings, explain
 
     own = registry.load("methods", method).Settings
     lines = []

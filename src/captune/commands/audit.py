@@ -21,11 +21,11 @@ def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class priva
 
 def run(options: argparse.Namespace) -> None:
     """Audit, save what was found and show it."""
-    from captune.auditing import audit
-    from captune.commands import _audit_screen
+    from captune.auditing import screen
+    from captune.auditing.audit import audit
 
     out = options.out or "captune-audit"
     found = audit(
         options.images, options.classes, labels=options.labels, out=out, overwrite=options.overwrite, **values(options)
     )
-    _audit_screen.show(found.facts, Path(out))
+    screen.show(found.facts, Path(out))

@@ -92,7 +92,7 @@ def _show_needs(
     """List every cell with what it needs, and the sums."""
     from captune.benchmark.estimate import estimate
     from captune.benchmark.runner import show
-    from captune.runtime import duration
+    from captune.core.runtime import duration
 
     needs = estimate(cells, here, results, speed)
     width = max((len(show(cell)) for cell in cells), default=0)
@@ -121,8 +121,8 @@ def _show_needs(
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse what would let every cell fail: folders that are not there, numbers that cannot be."""
-    from captune.errors import InputError
-    from captune.files import is_folder
+    from captune.core.errors import InputError
+    from captune.core.files import is_folder
 
     for name in () if options.table else ("data", "models"):
         folder = getattr(options, name)
@@ -135,7 +135,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _only(pairs: list[str]) -> dict[str, list[str]]:
-    from captune.errors import InputError
+    from captune.core.errors import InputError
 
     chosen: dict[str, list[str]] = {}
     for pair in pairs:

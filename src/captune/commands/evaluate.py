@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from captune.commands._options import add_where
-from captune.errors import InputError
+from captune.core.errors import InputError
 
 if TYPE_CHECKING:
     from captune.results.metrics import Metrics
@@ -29,10 +29,10 @@ def run(options: argparse.Namespace) -> None:
     """Measure a run on labeled images and print the numbers."""
     import numpy as np
 
-    from captune import processes
     from captune.commands._images import find_any, score_images
+    from captune.core import distributed
     from captune.data.images import read_labels
-    from captune.results.loading import load
+    from captune.results.load import load
     from captune.results.metrics import summarize
 
     images = find_any(options.images)
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> None:
     if not np.any(labels >= 0):
         raise InputError(f"None of the {len(images)} images in {options.images!r} has a label in {options.labels!r}.")
     predictions, set_aside = score_images(options, classifier, images)
-    if processes.rank() > 0:
+    if distributed.rank() > 0:
         return  # the first process writes for all
     names = classifier.names
     known = labels[predictions.image_index] >= 0

@@ -38,7 +38,7 @@ def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class priva
 def run(options: argparse.Namespace) -> None:
     """Export, and say what was written and where."""
     from captune.commands._screen import Screen
-    from captune.exporting import export
+    from captune.exports.base import export
 
     names = ("min_confidence", "source", "prefix", "int8", "images", "labels", "n_checked")
     given = {name: value for name in names if (value := getattr(options, name)) is not None}

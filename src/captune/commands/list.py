@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from captune import registry
-from captune.errors import CaptuneError, InputError
+from captune.core import registry
+from captune.core.errors import CaptuneError, InputError
 
 ROLES = ("methods", "backbones", "tuners", "describers", "datasets", "exports")
 CHOICES = (*ROLES, "suites")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from captune.commands._options import add_where
-from captune.errors import InputError
+from captune.core.errors import InputError
 
 
 def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
@@ -25,18 +25,18 @@ def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class priva
 
 def run(options: argparse.Namespace) -> None:
     """Classify images and write a table of paths, labels and probabilities."""
-    from captune import processes
     from captune.commands._images import find_any, score_images
-    from captune.files import table, write_whole
+    from captune.core import distributed
+    from captune.core.files import table, write_whole
     from captune.results.image_classifier import top_k
-    from captune.results.loading import load
+    from captune.results.load import load
 
     if options.top_k < 1:
         raise InputError(f"--top-k is {options.top_k}, expected at least 1.")
     images = find_any(options.images)
     classifier = load(options.run)
     predictions, set_aside = score_images(options, classifier, images)
-    if processes.rank() > 0:
+    if distributed.rank() > 0:
         return  # the first process writes for all
     best = top_k(predictions.probabilities, options.top_k)
     header = ["path", "label", "confidence"]

@@ -18,8 +18,16 @@ def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class priva
 
 def run(options: argparse.Namespace) -> None:
     """Write the page and say where it is."""
+    from captune.auditing.card import holds_audit
+    from captune.auditing.page import write_audit_page
     from captune.commands._screen import Screen
+    from captune.core.errors import InputError
     from captune.report.page import write_report
 
-    page = write_report(options.runs, options.out, options.labels)
+    if len(options.runs) == 1 and holds_audit(options.runs[0]):
+        if options.labels is not None:
+            raise InputError("An audit is measured when it is made: captune audit IMAGES --labels ... again.")
+        page = write_audit_page(options.runs[0], options.out)
+    else:
+        page = write_report(options.runs, options.out, options.labels)
     Screen(highlight=False, soft_wrap=True).print(f"Report: {page}", markup=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from captune.serving.limits import Limits
+from captune.web.limits import Limits
 
 
 def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
@@ -26,6 +26,6 @@ def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class priva
 def run(options: argparse.Namespace) -> None:
     """Serve until it is interrupted."""
     limits = Limits(options.max_bytes, options.concurrency, options.timeout)
-    from captune.serving.server import serve
+    from captune.web.server import serve
 
     serve(options.run, options.host, options.port, limits)

@@ -8,11 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from captune.arrays import Floats, Ints
 from captune.concepts.descriptions import choose_descriptions, mean_descriptions
 from captune.concepts.mismatch import MismatchFindings, MismatchSettings, detect_mismatch
-from captune.describers._batch import Descriptions, describe_classes
-from captune.describers.base import Describer
+from captune.core.arrays import Floats, Ints
+from captune.describers.base import Describer, Descriptions, describe_classes
 
 Scope = Literal["mismatched", "all"]
 Choice = Literal["best", "mean"]

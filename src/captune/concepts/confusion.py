@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.arrays import Floats, Ints, unit_rows
-from captune.errors import InputError
+from captune.core.arrays import Floats, Ints, unit_rows
+from captune.core.errors import InputError
 
 Recipe = Literal["paper", "released"]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from captune.arrays import Floats, Ints, unit_rows
 from captune.concepts.clustering import ShrinkingClusters
 from captune.concepts.elimination import match_texts
-from captune.errors import raise_all
+from captune.core.arrays import Floats, Ints, unit_rows
+from captune.core.errors import raise_all
 
 
 @dataclass(frozen=True)

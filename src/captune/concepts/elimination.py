@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.arrays import Floats, Ints
+from captune.core.arrays import Floats, Ints
 
 _CHUNK_FLOATS = 1 << 22
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.arrays import Floats, unit_rows
-from captune.errors import InputError
+from captune.core.arrays import Floats, unit_rows
+from captune.core.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ import numpy as np
 from annotated_types import Gt, Le
 from numpy.typing import NDArray
 
-from captune.arrays import Floats, Ints
 from captune.concepts.clustering import ShrinkingClusters
 from captune.concepts.elimination import NamesAlone, eliminate, read_names
-from captune.errors import InputError, raise_all
-from captune.settings import NonNegative, Positive
+from captune.core.arrays import Floats, Ints
+from captune.core.errors import InputError, raise_all
+from captune.core.settings import NonNegative, Positive
 
 _CHUNK_FLOATS = 1 << 25
 

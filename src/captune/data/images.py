@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from captune.arrays import Ints
+from captune.core.arrays import Ints
+from captune.core.errors import InputError, raise_all
+from captune.core.files import is_file, is_folder
 from captune.data.keys import KeyList, KeySet
 from captune.data.paths import SUFFIXES, ImagePaths, NameStoreBuilder
 from captune.data.shards import expand, index_shard, is_pattern, is_shard
 from captune.data.tables import Tally, is_table, read_columns, read_lines, shorten
-from captune.errors import InputError, raise_all
-from captune.files import is_file, is_folder
 
 PATH_COLUMNS = ("path", "image", "image_path", "file", "filename", "filepath", "file_name")
 LABEL_COLUMNS = ("label", "class", "class_name", "category", "target")

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.arrays import Ints
+from captune.core.arrays import Ints
 
 KEY_BYTES = 16
 Keys = NDArray[np.uint8]

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from captune.core.errors import CaptuneError, InputError
 from captune.data.images import ImageCollection
 from captune.data.keys import KEY_BYTES
 from captune.data.paths import Span
 from captune.data.shards import locate
-from captune.errors import CaptuneError, InputError
 
 MOST_PIXELS = 100_000_000
 MOST_BYTES = 512 * 1024 * 1024

@@ -14,7 +14,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.arrays import Ints
+from captune.core.arrays import Ints
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"})
 """How the names of images end."""

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from captune.arrays import Ints
+from captune.core.arrays import Ints
+from captune.core.errors import CaptuneError, InputError, raise_all
+from captune.core.files import cache_folder, is_file, write_whole
 from captune.data.paths import SUFFIXES, Span
-from captune.errors import CaptuneError, InputError, raise_all
-from captune.files import cache_folder, is_file, write_whole
 
 VERSION = 1
 """Raised when the same shard would be indexed in another way."""

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from captune.errors import InputError, missing_extra, raise_all
+from captune.core.errors import InputError, missing_extra, raise_all
 
 MOST_SHOWN = 10
 ROWS_AT_ONCE = 1 << 16

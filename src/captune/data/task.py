@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from captune.arrays import Ints
+from captune.core.arrays import Ints
+from captune.core.errors import InputError, raise_all
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import Vocabulary
-from captune.errors import InputError, raise_all
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from PIL import Image
 
-from captune.errors import ModelError
+from captune.core.errors import ModelError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

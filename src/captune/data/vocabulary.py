@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from captune.errors import InputError, raise_all
-from captune.files import is_file, is_folder
+from captune.core.errors import InputError, raise_all
+from captune.core.files import is_file, is_folder
 
 DEFAULT_TEMPLATE = "a photo of a {}"
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from captune.files import write_json
+from captune.core.files import write_json
 
 _SECRETS = (
     re.compile(r"\b(sk|rk|pk)-[\w*.-]{6,}"),

@@ -8,9 +8,9 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+from captune.core.errors import DescriberError
 from captune.describers._answers import redact
 from captune.describers.base import Describer, DescriptionRequest, ServerError
-from captune.errors import DescriberError
 
 _THOUGHTS = re.compile(r"<think>.*?(</think>|\Z)", flags=re.DOTALL)
 _REFUSAL = re.compile(

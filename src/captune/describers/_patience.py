@@ -7,7 +7,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt
 
-from captune.settings import Positive
+from captune.core.settings import Positive
 
 
 @dataclass(frozen=True)

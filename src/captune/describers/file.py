@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from captune.core.errors import DescriberError, InputError, nearest
+from captune.data.descriptions import read_descriptions
 from captune.describers._answers import AnswerCache
-from captune.describers._file_format import read_descriptions
 from captune.describers._patience import Patience
 from captune.describers.base import Describer, DescriptionRequest
-from captune.errors import DescriberError, InputError, nearest
 
 
 class FileDescriber(Describer):

@@ -6,10 +6,10 @@ import os
 from functools import cached_property
 from typing import Any
 
+from captune.core.errors import DescriberError, missing_extra
 from captune.describers._answers import redact
 from captune.describers._asking import AskingDescriber, BusyError, Reply
 from captune.describers.base import SetupError
-from captune.errors import DescriberError, missing_extra
 
 DEFAULT_MODEL = "gpt-4o-mini"
 _ADDRESS = "https://api.openai.com/v1"

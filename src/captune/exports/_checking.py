@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.arrays import Floats, Ints
+from captune.core.arrays import Floats, Ints
+from captune.core.errors import InputError
 from captune.data.images import ImageCollection, find_images, read_labels
 from captune.data.loading import UnreadableImageError, decode, read_bytes
 from captune.data.views import weak_view
-from captune.errors import InputError
 from captune.exports.base import ExportSettings, FinishedRun
 from captune.results.classifier import Classifier
 from captune.results.onnx_classifier import OnnxClassifier

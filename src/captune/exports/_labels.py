@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from captune.arrays import Floats, Ints
-from captune.errors import InputError, RunFolderError
+from captune.core.arrays import Floats, Ints
+from captune.core.errors import InputError, RunFolderError
 from captune.exports.base import ExportSettings, FinishedRun
 from captune.results.evidence import PSEUDO_LABELS
 
@@ -63,9 +63,9 @@ def probabilities_of(run: FinishedRun, rows: Ints) -> Floats:
     places = np.minimum(np.searchsorted(kept, rows), max(len(kept) - 1, 0))
     if len(kept) and np.array_equal(kept[places], rows):
         return np.asarray(record.arrays["after"][places], dtype=np.float32)
-    from captune import runtime
-    from captune.embedding_cache import EmbeddingCache
-    from captune.results.prediction import predict_collection
+    from captune.core import runtime
+    from captune.embeddings.cache import EmbeddingCache
+    from captune.results.predict import predict_collection
 
     images = record.images.subset(rows)
     predictions, set_aside = predict_collection(run.classifier, images, EmbeddingCache(), runtime.start())

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from captune import __version__
-from captune.errors import InputError, missing_extra
+from captune.core.errors import InputError, missing_extra
 from captune.results.classifier import Classifier
 from captune.results.onnx_classifier import EMBEDDINGS, FORMAT, KEY, PIXELS, PROBABILITIES, VERSION, OnnxCard
 

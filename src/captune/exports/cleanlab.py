@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from captune.core.errors import InputError
+from captune.core.files import write_json, write_whole
 from captune.data.images import read_labels
-from captune.errors import InputError
 from captune.exports._labels import TAKES, choose_labels, probabilities_of
 from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
-from captune.files import write_json, write_whole
 
 
 class CleanlabArrays(ExportFormat):

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from captune import __version__
+from captune.core.files import write_json
 from captune.exports._labels import TAKES, choose_labels
 from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
-from captune.files import write_json
 
 
 class CocoLabels(ExportFormat):

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from captune.core.files import table, write_whole
 from captune.exports._labels import TAKES, choose_labels
 from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
-from captune.files import table, write_whole
 
 
 class CsvLabels(ExportFormat):

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from captune.errors import CaptuneError, InputError
+from captune.core.errors import CaptuneError, InputError
+from captune.core.files import write_json, write_whole
 from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
-from captune.files import write_json, write_whole
 
 RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
 README = """# A classifier for transformers

@@ -9,9 +9,9 @@ from urllib.parse import quote
 from xml.sax.saxutils import quoteattr
 
 from captune import __version__
+from captune.core.files import write_json, write_whole
 from captune.exports._labels import TAKES, choose_labels
 from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
-from captune.files import write_json, write_whole
 
 LOCAL_FILES = "/data/local-files/?d="
 WEB = ("/", "http://", "https://")

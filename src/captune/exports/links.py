@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from captune.core.errors import InputError
+from captune.core.files import is_file, table, write_whole
 from captune.data.paths import SUFFIXES
-from captune.errors import InputError
 from captune.exports._labels import TAKES, choose_labels
 from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
-from captune.files import is_file, table, write_whole
 
 LONGEST = 120
 """Bytes that a name may have; file systems allow 255, and some tools add to it."""

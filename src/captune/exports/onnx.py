@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from captune.errors import CaptuneError
+from captune.core.errors import CaptuneError
+from captune.core.files import write_whole
 from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
-from captune.files import write_whole
 
 
 class OnnxModel(ExportFormat):

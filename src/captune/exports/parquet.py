@@ -7,10 +7,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import ClassVar
 
-from captune.errors import missing_extra
+from captune.core.errors import missing_extra
+from captune.core.files import write_whole
 from captune.exports._labels import TAKES, choose_labels
 from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
-from captune.files import write_whole
 
 
 class ParquetLabels(ExportFormat):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from captune.arrays import Bools, Floats, Ints
+from captune.core.arrays import Bools, Floats, Ints
 
 _ROWS_AT_ONCE = 8192
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.arrays import Floats, Ints
-from captune.errors import InputError
-from captune.scratch import is_large
+from captune.core.arrays import Floats, Ints
+from captune.core.errors import InputError
+from captune.core.scratch import is_large
 
 BYTES_AT_ONCE = 1 << 26
 IMAGES_AT_ONCE = 16_384

@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from captune.arrays import Bools, Floats, Ints, softmax_rows
-from captune.errors import InputError, raise_all
+from captune.core.arrays import Bools, Floats, Ints, softmax_rows
+from captune.core.errors import InputError, raise_all
 from captune.labeling.leading import Scores, assign_some
 from captune.labeling.pseudo_labels import PseudoLabels, Source
 from captune.labeling.selection import Classes, class_mask

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from captune.arrays import Floats, Ints, softmax_rows
-from captune.errors import InputError
+from captune.core.arrays import Floats, Ints, softmax_rows
+from captune.core.errors import InputError
 from captune.labeling.consensus import NeighbourGraph, spread
 from captune.labeling.selection import Classes, class_mask
 

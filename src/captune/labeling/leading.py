@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from captune.arrays import Bools, Floats, Ints
+from captune.core.arrays import Bools, Floats, Ints
+from captune.core.scratch import empty_rows, is_large, row_parts
 from captune.labeling.assignment import assign
-from captune.scratch import empty_rows, is_large, row_parts
 
 FIRST_DEPTH, DEEPER = 4, 4
 """How many times its quota a class lists at first, and how much longer a list gets that was too short."""

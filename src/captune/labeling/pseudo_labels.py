@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.arrays import Bools, Floats, Ints
-from captune.errors import InputError, raise_all
+from captune.core.arrays import Bools, Floats, Ints
+from captune.core.errors import InputError, raise_all
 
 
 class Source(IntEnum):

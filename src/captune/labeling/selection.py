@@ -11,11 +11,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from captune.arrays import Bools, Floats, Ints
-from captune.errors import InputError
+from captune.core.arrays import Bools, Floats, Ints
+from captune.core.errors import InputError
+from captune.core.scratch import fill_rows, row_parts
 from captune.labeling.leading import Scores, assign_some
 from captune.labeling.pseudo_labels import PseudoLabels
-from captune.scratch import fill_rows, row_parts
 
 Classes: TypeAlias = Sequence[int] | Ints
 

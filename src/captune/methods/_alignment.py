@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from captune import processes
-from captune.arrays import Floats
 from captune.backbones.base import Backbone
 from captune.concepts.alignment import Alignment, Choice, Scope, align_concepts
 from captune.concepts.mismatch import MismatchFindings, MismatchSettings
+from captune.core import distributed
+from captune.core.arrays import Floats
 from captune.data.task import AdaptationTask
-from captune.describers._batch import Descriptions
+from captune.describers.base import Descriptions
+from captune.embeddings.embed import embed_texts
 from captune.methods.base import Context
-from captune.scoring import embed_texts
 
 
 def align_task(
@@ -47,7 +47,7 @@ def align_task(
         choose=choose,
         phrase=context.domain,
     )
-    found = align() if processes.size() == 1 else _unpack(*processes.from_first(lambda: _pack(align())))
+    found = align() if distributed.size() == 1 else _unpack(*distributed.from_first(lambda: _pack(align())))
     mismatched = [names[c] for c in found.findings.mismatched]
     context.say(f"Names that mislead: {', '.join(mismatched) or 'none found'}.")
     missing = [names[c] for c in found.undescribed()]
@@ -69,7 +69,7 @@ def align_task(
     return found
 
 
-def _pack(found: Alignment) -> processes.Parcel:
+def _pack(found: Alignment) -> distributed.Parcel:
     """Return an alignment as it travels: only the first process looks for misleading names and asks about them."""
     findings = {field.name: getattr(found.findings, field.name) for field in fields(MismatchFindings)}
     arrays = {name: value for name, value in findings.items() if isinstance(value, np.ndarray)}

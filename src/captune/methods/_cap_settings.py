@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from captune.settings import NonNegative, Positive
+from captune.core.settings import NonNegative, Positive
 
 Share = Annotated[float, Ge(0), Le(1)]
 Rate = Annotated[float, Gt(0)]

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from captune.backbones.base import Backbone
+from captune.core.runtime import Runtime, duration
 from captune.data.vocabulary import Vocabulary
 from captune.methods._cap_settings import QUICK, CapSettings
-from captune.runtime import Runtime, duration
 from captune.tuners.feature_adapter import ResidualAdapter
 
 PROBED, LEARNING = 8, 2.0

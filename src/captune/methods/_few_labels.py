@@ -12,15 +12,15 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from captune import processes, registry
-from captune.arrays import Floats, Ints, softmax_rows
 from captune.backbones.base import Backbone
+from captune.core import distributed, registry
+from captune.core.arrays import Floats, Ints, softmax_rows
+from captune.core.errors import InputError
+from captune.core.settings import NonNegative, Positive, build
 from captune.data.task import AdaptationTask
-from captune.errors import InputError
+from captune.embeddings.embed import embed_classes
 from captune.labeling.pseudo_labels import PseudoLabels, Source
 from captune.methods.base import Context
-from captune.scoring import embed_classes
-from captune.settings import NonNegative, Positive, build
 from captune.training.checkpoint import CheckpointFolder
 from captune.training.feeds import Feed, Request
 from captune.training.loop import Course, Optimisation, fit
@@ -100,7 +100,7 @@ class FewLabelTraining:
     def parts(self, n_parts: int) -> range:
         """Return the parts that are left to do, counted from 1; the first of them may be half done."""
         checkpoints = self.context.checkpoints
-        _, newest = processes.from_first(lambda: ({}, checkpoints.newest_part() if checkpoints else 0))
+        _, newest = distributed.from_first(lambda: ({}, checkpoints.newest_part() if checkpoints else 0))
         return range(max(1, newest), n_parts + 1)
 
     def learn(
@@ -121,7 +121,7 @@ class FewLabelTraining:
         context, settings = self.context, self.settings
         checkpoints = replace(context.checkpoints, part=part) if context.checkpoints else None
         labels = labels.stamped(part, Source.NAME if part == 1 else Source.MODEL)
-        begun = checkpoints and processes.from_first(lambda: _begun(checkpoints))[0]
+        begun = checkpoints and distributed.from_first(lambda: _begun(checkpoints))[0]
         if begun:
             labels = _read_labels(begun, "course.labels.now.", labels.n_classes)
         self.tuner = self._new_tuner(part)
@@ -271,7 +271,7 @@ class _FewLabelCourse(Course):
         return torch.from_numpy(weights)
 
 
-def _begun(checkpoints: CheckpointFolder) -> processes.Parcel:
+def _begun(checkpoints: CheckpointFolder) -> distributed.Parcel:
     """Return what is needed to go on; the length of a training depends on its labels, so they are read before it."""
     found = checkpoints.newest()
     return (dict(found.tensors) if found else {}), None

@@ -9,19 +9,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from captune.arrays import Floats
 from captune.backbones.base import Backbone
+from captune.core.arrays import Floats
+from captune.core.errors import InputError
+from captune.core.runtime import Runtime
 from captune.data.images import ImageCollection
 from captune.data.loading import no_usable_image
 from captune.data.task import AdaptationTask
 from captune.data.views import StrongView
 from captune.describers.base import Describer
 from captune.describers.none import NoDescriber
-from captune.embedding_cache import EmbeddingCache
-from captune.errors import InputError
+from captune.embeddings.cache import EmbeddingCache
+from captune.embeddings.embed import EmbeddedImages, embed_images
 from captune.labeling.pseudo_labels import PseudoLabels
-from captune.runtime import Runtime
-from captune.scoring import EmbeddedImages, embed_images
 from captune.training.checkpoint import CheckpointFolder
 from captune.training.feeds import EmbeddingFeed, Feed, PixelFeed
 from captune.tuners.base import NoSettings, Tuner

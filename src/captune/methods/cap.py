@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from captune import registry
-from captune.arrays import Floats, Ints
 from captune.backbones.base import Backbone
 from captune.concepts.confusion import class_prototypes, class_similarity, confident_counts, confusion_margin
 from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings
+from captune.core import registry
+from captune.core.arrays import Floats, Ints
+from captune.core.errors import InputError
 from captune.data.task import AdaptationTask
-from captune.errors import InputError
+from captune.embeddings.embed import embed_classes, score
 from captune.labeling.consensus import neighbour_consensus, neighbour_graph
 from captune.labeling.first_labels import first_labels
 from captune.labeling.gaussians import cluster_images
@@ -26,7 +27,6 @@ from captune.methods import _estimate
 from captune.methods._alignment import align_task
 from captune.methods._cap_settings import QUICK, CapSettings
 from captune.methods.base import Context, Method
-from captune.scoring import embed_classes, score
 from captune.training.feeds import Request
 from captune.training.loop import Course, Optimisation, fit
 from captune.training.objective import ConfusionObjective, LabeledViews

@@ -9,14 +9,14 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from annotated_types import Ge
 
-from captune.arrays import Floats
 from captune.backbones.base import Backbone
+from captune.core.arrays import Floats
+from captune.core.settings import NonNegative, Positive
 from captune.data.task import AdaptationTask
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import balanced_pools, candidate_sets, growing_k
 from captune.methods._few_labels import QUICK_ROUNDS, FewLabelSettings, FewLabelTraining, Rate, Share
 from captune.methods.base import Context, Method
-from captune.settings import NonNegative, Positive
 from captune.tuners.base import Tuner
 
 GIVEN_BATCH = (8, 256)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from captune.backbones.base import Backbone
+from captune.core.settings import Positive
 from captune.data.task import AdaptationTask
 from captune.labeling.selection import top_k_per_class
 from captune.methods._few_labels import QUICK, FewLabelSettings, FewLabelTraining
 from captune.methods.base import Context, Method
-from captune.settings import Positive
 from captune.tuners.base import Tuner
 
 

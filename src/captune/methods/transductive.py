@@ -10,16 +10,16 @@ from annotated_types import Ge, Gt
 
 from captune.backbones.base import Backbone
 from captune.concepts.mismatch import MismatchSettings
+from captune.core.settings import NonNegative, Positive
 from captune.data.task import AdaptationTask
 from captune.data.vocabulary import Vocabulary
-from captune.describers import describe_classes
+from captune.describers.base import describe_classes
+from captune.embeddings.embed import embed_classes
 from captune.labeling.consensus import neighbour_graph
 from captune.labeling.gaussians import Anchoring, cluster_images
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.methods._alignment import align_task
 from captune.methods.base import Context, Method
-from captune.scoring import embed_classes
-from captune.settings import NonNegative, Positive
 from captune.tuners.base import Tuner
 from captune.tuners.gaussian import Gaussian, GaussianSettings
 

@@ -10,12 +10,12 @@ import torch
 from annotated_types import Ge
 
 from captune.backbones.base import Backbone
+from captune.core.errors import InputError
+from captune.core.settings import NonNegative, Positive
 from captune.data.task import AdaptationTask
-from captune.errors import InputError
 from captune.labeling.selection import top_k_per_class
 from captune.methods._few_labels import QUICK, FewLabelSettings, FewLabelTraining, Rate
 from captune.methods.base import Context, Method
-from captune.settings import NonNegative, Positive
 from captune.tuners.base import Tuner
 from captune.tuners.text_prompts import TextPrompts
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from captune.backbones.base import Backbone
+from captune.core.errors import InputError
 from captune.data.task import AdaptationTask
-from captune.describers._batch import describe_classes
+from captune.describers.base import describe_classes
 from captune.describers.none import NoDescriber
-from captune.errors import InputError
 from captune.methods.base import Context, Method
 from captune.tuners.base import Tuner
 from captune.tuners.frozen import Frozen

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from captune.errors import InputError
+from captune.core.errors import InputError
+from captune.core.runtime import duration
 from captune.report.drawing import MARKS, SERIES, Drawing, new_figure, shown, style
 from captune.report.measures import Measures
 from captune.report.reading import RunRecord
 from captune.report.sections import METRICS, finite, metric
-from captune.runtime import duration
 
 MOST_NAMED = 60
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.arrays import Floats, Ints
+from captune.core.arrays import Floats, Ints
 from captune.report.drawing import AFTER, BEFORE, BLUE, GREY, VERMILION, Drawing, new_figure, shown, style
 from captune.report.measures import Measures
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
-from captune.files import table, write_whole
+from captune.core.files import table, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from captune.arrays import Ints
+from captune.core.arrays import Ints
 from captune.report.drawing import (
     AFTER,
     BEFORE,

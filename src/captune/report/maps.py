@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.arrays import Floats, Ints
+from captune.core.arrays import Floats, Ints
 from captune.report.drawing import GREY, MARKS, SERIES, VERMILION, Drawing, new_figure, shown, style
 from captune.report.measures import Measures
 

@@ -9,18 +9,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from captune import __version__
-from captune.errors import CaptuneError, InputError, RunFolderError
-from captune.files import write_whole
-from captune.report.audit import describe_audit
+from captune.core.errors import CaptuneError, InputError, RunFolderError
+from captune.core.files import write_whole
 from captune.report.comparison import compare_runs
 from captune.report.drawing import FOLDER, Drawing
 from captune.report.reading import RunRecord, read_run
 from captune.report.sections import describe_run
-from captune.results.audit_card import holds_audit
 from captune.results.run import REPORT
 
 COMPARISON = "captune-comparison.html"
@@ -33,31 +31,34 @@ _OURS = re.compile(
 def write_report(
     folders: Sequence[str | Path], out: str | Path | None = None, labels: str | Path | None = None
 ) -> Path:
-    """Write the page of one run or audit, or a comparison of several runs, with its figures; return where it is.
+    """Write the page of one run, or a comparison of several runs, with its figures; return where it is.
 
     One folder's page is its `report.html` unless `out` says otherwise, and its figures go to its folder `figures`. A
     comparison is written to `out` or `captune-comparison.html`. `labels` is `folders` or a table (path, label).
     """
     if not folders:
         raise InputError("There is no run to report on: expected at least one run folder.")
-    if len(folders) == 1:
-        folder = Path(folders[0])
-        target = Path(out) if out is not None else folder / REPORT
-        figure_folder = folder / FOLDER
-        if holds_audit(folder):
-            if labels is not None:
-                raise InputError("An audit is measured when it is made: captune audit IMAGES --labels ... again.")
-            template, (content, drawings) = "audit.html.j2", describe_audit(folder)
-        else:
-            template, (content, drawings) = "page.html.j2", _describe(read_run(folder, labels))
-    else:
-        runs = [read_run(folder, labels) for folder in folders]
+    runs = [read_run(folder, labels) for folder in folders]
+    if len(runs) > 1:
         target = Path(out or COMPARISON)
-        figure_folder = target.with_name(f"{target.stem}-{FOLDER}")
-        template, (content, drawings) = "compare.html.j2", compare_runs(runs)
+        return write_page(target, target.with_name(f"{target.stem}-{FOLDER}"), "compare.html.j2", *compare_runs(runs))
+    folder = Path(folders[0])
+    target = Path(out) if out is not None else folder / REPORT
+    return write_page(target, folder / FOLDER, "page.html.j2", *_describe(runs[0]))
+
+
+def write_page(
+    target: Path,
+    figure_folder: Path,
+    template: str,
+    content: Mapping[str, Any],
+    drawings: Sequence[Drawing],
+    package: str = "captune.report",
+) -> Path:
+    """Write a page and its figures; the template may be another package's, on top of this one's layout."""
     if target.is_dir():
         raise InputError(f"The report {str(target)!r} is a folder: expected the name of an HTML file.")
-    page = render(template, {**content, "figure_folder": figure_folder.name})
+    page = render(template, {**content, "figure_folder": figure_folder.name}, package)
     _write_figures(figure_folder, drawings)
     write_whole(target, page)
     return target
@@ -75,10 +76,10 @@ def _describe(run: RunRecord) -> tuple[dict[str, Any], list[Drawing]]:
         ) from error
 
 
-def render(template: str, content: Mapping[str, Any]) -> str:
+def render(template: str, content: Mapping[str, Any], package: str = "captune.report") -> str:
     """Return a page; everything that is not a figure of our own is escaped."""
     environment = Environment(
-        loader=PackageLoader("captune.report", ""),
+        loader=ChoiceLoader([PackageLoader(package, ""), PackageLoader("captune.report", "")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

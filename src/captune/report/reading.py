@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from captune.arrays import Floats, Ints
+from captune.core.arrays import Floats, Ints
+from captune.core.errors import InputError, RunFolderError
 from captune.data.images import ImageCollection, read_labels
 from captune.data.keys import KeyList, Keys, KeySet
 from captune.data.paths import ImagePaths, NameStoreBuilder
-from captune.errors import InputError, RunFolderError
 from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS
 from captune.results.run import read_card
 

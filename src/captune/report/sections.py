@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from captune.core.runtime import duration
 from captune.report.class_table import class_table
 from captune.report.confusion_figures import draw_confidence, draw_groups, draw_heat_map
 from captune.report.drawing import Drawing
@@ -17,7 +18,6 @@ from captune.report.maps import draw_confusion_maps, draw_mismatch_maps
 from captune.report.measures import Measures
 from captune.report.reading import RunRecord
 from captune.results.metrics import Metrics, lowest_mean
-from captune.runtime import duration
 
 MOST_FILES = 300
 SECTIONS = (

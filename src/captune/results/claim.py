@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from captune.errors import RunFolderError
-from captune.files import LEFTOVERS
-from captune.locking import hold
+from captune.core.errors import RunFolderError
+from captune.core.files import LEFTOVERS
+from captune.core.locking import hold
 from captune.results.run import CARD, CHECKPOINTS
 from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
 

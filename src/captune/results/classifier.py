@@ -17,16 +17,16 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from captune import registry
-from captune.arrays import Floats, softmax_rows
 from captune.backbones.base import Backbone
+from captune.core import registry
+from captune.core.arrays import Floats, softmax_rows
+from captune.core.errors import InputError, RunFolderError
+from captune.core.files import is_folder, write_json, write_whole
+from captune.core.scratch import empty_rows
+from captune.core.settings import DEFAULT_BACKBONE, build
 from captune.data.views import Preprocessing
 from captune.data.vocabulary import Vocabulary
-from captune.errors import InputError, RunFolderError
-from captune.files import is_folder, write_json, write_whole
 from captune.results.image_classifier import ImageClassifier
-from captune.scratch import empty_rows
-from captune.settings import DEFAULT_BACKBONE, build
 from captune.tuners.base import Tuner
 
 FORMAT, VERSION = "captune-classifier", 1

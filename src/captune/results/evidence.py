@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.arrays import Ints
 from captune.backbones.base import Backbone
+from captune.core.arrays import Ints
+from captune.core.scratch import row_parts, take_rows
 from captune.data.images import ImageCollection
 from captune.data.task import AdaptationTask
+from captune.embeddings.embed import embed_classes, score
+from captune.embeddings.predictions import Predictions
 from captune.labeling.pseudo_labels import PseudoLabels, Source
 from captune.methods.base import Context
-from captune.predictions import Predictions
 from captune.results.health import HealthCheck, check_health
-from captune.scoring import embed_classes, score
-from captune.scratch import row_parts, take_rows
 
 FILE = "evidence.safetensors"
 PSEUDO_LABELS = "pseudo_labels.csv"

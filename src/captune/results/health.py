@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from captune.arrays import Floats, Ints, unit_rows
-from captune.errors import InputError
+from captune.core.arrays import Floats, Ints, unit_rows
+from captune.core.errors import InputError
+from captune.core.scratch import fill_rows
 from captune.labeling.consensus import nearest_neighbours
-from captune.scratch import fill_rows
 
 Verdict = Literal["helpful", "unclear", "harmful"]
 

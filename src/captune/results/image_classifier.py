@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL.Image import Image
 
-from captune.arrays import Floats, Ints
+from captune.core.arrays import Floats, Ints
+from captune.core.scratch import row_parts
 from captune.data.loading import as_image, is_image_array
 from captune.data.views import Preprocessing, weak_view
-from captune.scratch import row_parts
 
 AT_ONCE = 64
 

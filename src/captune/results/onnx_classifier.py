@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from captune.arrays import Floats
+from captune.core.arrays import Floats
+from captune.core.errors import InputError, RunFolderError, missing_extra
+from captune.core.files import is_file
 from captune.data.images import ImageCollection
 from captune.data.loading import UnreadableImageError, decode, no_usable_image, read_bytes
 from captune.data.views import Preprocessing, weak_view
-from captune.errors import InputError, RunFolderError, missing_extra
-from captune.files import is_file
-from captune.predictions import Predictions
+from captune.embeddings.predictions import Predictions
 from captune.results.image_classifier import ImageClassifier
 
 FORMAT, VERSION = "captune-onnx", 1

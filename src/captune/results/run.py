@@ -14,10 +14,10 @@ import numpy as np
 import yaml
 from safetensors.numpy import save as save_arrays
 
+from captune.core.errors import RunFolderError
+from captune.core.files import table, write_json, write_whole
 from captune.data.images import ImageCollection
-from captune.errors import RunFolderError
-from captune.files import table, write_json, write_whole
-from captune.predictions import Predictions
+from captune.embeddings.predictions import Predictions
 from captune.results.classifier import Classifier
 from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS, Evidence
 

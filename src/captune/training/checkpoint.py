@@ -14,8 +14,8 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from captune.errors import RunFolderError
-from captune.files import LEFTOVERS, write_whole
+from captune.core.errors import RunFolderError
+from captune.core.files import LEFTOVERS, write_whole
 
 VERSION = 1
 KEPT = 2

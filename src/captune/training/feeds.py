@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from captune import processes
-from captune.arrays import Floats, Ints
+from captune.core import distributed
+from captune.core.arrays import Floats, Ints
+from captune.core.errors import TrainingError
+from captune.core.runtime import Runtime
 from captune.data.images import ImageCollection
 from captune.data.loading import load_batches
 from captune.data.views import Preprocessing, strong_view, view_generator, weak_view
-from captune.errors import TrainingError
-from captune.runtime import Runtime
 from captune.tuners.base import Tuner
 
 
@@ -33,12 +33,12 @@ class Request(NamedTuple):
     def part(self) -> Request:
         """Return this process's part of the images, which no other process has."""
         largest = max(len(positions) for positions in self)
-        if largest < processes.size() > 1:
+        if largest < distributed.size() > 1:
             raise TrainingError(
-                f"A step has {largest} images of each kind, too few for {processes.size()} processes. Use a larger "
+                f"A step has {largest} images of each kind, too few for {distributed.size()} processes. Use a larger "
                 "train_batch, e.g. --set train_batch=32, or fewer processes."
             )
-        return Request(*(processes.part(positions) for positions in self))
+        return Request(*(distributed.part(positions) for positions in self))
 
 
 class Views(NamedTuple):
@@ -154,7 +154,7 @@ class PixelFeed(Feed):
         batches = np.array_split(positions, _parts(positions, 64))
         view = _TrainingView(self.preprocessing, 0, 0, self.strong_from)
         found = []
-        for batch in load_batches(self.images, processes.part(batches), view, workers=self.runtime.workers):
+        for batch in load_batches(self.images, distributed.part(batches), view, workers=self.runtime.workers):
             if batch.problems:
                 position, why = next(iter(batch.problems.items()))
                 raise TrainingError(
@@ -164,14 +164,14 @@ class PixelFeed(Feed):
             pixels = self.preprocessing.normalize(batch.pixels).to(self.runtime.device)
             with self.runtime.autocast():
                 found.append(tuner.image_embeddings(pixels))
-        return torch.cat(found) if processes.size() == 1 else self._merge(found, batches, tuner)
+        return torch.cat(found) if distributed.size() == 1 else self._merge(found, batches, tuner)
 
     def _merge(self, found: Sequence[Tensor], batches: Sequence[Ints], tuner: Tuner) -> Tensor:
-        owner = np.repeat(np.arange(len(batches)) % processes.size(), [len(batch) for batch in batches])
-        is_mine = owner == processes.rank()
+        owner = np.repeat(np.arange(len(batches)) % distributed.size(), [len(batch) for batch in batches])
+        is_mine = owner == distributed.rank()
         rows = np.zeros((len(owner), tuner.backbone.embed_dim), dtype=np.float32)
         rows[is_mine] = torch.cat([torch.empty(0, rows.shape[1]), *(part.float().cpu() for part in found)]).numpy()
-        processes.merge_rows(rows, is_mine)
+        distributed.merge_rows(rows, is_mine)
         return torch.from_numpy(rows).to(self.runtime.device)
 
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from captune import processes
-from captune.errors import TrainingError
-from captune.runtime import EARLIER, Runtime
+from captune.core import distributed
+from captune.core.errors import TrainingError
+from captune.core.runtime import EARLIER, Runtime
 from captune.training.checkpoint import Checkpoint, CheckpointFolder
 from captune.training.interrupts import Interrupts
 
@@ -90,15 +90,15 @@ def fit(
             if step == 0:
                 objective.eval()
                 course.begin(epoch)
-                if processes.size() > 1:  # all go on with exactly the margin and labels of the first
-                    course.restore(*processes.from_first(course.state))
+                if distributed.size() > 1:  # all go on with exactly the margin and labels of the first
+                    course.restore(*distributed.from_first(course.state))
             objective.train()
             for batch in course.batches(epoch, step):
                 rate = learning_rate(optimisation, epoch * optimisation.iterations + step)
                 _step(wrapped, optimizer, batch, rate, optimisation.gradient_clip, keeper, runtime)
                 step += 1
                 advance(1, course.describe(epoch, keeper.sums))
-                if processes.is_any(interrupts.came):
+                if distributed.is_any(interrupts.came):
                     interrupts.came = True
                     break
             if step == optimisation.iterations:
@@ -144,7 +144,7 @@ def _step(
     for group in optimizer.param_groups:
         group["lr"] = rate
     result: StepResult = objective(batch)
-    loss = processes.mean(result.loss.detach())
+    loss = distributed.mean(result.loss.detach())
     if not torch.isfinite(loss):
         kept = keeper.last_saved()
         where = f" The state before is kept in {kept}." if kept else ""
@@ -157,7 +157,7 @@ def _step(
     if gradient_clip > 0:
         runtime.clip_gradients(objective, optimizer, gradient_clip)
     optimizer.step()
-    sums = {name: processes.add_up(value) for name, value in result.sums.items()}
+    sums = {name: distributed.add_up(value) for name, value in result.sums.items()}
     for name, value in (("loss", loss), *sums.items()):
         keeper.sums[name] = keeper.sums[name] + value if name in keeper.sums else value.clone()
 
@@ -194,7 +194,7 @@ class _Keeper:
         self._last = str(self.folder.save(Checkpoint(epoch, step, tensors, facts)))
 
     def restore(self) -> tuple[int, int]:
-        tensors, (epoch, step, facts) = processes.from_first(self._newest)
+        tensors, (epoch, step, facts) = distributed.from_first(self._newest)
         if not tensors:
             return 0, 0
         kinds = ("parameter", "momentum", "course", "sum", "scale", "time")
@@ -215,7 +215,7 @@ class _Keeper:
         self.runtime.say(f"Going on from epoch {epoch + 1}, step {step + 1}.")
         return epoch, step
 
-    def _newest(self) -> processes.Parcel:
+    def _newest(self) -> distributed.Parcel:
         """Return the newest checkpoint; only the first process needs to see the run folder."""
         found = self.folder.newest() if self.folder is not None else None
         return ({}, (0, 0, None)) if found is None else (dict(found.tensors), (found.epoch, found.step, found.facts))

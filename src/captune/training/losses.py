@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from captune import processes
-from captune.errors import InputError
+from captune.core import distributed
+from captune.core.errors import InputError
 
 
 def margin_cross_entropy(
@@ -41,7 +41,7 @@ def masked_mean(losses: Tensor, accepted: Tensor | None = None) -> Tensor:
         accepted = torch.ones_like(losses, dtype=torch.bool)
     kept = torch.where(accepted, losses, torch.zeros_like(losses))
     # The number accepted stays on the device: a comparison in Python would stop a GPU at every step.
-    return kept.sum() * processes.size() / processes.add_up(accepted.sum()).clamp(min=1)
+    return kept.sum() * distributed.size() / distributed.add_up(accepted.sum()).clamp(min=1)
 
 
 def partial_label_loss(logits: Tensor, weights: Tensor, accepted: Tensor | None = None) -> Tensor:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from captune.arrays import Floats, Ints
+from captune.core.arrays import Floats, Ints
 from captune.training.feeds import Feed, Views
 from captune.training.loop import StepResult
 from captune.training.losses import margin_losses, masked_mean

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from captune import processes
+from captune.core import distributed
 from captune.training.feeds import Feed, Views
 from captune.training.loop import StepResult
 from captune.training.losses import margin_cross_entropy, partial_label_loss
@@ -46,4 +46,4 @@ class PseudoLabelObjective(nn.Module):
         pseudo = partial_label_loss(logits[:n_pseudo], batch.targets)
         given = margin_cross_entropy(logits[n_pseudo:], batch.given_labels)
         loss = self.pseudo_weight * pseudo + self.given_weight * given
-        return StepResult(loss, {"steps": torch.ones((), device=loss.device) / processes.size()})
+        return StepResult(loss, {"steps": torch.ones((), device=loss.device) / distributed.size()})

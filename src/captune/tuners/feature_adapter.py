@@ -12,7 +12,7 @@ from torch.nn.functional import normalize, relu
 
 from captune.backbones.base import Backbone
 from captune.data.vocabulary import Vocabulary
-from captune.scoring import embed_classes
+from captune.embeddings.embed import embed_classes
 from captune.tuners.base import Tuner
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from captune.backbones.base import Backbone
 from captune.data.vocabulary import Vocabulary
-from captune.scoring import embed_classes
+from captune.embeddings.embed import embed_classes
 from captune.tuners.base import Tuner
 
 

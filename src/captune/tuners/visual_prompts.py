@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from captune.backbones.base import Backbone
 from captune.data.vocabulary import Vocabulary
-from captune.scoring import embed_classes
+from captune.embeddings.embed import embed_classes
 from captune.tuners.base import Tuner
 
 

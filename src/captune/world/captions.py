@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from captune.arrays import Ints
+from captune.core.arrays import Ints
 from captune.world.classes import CONFUSED_PAIRS, MISMATCHED, VISUAL_WORDS, WELL_NAMED, WORLD_KINDS
 from captune.world.palette import DYE_NAMES
 from captune.world.patterns import PATTERNS

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.arrays import Ints
-from captune.errors import InputError, UnknownNameError, nearest
+from captune.core.arrays import Ints
+from captune.core.errors import InputError, UnknownNameError, nearest
 from captune.world.patterns import PATTERNS
 from captune.world.photograph import draw_chance, photograph
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from captune.arrays import Ints
+from captune.core.arrays import Ints
 from captune.world.fields import Field
 
 DYES: dict[str, tuple[int, int, int]] = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from captune.arrays import Ints
+from captune.core.arrays import Ints
 from captune.world.fields import GRID, N_DRAWS, Cloth, Field
 from captune.world.palette import choose_dyes, dye_colours
 from captune.world.patterns import Pattern

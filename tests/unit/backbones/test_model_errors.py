@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from captune.backbones import _transformers_io as library
-from captune.errors import CaptuneError, ModelError, UnknownNameError
+from captune.core.errors import CaptuneError, ModelError, UnknownNameError
 from captune.pipeline import check_backbone, load_backbone
 
 Folders = Callable[[str], Path]

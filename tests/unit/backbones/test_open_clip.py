@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from captune.errors import MissingExtraError, ModelError
+from captune.core.errors import MissingExtraError, ModelError
 from captune.pipeline import check_backbone
 
 try:

@@ -20,8 +20,8 @@ from transformers.models.siglip2.image_processing_pil_siglip2 import (
 
 from captune.backbones.base import Backbone
 from captune.backbones.hf import read_preprocessing
+from captune.core.errors import ModelError
 from captune.data.views import Preprocessing, weak_view
-from captune.errors import ModelError
 
 SIZES = [(57, 41), (41, 57), (33, 100), (100, 33), (32, 32), (31, 200), (7, 5), (1, 9), (640, 481)]
 

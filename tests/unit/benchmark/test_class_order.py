@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import dataset_copies as copies
-from captune import registry
 from captune.benchmark.datasets.base import LoadedDataset
 from captune.benchmark.splits import draw_seen_classes
+from captune.core import registry
 
 SEEN = {  # the first seen classes of published splits (BatsResearch/menghini-neurips23-code, data/data_splits)
     ("resisc45", 500): ("beach", "palace", "roundabout", "railway station", "railway"),

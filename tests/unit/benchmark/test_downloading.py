@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import dataset_copies as copies
-from captune import registry
 from captune.benchmark.datasets.base import DatasetFacts, RemoteFile
 from captune.benchmark.downloading import download, fetch
 from captune.cli import main
-from captune.errors import InputError
+from captune.core import registry
+from captune.core.errors import InputError
 from file_server import FileServer, serve
 
 CONTENT = np.random.default_rng(0).bytes(300_000)

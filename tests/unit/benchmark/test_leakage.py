@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from captune.benchmark.leakage import shared_images
+from captune.core.errors import InputError
 from captune.data.images import ImageCollection, find_images
-from captune.errors import InputError
 from toys import write_images
 
 

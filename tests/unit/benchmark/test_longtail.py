@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from captune.benchmark.longtail import long_tail
-from captune.errors import InputError
+from captune.core.errors import InputError
 
 LABELS = np.repeat(np.arange(5), 80)
 

@@ -8,7 +8,7 @@ import pytest
 
 from captune.benchmark.cells import SETTING_TITLES
 from captune.benchmark.published import published_number, published_table, published_tables
-from captune.errors import UnknownNameError
+from captune.core.errors import UnknownNameError
 
 MAIN = "tab:main_results"
 DATASETS = ("flowers102", "resisc45", "dtd", "eurosat", "cub", "fgvc_aircraft")

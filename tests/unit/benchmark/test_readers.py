@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import dataset_copies as copies
-from captune import registry
 from captune.benchmark.datasets.base import Dataset, LoadedDataset
 from captune.benchmark.leakage import shared_images
-from captune.errors import InputError
+from captune.core import registry
+from captune.core.errors import InputError
 
 EUROSAT = (
     "annual crop land; forest; brushland or shrubland; highway or road; industrial buildings or commercial buildings; "

@@ -8,7 +8,7 @@ import pytest
 
 from captune.benchmark.shipped import FOLDER, find_suite, shipped_suites, suite_title
 from captune.benchmark.suite import read_suite
-from captune.errors import UnknownNameError
+from captune.core.errors import UnknownNameError
 
 
 def test_a_name_finds_the_suite_that_comes_with_captune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,14 +8,14 @@ from typing import Any, get_type_hints
 import numpy as np
 import pytest
 
-from captune import registry
 from captune.benchmark.cells import Cell, SplitSettings, resolve_settings
 from captune.benchmark.datasets.base import LoadedDataset
 from captune.benchmark.measuring import split_of
 from captune.benchmark.splits import PAPER_SPLIT_SEEDS, Split, Truth, make_split
+from captune.core import registry
+from captune.core.errors import InputError
 from captune.data.images import ImageCollection
 from captune.data.task import AdaptationTask
-from captune.errors import InputError
 from captune.methods.base import Context
 from captune.plan import plan_for_task
 

@@ -14,7 +14,7 @@ from captune.benchmark.published import published_table
 from captune.benchmark.runner import launched_processes, shard, show
 from captune.benchmark.shipped import shipped_suites
 from captune.benchmark.suite import Place, Suite, read_suite
-from captune.errors import InputError
+from captune.core.errors import InputError
 
 REPOSITORY = Path(__file__).parents[3]
 DOCS = (REPOSITORY / "docs" / "benchmark.md").read_text(encoding="utf-8")

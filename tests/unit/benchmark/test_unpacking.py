@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from captune.benchmark.unpacking import is_archive, unpack
-from captune.errors import InputError
+from captune.core.errors import InputError
 
 
 def tar(path: Path, *members: tarfile.TarInfo | str) -> Path:

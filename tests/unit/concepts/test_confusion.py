@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from captune.arrays import unit_rows
 from captune.concepts import confusion
-from captune.errors import InputError
+from captune.core.arrays import unit_rows
+from captune.core.errors import InputError
 
 SIMILARITY = np.full((4, 4), 0.5, dtype=np.float32)
 

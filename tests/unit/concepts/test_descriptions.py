@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from captune.arrays import Floats, unit_rows
 from captune.concepts.descriptions import choose_descriptions, mean_descriptions
-from captune.errors import InputError
+from captune.core.arrays import Floats, unit_rows
+from captune.core.errors import InputError
 
 
 def random_rows(n: int, width: int = 6, seed: int = 0) -> Floats:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from captune.arrays import Floats, unit_rows
 from captune.concepts.groups import class_closeness, confused_groups
-from captune.errors import InputError
+from captune.core.arrays import Floats, unit_rows
+from captune.core.errors import InputError
 
 
 def planted(seed: int = 0) -> Floats:

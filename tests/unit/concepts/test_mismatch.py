@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from captune.arrays import Floats, unit_rows
 from captune.concepts import clustering, elimination
 from captune.concepts.clustering import ShrinkingClusters
 from captune.concepts.elimination import best_pair, match_texts, read_names
 from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings, detect_mismatch
-from captune.errors import InputError
-from captune.settings import build
+from captune.core.arrays import Floats, unit_rows
+from captune.core.errors import InputError
+from captune.core.settings import build
 
 
 def clear_world(bad: tuple[int, ...], n_classes: int = 20, each: int = 20, seed: int = 0) -> tuple[Floats, Floats]:

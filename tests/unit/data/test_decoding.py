@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from captune.core.errors import InputError
 from captune.data import loading
 from captune.data.loading import UnreadableImageError, as_image, decode, read_bytes
-from captune.errors import InputError
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)
 LOSSLESS = {"PNG": {}, "TIFF": {}, "BMP": {}, "GIF": {}, "WEBP": {"lossless": True}}

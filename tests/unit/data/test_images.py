@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from captune.core.errors import InputError
 from captune.data import images
 from captune.data.images import ImageCollection, find_images
-from captune.errors import InputError
 
 
 def touch(*paths: Path) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from captune.core.errors import InputError
 from captune.data.images import ImageCollection, find_images, read_labels
 from captune.data.task import AdaptationTask, LabeledImages, make_task
 from captune.data.vocabulary import Vocabulary
-from captune.errors import InputError
 
 NAMES = ("forest", "river")
 

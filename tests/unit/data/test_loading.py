@@ -12,10 +12,10 @@ import pytest
 import torch
 from PIL import Image
 
+from captune.core.errors import CaptuneError
 from captune.data.images import ImageCollection, find_images
 from captune.data.loading import LoadedBatch, _Batches, content_key, load_batches
 from captune.data.views import Preprocessing, WeakView, strong_view, view_generator
-from captune.errors import CaptuneError
 
 SMALL = Preprocessing(8, 8, "bilinear", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 BATCHES = [np.array([0, 1, 2]), np.array([3, 4]), np.array([5, 6])]

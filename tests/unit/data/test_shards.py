@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from captune.core.errors import InputError
+from captune.core.files import cache_folder
 from captune.data import shards
 from captune.data.images import ImageCollection, find_images, read_labels
 from captune.data.loading import UnreadableImageError, load_batches, read_bytes
 from captune.data.views import Preprocessing, WeakView
-from captune.errors import InputError
-from captune.files import cache_folder
 from toys import write_images
 
 LONG = "folder-with-a-long-name/" * 12 + "image-é.jpg"

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from captune.core.errors import ModelError
 from captune.data.views import (
     Preprocessing,
     WeakView,
@@ -16,7 +17,6 @@ from captune.data.views import (
     view_generator,
     weak_view,
 )
-from captune.errors import ModelError
 
 HALF = (0.5, 0.5, 0.5)
 CROPPED = Preprocessing(16, 16, "bicubic", HALF, HALF)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from captune.core.errors import InputError
 from captune.data.vocabulary import Vocabulary, read_class_names
-from captune.errors import InputError
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from captune.describers import Descriptions, describe_classes, read_descriptions, write_descriptions
-from captune.describers.base import DescriptionRequest, open_describer
-from captune.errors import InputError, UnknownNameError
+from captune.core.errors import InputError, UnknownNameError
+from captune.data.descriptions import read_descriptions, write_descriptions
+from captune.describers.base import DescriptionRequest, Descriptions, describe_classes, open_describer
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1).filter(
     lambda text: text == text.strip() and text != ""

@@ -11,10 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from captune.describers import Descriptions, describe_classes
+from captune.core.errors import DescriberError, MissingExtraError
 from captune.describers._patience import Patience
-from captune.describers.base import DescriptionRequest, ServerError, SetupError, open_describer
-from captune.errors import DescriberError, MissingExtraError
+from captune.describers.base import (
+    DescriptionRequest,
+    Descriptions,
+    ServerError,
+    SetupError,
+    describe_classes,
+    open_describer,
+)
 from chat_server import Answer, serving
 
 KEY = "sk-test-0123456789-very-secret"

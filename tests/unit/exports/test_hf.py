@@ -12,10 +12,10 @@ import pytest
 import torch
 from PIL import Image
 
-from captune import registry
 from captune.backbones.hf import HuggingFace
-from captune.errors import InputError
-from captune.exporting import export
+from captune.core import registry
+from captune.core.errors import InputError
+from captune.exports.base import export
 from export_runs import NAMES, make_run
 from models import identifier
 

@@ -13,10 +13,9 @@ import pytest
 from pyarrow import parquet
 
 from captune.backbones.hf import HuggingFace
-from captune.errors import InputError
-from captune.exporting import export
+from captune.core.errors import InputError
 from captune.exports._labels import probabilities_of
-from captune.exports.base import FinishedRun
+from captune.exports.base import FinishedRun, export
 from captune.exports.links import safe_names
 from captune.results.run import AdaptationRun
 from export_runs import NAMES, make_run

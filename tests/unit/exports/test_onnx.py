@@ -15,13 +15,13 @@ import pytest
 import torch
 
 import captune
-from captune import registry
 from captune.backbones.hf import HuggingFace
+from captune.core import registry
+from captune.core.errors import CaptuneError, InputError, MissingExtraError, RunFolderError
 from captune.data.images import find_images
 from captune.data.views import Preprocessing
-from captune.errors import CaptuneError, InputError, MissingExtraError, RunFolderError
-from captune.exporting import export
 from captune.exports import _onnx_graph
+from captune.exports.base import export
 from captune.results.classifier import Classifier
 from captune.results.onnx_classifier import KEY, OnnxClassifier
 from captune.results.run import AdaptationRun

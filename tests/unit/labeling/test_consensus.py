@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from captune.arrays import softmax_rows, unit_rows
-from captune.errors import InputError
+from captune.core.arrays import softmax_rows, unit_rows
+from captune.core.errors import InputError
 from captune.labeling import consensus
 from captune.labeling.consensus import balance, neighbour_consensus, neighbour_graph, spread
 

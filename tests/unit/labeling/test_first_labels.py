@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from captune.arrays import Floats, softmax_rows, unit_rows
-from captune.errors import InputError
+from captune.core.arrays import Floats, softmax_rows, unit_rows
+from captune.core.errors import InputError
 from captune.labeling.first_labels import first_labels
 from captune.labeling.pseudo_labels import Source
 from captune.labeling.selection import top_k_per_class

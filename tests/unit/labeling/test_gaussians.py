@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from captune.arrays import Floats, Ints, unit_rows
-from captune.errors import InputError
+from captune.core.arrays import Floats, Ints, unit_rows
+from captune.core.errors import InputError
 from captune.labeling import gaussians
 from captune.labeling.consensus import neighbour_graph
 from captune.labeling.gaussians import Anchoring, anchor_means, cluster_images

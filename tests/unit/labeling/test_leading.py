@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from captune import scratch
-from captune.arrays import Floats, Ints, unit_rows
-from captune.errors import InputError
+from captune.core import scratch
+from captune.core.arrays import Floats, Ints, unit_rows
+from captune.core.errors import InputError
+from captune.embeddings.embed import score
 from captune.labeling import leading
 from captune.labeling.assignment import assign
 from captune.labeling.consensus import nearest_neighbours
@@ -19,7 +20,6 @@ from captune.labeling.first_labels import first_labels
 from captune.labeling.leading import Scores, assign_large
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import balanced_pools, given_allowed, top_k_per_class
-from captune.scoring import score
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from captune.errors import InputError
+from captune.core.errors import InputError
 from captune.labeling.pseudo_labels import PseudoLabels, Source
 
 

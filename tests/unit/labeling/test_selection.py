@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from captune.errors import InputError
+from captune.core.errors import InputError
 from captune.labeling import selection
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from captune.errors import InputError, RunFolderError
+from captune.core.errors import InputError, RunFolderError
 from captune.report import page
 from captune.report.page import write_report
 from captune.report.reading import read_run

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from captune.errors import CaptuneError, RunFolderError
+from captune.core.errors import CaptuneError, RunFolderError
 from captune.results.claim import LOCK, claim_folder
 from captune.results.run import CARD, CHECKPOINTS
 

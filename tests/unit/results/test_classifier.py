@@ -13,8 +13,8 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 from captune.backbones.hf import HuggingFace
+from captune.core.errors import InputError, RunFolderError
 from captune.data.vocabulary import Vocabulary
-from captune.errors import InputError, RunFolderError
 from captune.results import classifier as module
 from captune.results import image_classifier
 from captune.results.classifier import CARD, WEIGHTS, Classifier

@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from captune.arrays import Floats, Ints, softmax_rows, unit_rows
-from captune.errors import InputError
+from captune.core.arrays import Floats, Ints, softmax_rows, unit_rows
+from captune.core.errors import InputError
 from captune.labeling import consensus
 from captune.results import health
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from captune.errors import InputError
+from captune.core.errors import InputError
 from captune.results import metrics
 
 LABELS = np.array([0, 0, 0, 0, 1, 1, 2, 2])

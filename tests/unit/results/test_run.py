@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import captune
-from captune.errors import RunFolderError
+from captune.core.errors import RunFolderError
 from captune.results.run import CARD, load, read_card
 from models import tiny_clip
 from toys import write_images

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from captune.errors import RunFolderError
+from captune.core.errors import RunFolderError
 from captune.training.checkpoint import Checkpoint, CheckpointFolder, digest_of, drop_checkpoints
 
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from captune import runtime
-from captune.errors import TrainingError
+from captune.core import runtime
+from captune.core.errors import TrainingError
 from captune.training.checkpoint import CheckpointFolder
 from captune.training.loop import Course, Optimisation, StepResult, fit, learning_rate, parameter_groups
 

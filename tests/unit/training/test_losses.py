@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from captune.errors import InputError
+from captune.core.errors import InputError
 from captune.training import losses
 
 

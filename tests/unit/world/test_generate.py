@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from captune.errors import InputError, UnknownNameError
+from captune.core.errors import InputError, UnknownNameError
 from captune.world import class_names, render, render_world, write_world
 
 

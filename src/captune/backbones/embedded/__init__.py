@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from captune.backbones.hf import HuggingFace
-from captune.errors import ModelError, nearest
+from captune.core.errors import ModelError, nearest
 
 FOLDER = Path(__file__).parent
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from captune.arrays import Ints
 from captune.benchmark.datasets._folders import read_folders
 from captune.benchmark.datasets._layouts import Layout
 from captune.benchmark.datasets._lists import (
@@ -19,8 +18,9 @@ from captune.benchmark.datasets._lists import (
     read_zhou,
 )
 from captune.benchmark.datasets.base import DatasetFacts, LoadedDataset, RemoteFile
+from captune.core.arrays import Ints
+from captune.core.errors import InputError
 from captune.data.images import ImageCollection
-from captune.errors import InputError
 
 N_IMAGES, N_TEST = 27000, 5000
 TEXTS = {

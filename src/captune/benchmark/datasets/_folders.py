@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from captune.arrays import Ints
+from captune.core.arrays import Ints
+from captune.core.errors import InputError
+from captune.core.files import is_folder
 from captune.data.images import ImageCollection, find_images
-from captune.errors import InputError
-from captune.files import is_folder
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:

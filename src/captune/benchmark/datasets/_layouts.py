@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from captune import registry
 from captune.benchmark.datasets.base import Dataset, DatasetFacts, LoadedDataset
-from captune.errors import InputError
-from captune.files import is_file, is_folder
+from captune.core import registry
+from captune.core.errors import InputError
+from captune.core.files import is_file, is_folder
 
 
 @dataclass(frozen=True)

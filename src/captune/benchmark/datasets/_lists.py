@@ -8,10 +8,10 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from captune.arrays import Ints
+from captune.core.arrays import Ints
+from captune.core.errors import InputError
+from captune.core.files import is_file
 from captune.data.images import ImageCollection
-from captune.errors import InputError
-from captune.files import is_file
 
 Listed = tuple[list[str], list[int]]
 """Paths below a folder and their class ids."""

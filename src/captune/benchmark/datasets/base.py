@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from captune.arrays import Ints
+from captune.core.arrays import Ints
+from captune.core.errors import raise_all
 from captune.data.images import ImageCollection
-from captune.errors import raise_all
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 from captune.benchmark.datasets._layouts import Layout, LayoutDataset
 from captune.benchmark.datasets._lists import Listed, collect, read_pairs
 from captune.benchmark.datasets.base import DatasetFacts, LoadedDataset, RemoteFile
-from captune.errors import InputError
+from captune.core.errors import InputError
 
 LISTS = ("classes.txt", "images.txt", "image_class_labels.txt", "train_test_split.txt")
 

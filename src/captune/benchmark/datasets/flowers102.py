@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from captune.arrays import Ints
 from captune.benchmark.datasets._flower_names import NAMES
 from captune.benchmark.datasets._layouts import Layout, LayoutDataset
 from captune.benchmark.datasets._lists import Listed, collect, read_zhou
 from captune.benchmark.datasets.base import DatasetFacts, LoadedDataset, RemoteFile
-from captune.errors import InputError
+from captune.core.arrays import Ints
+from captune.core.errors import InputError
 
 SITE = "https://www.robots.ox.ac.uk/~vgg/data/flowers/102/"
 FOLDERS = ("flowers-102", "flowers102", "oxford_flowers")

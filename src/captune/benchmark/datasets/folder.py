@@ -9,7 +9,7 @@ import numpy as np
 from captune.benchmark.datasets._folders import class_folders, read_folders
 from captune.benchmark.datasets._lists import draw_by_class
 from captune.benchmark.datasets.base import Dataset, DatasetFacts, LoadedDataset
-from captune.errors import InputError
+from captune.core.errors import InputError
 
 TEST_SHARE = 0.4
 PARTS = ("train", "test")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from captune.benchmark.datasets._folders import read_folders
 from captune.benchmark.datasets.base import Dataset, DatasetFacts, LoadedDataset
-from captune.embedding_cache import default_folder
+from captune.embeddings.cache import default_folder
 from captune.world import class_names, write_world
 
 TRAIN_IMAGES, TEST_IMAGES, SEED = 50, 25, 0

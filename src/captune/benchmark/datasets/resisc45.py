@@ -11,7 +11,7 @@ from captune.benchmark.datasets._folders import class_folders, read_folders
 from captune.benchmark.datasets._layouts import Layout, LayoutDataset
 from captune.benchmark.datasets._lists import SEEDED_REMARK, Listed, class_id, collect, draw_by_class
 from captune.benchmark.datasets.base import DatasetFacts, LoadedDataset, RemoteFile
-from captune.errors import InputError
+from captune.core.errors import InputError
 
 N_IMAGES, N_POOL = 31500, 6300
 FOLDERS = ("NWPU-RESISC45", "resisc45/NWPU-RESISC45", "resisc45")

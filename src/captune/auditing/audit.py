@@ -1,0 +1,263 @@
+"""The audit: what a model makes of your images and names before anything is trained, and what to do about it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from captune.auditing.card import CARD, FORMAT, VERSION
+from captune.backbones.base import Backbone
+from captune.concepts.alignment import Alignment, Choice, Scope, align_concepts
+from captune.concepts.confusion import class_prototypes
+from captune.concepts.groups import class_closeness, confused_groups
+from captune.concepts.mismatch import MismatchSettings
+from captune.core import runtime
+from captune.core.arrays import Floats, Ints
+from captune.core.errors import InputError
+from captune.core.files import write_json
+from captune.core.settings import Positive, RunSettings, build_run
+from captune.data.descriptions import write_descriptions
+from captune.data.images import ImageCollection, find_images, read_labels
+from captune.data.loading import no_usable_image
+from captune.data.vocabulary import Vocabulary, read_class_names
+from captune.describers.base import Describer, open_describer
+from captune.embeddings.cache import EmbeddingCache, default_folder
+from captune.embeddings.embed import embed_classes, embed_images, embed_texts, score
+from captune.labeling.first_labels import first_labels
+from captune.labeling.pseudo_labels import PseudoLabels
+from captune.plan import check_backbone, load_backbone
+from captune.results.claim import claim_folder
+from captune.results.metrics import summarize
+from captune.results.run import readable
+
+MOST_EXAMPLES = 3
+"""Images of each class that the report shows, those that the model is surest of by name."""
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """How an audit looks at names; the paper runs the detection once with threshold_share 0.1.
+
+    Attributes:
+        threshold_share: A run of the detection ends when fewer than this share of the classes is left.
+        runs: How many times the detection runs, each from other random clusters.
+        min_frequency: A class counts as mismatched when at least this share of the runs names it.
+        describe: Which classes are described: those whose names mislead, or all.
+        choose: Whether the best description stands for a class, or the mean of all.
+        k: Images of each class that would be pseudo-labeled.
+    """
+
+    threshold_share: float = MismatchSettings.threshold_share
+    runs: Positive = MismatchSettings.runs
+    min_frequency: float = MismatchSettings.min_frequency
+    describe: Scope = "mismatched"
+    choose: Choice = "mean"
+    k: Positive = 16
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit found; `facts` is what audit.json holds."""
+
+    facts: Mapping[str, Any]
+    descriptions: Mapping[str, Sequence[str]]
+
+    def save(self, folder: str | Path) -> Path:
+        """Write audit.json, and descriptions.yaml to edit and reuse."""
+        target = Path(folder)
+        if self.descriptions:
+            write_descriptions(target / "descriptions.yaml", self.descriptions)
+        write_json(target / CARD, dict(self.facts))
+        return target
+
+
+def audit(
+    images: str | Path,
+    classes: str | Path | Sequence[str],
+    *,
+    labels: str | Path | None = None,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+    **settings: Any,  # noqa: ANN401 (checked against the settings dataclasses)
+) -> Audit:
+    """Find misleading names and confused classes without training; with labels, also measure how right that is."""
+    run_settings, own = build_run(settings, AuditSettings)
+    if run_settings.devices * run_settings.num_nodes > 1:
+        raise InputError(
+            "An audit runs in one process. To share the work before it, embed the images with several: "
+            "captune adapt IMAGES --method zero_shot --devices N. The audit finds their embeddings in the cache."
+        )
+    vocabulary = Vocabulary(read_class_names(classes), (run_settings.template,))
+    collection = find_images(images, run_settings.root or None)
+    if len(collection) == 0:
+        raise InputError(no_usable_image(collection, {}))
+    truth = read_labels(labels, collection, vocabulary.names) if labels is not None else None
+    check_backbone(run_settings.backbone)
+    with claim_folder(out, overwrite, None, CARD) if out is not None else nullcontext() as target:
+        return _audit(collection, vocabulary, truth, run_settings, own, target, quiet)
+
+
+def _audit(
+    collection: ImageCollection,
+    vocabulary: Vocabulary,
+    truth: Ints | None,
+    run_settings: RunSettings,
+    own: AuditSettings,
+    target: Path | None,
+    quiet: bool,
+) -> Audit:
+    cache_folder = Path(run_settings.cache) if run_settings.cache else default_folder()
+    describer = open_describer(run_settings.describer, cache_folder)
+
+    workers = None if run_settings.workers < 0 else run_settings.workers
+    where = {name: getattr(run_settings, name) for name in ("accelerator", "precision")}
+    engine = runtime.start(seed=run_settings.seed, workers=workers, quiet=quiet, **where)
+    backbone = load_backbone(run_settings.backbone).to(engine.device)
+    embedded = embed_images(backbone, collection, EmbeddingCache(cache_folder), engine, run_settings.batch_size)
+    if len(embedded.image_index) == 0:
+        raise InputError(no_usable_image(collection, embedded.set_aside))
+    texts = embed_classes(backbone, vocabulary)
+    alignment = _align(backbone, embedded.vectors, texts, vocabulary, describer, run_settings, own)
+    probabilities = score(embedded.vectors, texts, backbone.logit_scale)
+    by_name = first_labels(embedded.vectors, texts, backbone.logit_scale, k=own.k)
+    facts = {
+        "format": FORMAT,
+        "version": VERSION,
+        "settings": {**dataclasses.asdict(run_settings), **dataclasses.asdict(own)},
+        "versions": runtime.versions(),
+        "data_fingerprint": collection.fingerprint,
+        "n_images": len(collection),
+        "set_aside": {collection.name(i): why for i, why in sorted(embedded.set_aside.items())},
+        "image_root": readable(str(collection.root.absolute())),
+        "classes": _class_rows(vocabulary, alignment, _examples(collection, embedded.image_index, probabilities)),
+        "mismatched": [vocabulary.names[c] for c in alignment.findings.mismatched],
+        "confused_groups": _groups(vocabulary, embedded.vectors, by_name, texts, probabilities),
+        "problems": dict(alignment.descriptions.problems),
+    }
+    if truth is not None:
+        by_text = first_labels(embedded.vectors, texts, backbone.logit_scale, alignment.vectors, k=own.k)
+        seen = truth[embedded.image_index]
+        facts["truth"] = _truth(vocabulary, probabilities, seen, by_name, by_text)
+    facts["next_steps"] = next_steps(facts, run_settings, collection)
+    result = Audit(facts, alignment.descriptions.found)
+    if target is not None and engine.is_writer:
+        result.save(target)
+        _write_report(target, engine)
+    return result
+
+
+def _write_report(target: Path, engine: runtime.Runtime) -> None:
+    """Write the report; an audit that is saved is worth more than its page, so a failure is only told."""
+    try:
+        from captune.auditing.page import write_audit_page
+
+        write_audit_page(target)
+    except Exception as error:
+        engine.say(f"The audit is saved, but its report could not be made: {type(error).__name__}: {error}")
+
+
+def _align(
+    backbone: Backbone,
+    vectors: Floats,
+    texts: Floats,
+    vocabulary: Vocabulary,
+    describer: Describer,
+    run_settings: RunSettings,
+    own: AuditSettings,
+) -> Alignment:
+    detection = MismatchSettings(
+        threshold_share=own.threshold_share, runs=own.runs, min_frequency=own.min_frequency, seed=run_settings.seed
+    )
+    return align_concepts(
+        vectors,
+        texts,
+        vocabulary.names,
+        backbone.logit_scale,
+        describer,
+        lambda sentences: embed_texts(backbone, sentences),
+        settings=detection,
+        describe=own.describe,
+        choose=own.choose,
+        phrase=run_settings.domain,
+    )
+
+
+def _examples(collection: ImageCollection, image_index: Ints, probabilities: Floats) -> list[list[dict[str, Any]]]:
+    """Return the most confident images of those predicted as each class."""
+    labels, sure = probabilities.argmax(axis=1), probabilities.max(axis=1)
+    found = []
+    for class_id in range(probabilities.shape[1]):
+        rows = np.flatnonzero(labels == class_id)
+        rows = rows[np.argsort(-sure[rows], kind="stable")[:MOST_EXAMPLES]]
+        found.append(
+            [{"path": collection.name(int(image_index[i])), "confidence": round(float(sure[i]), 4)} for i in rows]
+        )
+    return found
+
+
+def _class_rows(
+    vocabulary: Vocabulary, alignment: Alignment, examples: Sequence[list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    findings = alignment.findings
+    return [
+        {
+            "name": name,
+            "predicted": int(findings.predicted_counts[c]),
+            "is_mismatched": bool(c in findings.mismatched),
+            "mismatch_frequency": round(float(findings.frequency[c]), 4),
+            "concentration": round(float(findings.concentration[c]), 4),
+            "description": list(alignment.sentences.get(c, ())),
+            "examples": examples[c],
+        }
+        for c, name in enumerate(vocabulary.names)
+    ]
+
+
+def _groups(
+    vocabulary: Vocabulary, vectors: Floats, labels: PseudoLabels, texts: Floats, probabilities: Floats
+) -> list[dict[str, Any]]:
+    prototypes = class_prototypes(vectors[labels.image_index], labels.labels, texts)
+    groups = confused_groups(class_closeness(prototypes, texts, probabilities))
+    return [
+        {"classes": [vocabulary.names[c] for c in group.classes], "closeness": round(group.closeness, 3)}
+        for group in groups
+    ]
+
+
+def _truth(
+    vocabulary: Vocabulary, probabilities: Floats, truth: Ints, by_name: PseudoLabels, by_text: PseudoLabels
+) -> dict[str, Any]:
+    known = truth >= 0
+    if not known.any():
+        raise InputError("None of the images has a label, so there is no truth to compare with.")
+    metrics = summarize(probabilities[known], truth[known], n_classes=len(vocabulary))
+    columns = {}
+    for column, labels in (("by_name", by_name), ("by_description", by_text)):
+        judged = labels.subset(known[labels.image_index])
+        per_class = [None if np.isnan(value) else round(float(value), 4) for value in judged.per_class_precision(truth)]
+        columns[column] = {"all": round(judged.precision(truth), 4), "per_class": per_class}
+    return {"zero_shot": metrics.as_dict(), "first_labels_precision": columns}
+
+
+def next_steps(facts: Mapping[str, Any], settings: RunSettings, images: ImageCollection) -> list[str]:
+    """Return what a person should do now, in a few sentences."""
+    steps = []
+    undescribed = [row["name"] for row in facts["classes"] if row["is_mismatched"] and not row["description"]]
+    if undescribed:
+        steps.append(
+            f"Describe {', '.join(undescribed)}: --describer openai:gpt-4o-mini, or write sentences about how such "
+            "images look into a YAML file and pass --describer file:descriptions.yaml."
+        )
+    elif facts["mismatched"]:
+        steps.append("Read descriptions.yaml, mend what is wrong, and adapt with --describer file:descriptions.yaml.")
+    if facts["confused_groups"]:
+        steps.append("Look at the confused groups: classes that even you cannot tell apart are better merged.")
+    steps.append(f"Adapt: captune adapt {images.root} --classes ... --backbone {settings.backbone} --method cap")
+    return steps

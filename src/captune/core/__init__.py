@@ -1,0 +1,1 @@
+"""Below everything: errors, arrays, files, settings, runtime and processes that work together."""

@@ -1,0 +1,125 @@
+"""The folder is the registry: every module of a role's folder is a plug-in that carries the module's name."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+from contextlib import suppress
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from captune.core.errors import InputError, UnknownNameError, nearest
+
+Role = Literal["methods", "backbones", "tuners", "describers", "datasets", "exports"]
+
+FOLDERS: dict[str, str] = {
+    "methods": "captune.methods",
+    "backbones": "captune.backbones",
+    "tuners": "captune.tuners",
+    "describers": "captune.describers",
+    "datasets": "captune.benchmark.datasets",
+    "exports": "captune.exports",
+}
+
+
+def names(role: Role) -> list[str]:
+    """Return the sorted names of all plug-ins of a role, without importing any of them."""
+    return sorted({*_builtin_names(role), *(point.name for point in _third_party(role))})
+
+
+def summary(role: Role, name: str) -> str:
+    """Return the first sentence of a plug-in's module docstring, without importing it."""
+    if name not in _builtin_names(role):
+        return "third-party plug-in"
+    spec = find_spec(f"{FOLDERS[role]}.{name}")
+    source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+    docstring = ast.get_docstring(ast.parse(source)) or ""
+    return docstring.split("\n", 1)[0]
+
+
+def load(role: Role, name: str) -> type[Any]:
+    """Import a plug-in and return its class; a wrong name answers with the nearest right ones."""
+    if name in _builtin_names(role):
+        return _plugin_class(role, importlib.import_module(f"{FOLDERS[role]}.{name}"))
+    for point in _third_party(role):
+        if point.name == name:
+            return _third_party_class(role, point)
+    known = names(role)
+    raise UnknownNameError(
+        f"No {name!r} in {role}.{nearest(name, known)} Available: {', '.join(known)}. "
+        f"See them with: captune list {role}"
+    )
+
+
+def name_of(role: Role, cls: type[Any]) -> str:
+    """Return the name that `load` finds a plug-in's class by."""
+    folder, _, module = cls.__module__.rpartition(".")
+    if folder == FOLDERS[role]:
+        return module
+    for point in _third_party(role):
+        with suppress(InputError):  # a broken plug-in is not the one in use
+            if _third_party_class(role, point) is cls:
+                return point.name
+    raise UnknownNameError(
+        f"{cls.__qualname__} of {cls.__module__} is not registered: name it as an entry point in captune.{role}."
+    )
+
+
+def split_id(role: Role, identifier: str, example: str) -> tuple[str, str]:
+    """Split `source:argument` and check the source, so that `load(role, source)` succeeds."""
+    source, _, argument = identifier.partition(":")
+    known = names(role)
+    if source not in known:
+        hint = nearest(source, known) if ":" in identifier else ""
+        hint = hint or f" An id reads 'source:name', for example {example!r}."
+        raise UnknownNameError(
+            f"No {source!r} in {role} (from the id {identifier!r}).{hint} Available: {', '.join(known)}."
+        )
+    return source, argument
+
+
+def _builtin_names(role: Role) -> list[str]:
+    try:
+        spec = find_spec(FOLDERS[role])
+    except ModuleNotFoundError:  # a role whose folder's parent is not there has no plug-ins of its own
+        spec = None
+    if spec is None or spec.submodule_search_locations is None:
+        return []
+    found = pkgutil.iter_modules(list(spec.submodule_search_locations))
+    return [module.name for module in found if module.name != "base" and not module.name.startswith("_")]
+
+
+def _third_party(role: Role) -> list[EntryPoint]:
+    return list(entry_points(group=f"captune.{role}"))
+
+
+def _third_party_class(role: Role, point: EntryPoint) -> type[Any]:
+    try:
+        loaded = point.load()
+    except Exception as error:  # whatever a foreign module raises while it is imported
+        raise InputError(
+            f"The third-party plug-in {point.name!r} in {role} ({point.value}) cannot be imported: {error}. "
+            "Repair or uninstall the package that brings it."
+        ) from error
+    return _plugin_class(role, loaded) if isinstance(loaded, ModuleType) else loaded
+
+
+def _plugin_class(role: Role, module: ModuleType) -> type[Any]:
+    base_module = importlib.import_module(f"{FOLDERS[role]}.base")
+    base: type[Any] = base_module.PLUGIN_BASE
+    classes = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, base) and value.__module__ == module.__name__
+    ]
+    if len(classes) != 1:
+        found = ", ".join(cls.__name__ for cls in classes) or "none"
+        raise InputError(
+            f"{module.__name__} must define exactly one {base.__name__} class, found: {found}. "
+            "Move the others to modules whose name starts with '_'."
+        )
+    return classes[0]

@@ -1,0 +1,63 @@
+"""The file of descriptions: a YAML mapping from class names to lists of sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from captune.core.errors import InputError, raise_all
+from captune.core.files import write_whole
+
+
+def write_descriptions(path: str | Path, descriptions: Mapping[str, Sequence[str]]) -> None:
+    """Write descriptions so that people can edit them and `file:` reads them again."""
+    content = {str(name): [str(sentence) for sentence in sentences] for name, sentences in descriptions.items()}
+    text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False, width=10_000)
+    write_whole(Path(path), text)
+
+
+def read_descriptions(path: str | Path) -> dict[str, list[str]]:
+    """Read a file of descriptions, or raise one error that lists every problem with its line."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+        # Every scalar is text: a class may be called "on" or "747".
+        root = yaml.compose(text, Loader=yaml.BaseLoader)
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"The descriptions {str(path)!r} cannot be read: {reason}.") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"The descriptions {str(path)!r} are not valid YAML: {error}") from error
+    if root is None:
+        return {}
+    if not isinstance(root, yaml.MappingNode):
+        raise InputError(f"The descriptions {str(path)!r} must hold class names, each with a list of sentences.")
+    found: dict[str, list[str]] = {}
+    problems: list[str] = []
+    for key, value in root.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode) or not key.value.strip():
+            problems.append(f"line {line}: a class name must be text")
+            continue
+        if key.value in found:
+            problems.append(f"line {line}: the class {key.value!r} stands twice")
+        sentences, wrong = _sentences(key.value, value)
+        found[key.value] = sentences
+        problems += wrong
+    raise_all(problems, f"The descriptions {str(path)!r} cannot be used")
+    return found
+
+
+def _sentences(name: str, node: yaml.Node) -> tuple[list[str], list[str]]:
+    line = node.start_mark.line + 1
+    if not isinstance(node, yaml.SequenceNode) or not node.value:
+        return [], [f"line {line}: {name!r} must have a list of sentences, each after '- '"]
+    sentences, problems = [], []
+    for entry in node.value:
+        text = entry.value.strip() if isinstance(entry, yaml.ScalarNode) else ""
+        if text:
+            sentences.append(text)
+        else:
+            problems.append(f"line {entry.start_mark.line + 1}: a sentence of {name!r} is empty or not text")
+    return sentences, problems

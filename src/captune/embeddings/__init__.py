@@ -1,0 +1,1 @@
+"""Images are embedded once, cached, and scored against class texts."""

@@ -1,0 +1,119 @@
+"""Embed once, score often: embeddings of images and class texts, and the predictions they make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from captune.backbones.base import Backbone
+from captune.core import distributed
+from captune.core.arrays import Bools, Floats, Ints, softmax_rows
+from captune.core.runtime import Runtime
+from captune.core.scratch import empty_rows, fill_rows, take_rows
+from captune.data.images import ImageCollection
+from captune.data.loading import load_batches
+from captune.data.views import StrongView, WeakView
+from captune.data.vocabulary import Vocabulary
+from captune.embeddings.cache import EmbeddingCache
+
+TEXTS_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class EmbeddedImages:
+    """Embeddings of the readable images of a collection, and why the others were set aside.
+
+    Attributes:
+        image_index: Positions of the readable images, ascending, `(images,)`.
+        vectors: Embeddings of length one, `(images, width)`.
+        set_aside: Why each other image was left out, by position.
+    """
+
+    image_index: Ints
+    vectors: Floats
+    set_aside: dict[int, str]
+
+
+def embed_images(
+    backbone: Backbone,
+    images: ImageCollection,
+    cache: EmbeddingCache,
+    runtime: Runtime,
+    batch_size: int = 32,
+    strong: StrongView | None = None,
+) -> EmbeddedImages:
+    """Embed the model's own view of every image, or a strong one; what the cache holds is not encoded again."""
+    view = strong or WeakView(backbone.preprocessing)
+    # A strong view is drawn by the image's position, so it is worth nothing to another collection.
+    described = repr(view) + (images.fingerprint if strong else "")
+    described += "" if runtime.precision == "32-true" else runtime.precision
+    shelf = cache.open(backbone.fingerprint(), described, backbone.embed_dim)
+    n_images = len(images)
+    # Fixed batches, whatever the cache holds, so that a resumed run computes the same bits.
+    batches = [np.arange(i, min(i + batch_size, n_images)) for i in range(0, n_images, batch_size)]
+    vectors = empty_rows(n_images, backbone.embed_dim)
+    is_done = np.zeros(n_images, dtype=np.bool_)
+    set_aside: dict[int, str] = {}
+    own = distributed.part(batches)
+    with runtime.progress("Embedding images", sum(map(len, own))) as advance, shelf, runtime.autocast():
+        for batch in load_batches(images, own, view, shelf.known, runtime.workers):
+            encoded = encode_pixels(backbone, batch.pixels)
+            vectors[batch.positions[batch.is_decoded]] = encoded
+            shelf.add(batch.keys[batch.is_decoded], encoded)
+            is_cached = ~batch.is_decoded
+            vectors[batch.positions[is_cached]] = shelf.find(batch.keys[is_cached])
+            is_done[batch.positions] = True
+            set_aside.update(batch.problems)
+            advance(len(batch.positions) + len(batch.problems))
+    index, set_aside = merge_parts(vectors, is_done, set_aside)
+    return EmbeddedImages(index, take_rows(vectors, index), set_aside)
+
+
+def merge_parts(rows: Floats, is_done: Bools, set_aside: dict[int, str]) -> tuple[Ints, dict[int, str]]:
+    """Fill in the rows that other processes computed; return which images could be read, and why others could not."""
+    if distributed.size() > 1:
+        distributed.merge_rows(rows, is_done)
+        set_aside = {p: why for part in distributed.gather(list(set_aside.items())) for p, why in part}
+        set_aside = dict(sorted(set_aside.items()))
+        is_done = np.ones(len(rows), dtype=np.bool_)
+        is_done[list(set_aside)] = False
+    return np.flatnonzero(is_done), set_aside
+
+
+@torch.inference_mode()
+def encode_pixels(backbone: Backbone, pixels: NDArray[np.uint8]) -> Floats:
+    """Encode decoded views `(images, height, width, 3)` to embeddings `(images, width)`."""
+    if len(pixels) == 0:
+        return np.empty((0, backbone.embed_dim), dtype=np.float32)
+    batch = backbone.preprocessing.normalize(pixels).to(backbone.device)
+    return backbone.encode_image(batch).float().cpu().numpy()
+
+
+@torch.inference_mode()
+def embed_texts(backbone: Backbone, texts: Sequence[str]) -> Floats:
+    """Embed sentences, in chunks, `(texts, width)`."""
+    tokens = backbone.tokenize(texts)
+    return np.concatenate([backbone.encode_text(part).cpu().numpy() for part in tokens.chunks(TEXTS_AT_ONCE)])
+
+
+def embed_classes(backbone: Backbone, vocabulary: Vocabulary) -> Floats:
+    """Embed every class as the mean of its sentences' embeddings, scaled to length one, `(classes, width)`."""
+    texts = [vocabulary.texts(class_id) for class_id in range(len(vocabulary))]
+    flat = embed_texts(backbone, [sentence for sentences in texts for sentence in sentences])
+    owner = np.repeat(np.arange(len(texts)), [len(sentences) for sentences in texts])
+    sums = np.zeros((len(texts), flat.shape[1]), dtype=np.float32)
+    np.add.at(sums, owner, flat)
+    return np.asarray(sums / np.linalg.norm(sums, axis=1, keepdims=True), dtype=np.float32)
+
+
+def score(image_vectors: Floats, class_vectors: Floats, logit_scale: float) -> Floats:
+    """Return probabilities `(images, classes)`: softmax of the scaled cosine, as CLIP's zero-shot rule."""
+    return fill_rows(
+        len(image_vectors),
+        len(class_vectors),
+        lambda rows: softmax_rows(np.float32(logit_scale) * (image_vectors[rows] @ class_vectors.T)),
+    )

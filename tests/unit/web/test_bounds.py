@@ -1,0 +1,193 @@
+"""Size, time and concurrency: who sends too much, too slowly or all at once does not take the service from others."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from captune.core.errors import CaptuneError, InputError
+from captune.web.handler import Handler
+from captune.web.limits import Budget, Limits, Refusal
+from captune.web.server import Service
+from served import everything, picture, serving
+
+
+def wait_until(condition: object, seconds: float = 10) -> None:
+    until = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_body_that_is_too_large_is_refused_and_the_client_hears_it() -> None:
+    with serving(max_bytes=1000) as client:
+        status, _, answer = client.ask("/predict", bytes(3_000_000))
+        assert status == 413
+        assert "1,000" in answer["error"]
+        assert client.ask("/predict", picture())[0] == 200
+
+
+def test_a_large_body_gets_no_go_ahead() -> None:
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+    with serving(max_bytes=1000) as client:
+        assert client.raw(head % 5000).startswith(b"HTTP/1.1 413")
+        content = picture()
+        with socket.create_connection(("127.0.0.1", client.port), timeout=10) as connection:
+            connection.sendall(head % len(content))
+            assert connection.recv(100).startswith(b"HTTP/1.1 100")
+            connection.sendall(content)
+            assert everything(connection).startswith(b"HTTP/1.1 200")
+
+
+def test_bytes_that_trickle_in_do_not_hold_a_place() -> None:
+    with serving(timeout=0.6, concurrency=1) as client:
+        started = time.monotonic()
+        with socket.create_connection(("127.0.0.1", client.port), timeout=10) as connection:
+            connection.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
+            for _ in range(4):  # each wait is shorter than the timeout, all together are not
+                connection.sendall(b"x")
+                time.sleep(0.2)
+            answer = everything(connection)
+        assert answer.startswith(b"HTTP/1.1 408")
+        assert time.monotonic() - started < 4
+        wait_until(lambda: client.service.n_busy == 0)
+        assert client.ask("/predict", picture())[0] == 200
+
+
+def test_headers_that_never_end_are_cut_off() -> None:
+    with serving(timeout=0.4) as client:
+        with socket.create_connection(("127.0.0.1", client.port), timeout=10) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
+            assert everything(connection) == b""
+        wait_until(lambda: client.service.n_busy == 0)
+
+
+def test_a_body_that_ends_early_is_told() -> None:
+    with serving() as client, socket.create_connection(("127.0.0.1", client.port), timeout=10) as connection:
+        connection.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nabc")
+        connection.shutdown(socket.SHUT_WR)
+        assert b"ended after 3 of 1,000 bytes" in everything(connection)
+
+
+def test_more_images_than_allowed_are_told_to_come_back() -> None:
+    with serving(concurrency=2) as client, ThreadPoolExecutor(2) as pool:
+        client.classifier.gate.clear()
+        waiting = [pool.submit(client.ask, "/predict", picture()) for _ in range(2)]
+        wait_until(lambda: client.service.n_busy == 2)
+        wait_until(lambda: client.service.slots._value == 0)
+        status, headers, answer = client.ask("/predict", picture())
+        assert (status, headers["Retry-After"]) == (503, "1")
+        assert "Try again" in answer["error"]
+        assert client.ask("/health")[2]["busy"] >= 3  # health is answered all the same
+        client.classifier.gate.set()
+        assert [one.result()[0] for one in waiting] == [200, 200]
+        assert client.ask("/predict", picture())[0] == 200
+
+
+def test_an_answer_that_takes_too_long_is_given_up() -> None:
+    with serving(timeout=0.3) as client:
+        client.classifier.gate.clear()
+        status, headers, _ = client.ask("/predict", picture())
+        assert status == 503
+        assert headers["Retry-After"]
+        client.classifier.gate.set()
+        wait_until(lambda: client.ask("/predict", picture())[0] == 200)
+
+
+def test_connections_are_bounded() -> None:
+    with serving(concurrency=1, timeout=2) as client:
+        idle = [
+            socket.create_connection(("127.0.0.1", client.port)) for _ in range(client.service.limits.most_connections)
+        ]
+        wait_until(lambda: client.service.n_busy == len(idle))
+        with socket.create_connection(("127.0.0.1", client.port), timeout=5) as connection:
+            assert everything(connection).startswith(b"HTTP/1.1 503")
+        for one in idle:
+            one.close()
+        wait_until(lambda: client.service.n_busy == 0)
+        assert client.ask("/health")[0] == 200
+
+
+def test_many_at_once_each_get_their_own_answer_from_one_thread() -> None:
+    colours = [(200, 10, 10), (10, 200, 10), (10, 10, 200)]
+    with serving() as client, ThreadPoolExecutor(12) as pool:
+        client.classifier.gate.clear()
+        asked = [pool.submit(client.ask, "/predict?top_k=1", picture(colours[i % 3])) for i in range(12)]
+        wait_until(lambda: client.service.n_busy == 12)
+        time.sleep(0.2)
+        client.classifier.gate.set()
+        found = [one.result()[2]["predictions"][0]["label"] for one in asked]
+        assert found == ["red", "green", "blue"] * 4
+        assert len(client.classifier.threads) == 1
+        assert max(client.classifier.batches) > 1
+
+
+def test_an_image_that_breaks_a_batch_is_one_persons_problem() -> None:
+    with serving() as client, ThreadPoolExecutor(6) as pool:
+        client.classifier.gate.clear()
+        images = [picture()] * 5 + [picture((0, 0, 0))]
+        asked = [pool.submit(client.ask, "/predict", image) for image in images]
+        wait_until(lambda: client.service.n_busy == 6)
+        time.sleep(0.2)
+        client.classifier.gate.set()
+        assert [one.result()[0] for one in asked] == [200] * 5 + [500]
+
+
+def test_what_has_begun_is_answered_at_the_end() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with serving() as client:
+            client.classifier.gate.clear()
+            asked = pool.submit(client.ask, "/predict", picture())
+            wait_until(lambda: client.service.slots._value < client.service.limits.concurrency)
+            threading.Timer(0.3, client.classifier.gate.set).start()
+            client.classifier.gate.wait(5)
+        assert asked.result()[0] == 200
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.1", client.port), timeout=1)
+
+
+def test_pixels_are_shared() -> None:
+    budget, soon = Budget(100), time.monotonic() + 0.2
+    with budget.share(60, soon), budget.share(40, soon), pytest.raises(Refusal), budget.share(1, soon):
+        pass
+    with budget.share(100, soon):
+        assert budget.used == 100
+    assert budget.used == 0
+
+
+def test_it_listens_on_loopback_and_knows_when_not() -> None:
+    with Service("127.0.0.1", 0, Limits()) as service:
+        assert service.is_loopback
+        assert service.server_address[0] == "127.0.0.1"
+    with Service("0.0.0.0", 0, Limits()) as service:
+        assert not service.is_loopback
+        assert service.is_known_host("any.example")
+
+
+def test_wrong_limits_and_addresses_are_sentences() -> None:
+    with pytest.raises(InputError, match=r"--max-bytes is 0(.|\n)*--concurrency is 0(.|\n)*--timeout is -1"):
+        Limits(0, 0, -1.0)
+    with pytest.raises(InputError, match="--port is 70000"):
+        Service("127.0.0.1", 70_000, Limits())
+    with pytest.raises(CaptuneError, match=r"--host|cannot listen"):
+        Service("203.0.113.7", 0, Limits())
+    with Service("127.0.0.1", 0, Limits()) as taken:
+        taken.server_activate()
+        with pytest.raises(CaptuneError, match="Choose another"):
+            Service("127.0.0.1", int(taken.server_address[1]), Limits())
+
+
+def test_a_client_that_goes_away_is_no_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_nobody(handler: Handler) -> None:
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")  # what shutdown says after a reset
+
+    monkeypatch.setattr(Handler, "_linger", find_nobody)
+    with serving(max_bytes=10) as client:
+        client.raw(b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n\r\n")
+        assert client.service.finish_open(20)
+        assert client.said == []
