@@ -37,7 +37,7 @@ from captune.results.predict import predict_collection
 from captune.results.run import CHECKPOINTS
 from captune.training.checkpoint import FILES
 
-TUNED = {"detection": "robust", "describe": "all", "neighbours": 10, "gradient_clip": 1.0}
+TUNED = {"detection": "robust", "describe": "all", "neighbors": 10, "gradient_clip": 1.0}
 """What the paper leaves open, or fixes for CLIP's own weights, as it suits these photographs and this model."""
 
 

@@ -29,7 +29,7 @@ from captune.data.images import find_images, read_labels
 from captune.data.vocabulary import Vocabulary, read_class_names
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import embed_classes, embed_images, score
-from captune.labeling.consensus import neighbour_consensus, neighbour_graph
+from captune.labeling.consensus import neighbor_consensus, neighbor_graph
 from captune.labeling.gaussians import cluster_images
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import top_k_per_class
@@ -69,21 +69,21 @@ def train(images: Floats, labels: PseudoLabels, texts: Floats, scale: float) -> 
 
 def ways(images: Floats, names: Floats, texts: Floats, scale: float, seed: int) -> Iterator[tuple[str, Floats]]:
     """Yield what comes out of every way to adapt or to spoil."""
-    graph, n_classes = neighbour_graph(images, 10), len(names)
+    graph, n_classes = neighbor_graph(images, 10), len(names)
     before = score(images, names, scale)
     yield "zero-shot, texts", score(images, texts, scale)
     for what, vectors in (("names", names), ("texts", texts)):
         start = score(images, vectors, scale)
         yield f"transductive, {what}", cluster_images(images, vectors, scale).probabilities
         yield f"16 a class, {what}", train(images, top_k_per_class(start, 16), vectors, scale)
-        grown = neighbours = start
+        grown = neighbors = start
         for step in range(1, 6):
             k = max(1, len(images) * step // (5 * n_classes))
             grown = train(images, top_k_per_class(grown, k), vectors, scale)
-            said = neighbour_consensus(neighbours, graph)
-            neighbours = train(images, top_k_per_class(said, max(16, k)), vectors, scale)
+            said = neighbor_consensus(neighbors, graph)
+            neighbors = train(images, top_k_per_class(said, max(16, k)), vectors, scale)
         yield f"equal counts growing to all, {what}", grown
-        yield f"equal counts growing, with neighbours, {what}", neighbours
+        yield f"equal counts growing, with neighbors, {what}", neighbors
     generator = np.random.default_rng(seed)
     noisy = names + 0.06 * generator.standard_normal(names.shape).astype(np.float32)
     yield "noise on the names", score(images, noisy / np.linalg.norm(noisy, axis=1, keepdims=True), scale)
@@ -92,7 +92,7 @@ def ways(images: Floats, names: Floats, texts: Floats, scale: float, seed: int) 
     yield "3 in 10 at random", np.where(is_lost[:, None], guesses, before)
     yield "all names exchanged", np.roll(before, 1, axis=1)
     counts = np.bincount(before.argmax(axis=1), minlength=n_classes)
-    yield "frequent classes favoured", softmax_rows(0.2 * np.log(before + 1e-12) + 1.5 * np.log(1.0 + counts))
+    yield "frequent classes favored", softmax_rows(0.2 * np.log(before + 1e-12) + 1.5 * np.log(1.0 + counts))
 
 
 def report(scene: tuple[Floats, Ints, Floats, Floats, float], imbalance: list[float], n_seeds: int) -> None:

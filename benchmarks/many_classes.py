@@ -25,7 +25,7 @@ from captune.data.images import ImageCollection
 from captune.data.vocabulary import Vocabulary
 from captune.plan import load_backbone
 from captune.training.feeds import PixelFeed, Request, Views
-from captune.training.loop import Course, Optimisation, fit
+from captune.training.loop import Course, Optimization, fit
 from captune.training.objective import ConfusionObjective, LabeledViews
 from captune.tuners.maple import Maple
 
@@ -85,7 +85,7 @@ def measure(backbone_id: str, n_classes: int, chunk: int, n_images: int, n_steps
         objective.margin = torch.rand(classes, classes, generator=torch.Generator().manual_seed(0))
         course = RandomSteps(classes, n_images, backbone.preprocessing.image_size, steps)
         before, started = peak_mb(), time.perf_counter()
-        fit(objective, course, Optimisation(epochs=1, iterations=steps, learning_rate=0.002), engine)
+        fit(objective, course, Optimization(epochs=1, iterations=steps, learning_rate=0.002), engine)
     seconds = (time.perf_counter() - started) / n_steps
     return {"memory_mb": peak_mb() - before, "loss": course.loss, "seconds": seconds}
 

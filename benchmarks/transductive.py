@@ -1,7 +1,7 @@
 """The transductive method's clustering at scale: seconds and peak memory, embeddings ready.
 
 python benchmarks/transductive.py                   # 100,000 images x 512 x 100 classes
-python benchmarks/transductive.py --neighbours 10   # with smoothing over neighbours: quadratic in the images
+python benchmarks/transductive.py --neighbors 10   # with smoothing over neighbors: quadratic in the images
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 from captune.core.arrays import Floats, Ints, unit_rows
-from captune.labeling.consensus import neighbour_graph
+from captune.labeling.consensus import neighbor_graph
 from captune.labeling.gaussians import cluster_images
 
 LOGIT_SCALE = 100.0
@@ -22,21 +22,21 @@ TARGET_SECONDS, TARGET_GIGABYTES = 5.0, 4.0
 
 
 def clustered_features(n_images: int, width: int, n_classes: int, seed: int = 0) -> tuple[Floats, Floats, Ints]:
-    """Return images around class centres, long-tailed ten to one, texts that resemble the centres, and the truth."""
+    """Return images around class centers, long-tailed ten to one, texts that resemble the centers, and the truth."""
     generator = np.random.default_rng(seed)
 
     def directions(n: int) -> Floats:
         return unit_rows(generator.standard_normal((n, width), dtype=np.float32))
 
     groups = directions(max(2, n_classes // 5))  # classes of a group resemble each other
-    centres = unit_rows(groups[np.arange(n_classes) % len(groups)] + 0.5 * directions(n_classes))
+    centers = unit_rows(groups[np.arange(n_classes) % len(groups)] + 0.5 * directions(n_classes))
     sizes = 10.0 ** (-np.arange(n_classes) / max(1, n_classes - 1))
     labels = generator.choice(n_classes, size=n_images, p=sizes / sizes.sum())
     images = np.empty((n_images, width), dtype=np.float32)
     for start in range(0, n_images, 20_000):
         rows = labels[start : start + 20_000]
-        images[start : start + 20_000] = unit_rows(centres[rows] + 3 * directions(len(rows)))
-    return images, unit_rows(0.25 * centres + directions(n_classes)), labels
+        images[start : start + 20_000] = unit_rows(centers[rows] + 3 * directions(len(rows)))
+    return images, unit_rows(0.25 * centers + directions(n_classes)), labels
 
 
 def peak_gigabytes() -> float:
@@ -50,11 +50,11 @@ def main() -> int:
     parser.add_argument("--images", type=int, default=100_000)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--classes", type=int, default=100)
-    parser.add_argument("--neighbours", type=int, default=0)
+    parser.add_argument("--neighbors", type=int, default=0)
     words = parser.parse_args()
     images, texts, truth = clustered_features(words.images, words.width, words.classes)
     before, began, used = peak_gigabytes(), time.perf_counter(), time.process_time()
-    graph = neighbour_graph(images, words.neighbours) if words.neighbours else None
+    graph = neighbor_graph(images, words.neighbors) if words.neighbors else None
     found = cluster_images(images, texts, LOGIT_SCALE, graph=graph)
     seconds, processor, peak = time.perf_counter() - began, time.process_time() - used, peak_gigabytes()
     accuracy = [float(np.mean(scores.argmax(axis=1) == truth)) for scores in (images @ texts.T, found.probabilities)]

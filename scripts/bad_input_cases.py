@@ -249,8 +249,8 @@ CASES = (
     Case(
         "benchmark: an unknown word in a suite",
         ("benchmark", "s.yaml"),
-        ("no setting 'colour'",),
-        write("s.yaml", "colour: red\n" + SUITE),
+        ("no setting 'color'",),
+        write("s.yaml", "color: red\n" + SUITE),
     ),
     Case(
         "benchmark: several mistakes in a suite",
@@ -260,8 +260,8 @@ CASES = (
     ),
     Case(
         "benchmark: an axis that is not there",
-        ("benchmark", "s.yaml", "--only", "colour=red"),
-        ("colour",),
+        ("benchmark", "s.yaml", "--only", "color=red"),
+        ("color",),
         write("s.yaml", SUITE),
     ),
     Case(

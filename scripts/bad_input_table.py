@@ -23,7 +23,7 @@ HEADING = """# What captune answers to bad input
 
 Made by `python scripts/bad_input_table.py`, which runs every command in a folder with six photos of two classes, a tiny
 CLIP in `model/` and a finished run in `run/`. The exit code is 2 each time, and there is never a traceback. Image files
-that cannot be read never stop a run: they are set aside, counted on screen and listed in `set_aside.csv`.
+that cannot be read never stop a run: they are skipped, counted on screen and listed in `skipped.csv`.
 
 | bad input | command | answer |
 |---|---|---|
@@ -59,7 +59,7 @@ def run_captune(folder: Path, words: tuple[str, ...]) -> tuple[int, str]:
 def main() -> None:
     """Run every case and write the table."""
     os.environ["HF_HUB_OFFLINE"] = "1"
-    sys.path.insert(0, str(REPOSITORY / "tests"))
+    sys.path.insert(0, str(REPOSITORY / "tests" / "support"))
     from models import tiny_clip
 
     rows = []

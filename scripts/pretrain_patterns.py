@@ -83,7 +83,7 @@ def pixel_values(images: np.ndarray) -> torch.Tensor:
 
 
 def draw_batch(
-    photos: Photographs, plan: Plan, generator: np.random.Generator, *, recolour: bool
+    photos: Photographs, plan: Plan, generator: np.random.Generator, *, recolor: bool
 ) -> tuple[torch.Tensor, np.ndarray]:
     """Return augmented photographs of a batch and their positions."""
     chosen = generator.integers(0, len(photos.labels), plan.batch)
@@ -92,7 +92,7 @@ def draw_batch(
     images[flips[:, 0]] = images[flips[:, 0], ::-1]
     images[flips[:, 1]] = images[flips[:, 1], :, ::-1]
     pixels = pixel_values(images)
-    if recolour and generator.random() < 0.7:
+    if recolor and generator.random() < 0.7:
         pixels = pixels[:, torch.from_numpy(generator.permutation(3))]
     gain = torch.from_numpy(generator.uniform(0.85, 1.15, (plan.batch, 1, 1, 1)).astype(np.float32))
     return pixels * gain, chosen
@@ -131,7 +131,7 @@ class Pretraining:
         looking = self.step < self.plan.look_steps
         if self.step == self.plan.look_steps:
             self.optimizer = self._fresh_optimizer()
-        pixels, chosen = draw_batch(photos, self.plan, generator, recolour=looking)
+        pixels, chosen = draw_batch(photos, self.plan, generator, recolor=looking)
         image = self.model.visual_projection(self.model.vision_model(pixels).pooler_output)
         target = torch.from_numpy(photos.labels[chosen])
         # The head reads directions, not lengths, because only directions count for a CLIP.

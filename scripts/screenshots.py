@@ -27,7 +27,7 @@ DESK, TALL, PHONE = {"width": 1280, "height": 860}, {"width": 1280, "height": 12
 
 
 class Camera:
-    """Opens pages and writes what a person would see, in few colours so that files stay small."""
+    """Opens pages and writes what a person would see, in few colors so that files stay small."""
 
     def __init__(self, browser: Any, out: Path) -> None:  # noqa: ANN401 (Playwright is not installed everywhere)
         self.browser, self.out = browser, out

@@ -107,18 +107,18 @@ def _carry_out(
     tuner = plan.method.adapt(plan.task, backbone, context)
     classifier = Classifier.from_tuner(tuner)
     embedded = None if tuner.edits_images else context.embed(backbone, plan.images)
-    predictions, set_aside = predict_collection(
+    predictions, skipped = predict_collection(
         classifier, plan.images, context.cache, engine, plan.settings.batch_size, embedded
     )
-    if set_aside:
-        engine.say(f"{len(set_aside)} of {len(plan.images)} images were set aside because they cannot be read.")
+    if skipped:
+        engine.say(f"{len(skipped)} of {len(plan.images)} images were skipped because they cannot be read.")
 
     evidence, kept = _evidence(plan, backbone, context, predictions), "adapted"
     if _is_refused(plan, evidence, engine):
         evidence, kept = evidence.undone() if evidence is not None else None, "zero_shot"
         classifier = Classifier.from_tuner(Frozen(backbone, plan.task.vocabulary))
         embedded = context.embed(backbone, plan.images)
-        predictions, set_aside = predict_collection(
+        predictions, skipped = predict_collection(
             classifier, plan.images, context.cache, engine, plan.settings.batch_size, embedded
         )
 
@@ -126,7 +126,7 @@ def _carry_out(
         settings=plan.all_settings(),
         images=plan.images,
         predictions=predictions,
-        set_aside=set_aside,
+        skipped=skipped,
         classifier=classifier,
         environment={
             **environment,

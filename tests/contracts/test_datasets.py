@@ -26,7 +26,7 @@ def test_facts_can_be_shown_and_used(dataset: Dataset) -> None:
     facts = dataset.facts
     assert facts.title
     assert facts.source
-    assert facts.licence
+    assert facts.license
     assert all(size is None or size > 0 for size in (facts.n_classes, facts.n_pool, facts.n_test))
     Vocabulary(("cat", "dog"), (facts.template,))
 
@@ -60,4 +60,4 @@ def test_the_document_says_the_same_numbers(name: str) -> None:
     cells = [cell.strip() for cell in row.split("|")][2:]
     shown = ["any" if size is None else f"{size:,}" for size in (facts.n_classes, facts.n_pool, facts.n_test)]
     assert cells[:3] == shown
-    assert facts.licence in row
+    assert facts.license in row

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from toys import ShunnedClass, ToyBackbone, write_images
 
 import captune
 from captune.core import registry, runtime
@@ -20,7 +21,6 @@ from captune.data.vocabulary import Vocabulary
 from captune.embeddings.cache import EmbeddingCache
 from captune.methods.base import Context
 from captune.results.classifier import Classifier
-from toys import ShunnedClass, ToyBackbone, write_images
 
 METHODS = registry.names("methods")
 SHORT: dict[str, Any] = {
@@ -66,7 +66,7 @@ def test_a_method_keeps_its_promises(name: str, preset: str, photos: Path, clip_
     assert probabilities.shape == (8, 3)
     assert np.isfinite(probabilities).all()
     assert np.allclose(probabilities.sum(axis=1), 1, atol=1e-4)
-    assert list(run.set_aside.values()) == ["not an image of a known format"]
+    assert list(run.skipped.values()) == ["not an image of a known format"]
     from captune.backbones.hf import HuggingFace
 
     frozen = HuggingFace.load(str(clip_folder))

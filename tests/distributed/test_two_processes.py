@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from ranks import NAMES, SHORT, adapt, adapt_and_tell, facts_of, launch, spied
 from toys import write_classes
 from uneven_steps import N_IMAGES, N_STEPS, take_uneven_steps
@@ -93,8 +92,8 @@ def test_no_process_repeats_the_images_of_another(both: Any) -> None:
 
 def test_what_only_one_process_saw_all_know(both: Any) -> None:
     one, two, _ = both
-    assert len(one["set_aside"]) == 2
-    assert two[0]["set_aside"] == two[1]["set_aside"] == one["set_aside"]
+    assert len(one["skipped"]) == 2
+    assert two[0]["skipped"] == two[1]["skipped"] == one["skipped"]
     assert sorted(two[0]["asked"]) == sorted(one["asked"]) == sorted(NAMES)
     assert two[1]["asked"] == []  # the describer is asked once for all
     assert two[1]["sentences"] == one["sentences"] != {}

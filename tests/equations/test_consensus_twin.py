@@ -1,4 +1,4 @@
-"""The neighbour consensus against loops over images, neighbours and classes."""
+"""The neighbor consensus against loops over images, neighbors and classes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from captune.core.arrays import softmax_rows, unit_rows
-from captune.labeling.consensus import SHARPNESS, balance, neighbour_consensus, neighbour_graph, spread
+from captune.labeling.consensus import SHARPNESS, balance, neighbor_consensus, neighbor_graph, spread
 
 
-def slow_graph(embeddings: np.ndarray, n_neighbours: int) -> list[dict[int, float]]:
+def slow_graph(embeddings: np.ndarray, n_neighbors: int) -> list[dict[int, float]]:
     graph = []
     for i, row in enumerate(embeddings):
         cosines = {j: float(row @ other) for j, other in enumerate(embeddings) if j != i}
-        nearest = sorted(cosines, key=lambda j: -cosines[j])[:n_neighbours]
+        nearest = sorted(cosines, key=lambda j: -cosines[j])[:n_neighbors]
         force = {j: math.exp(SHARPNESS * cosines[j]) for j in nearest}
         graph.append({j: value / sum(force.values()) for j, value in force.items()})
     return graph
@@ -49,28 +49,28 @@ def test_consensus_is_what_the_loops_say(seed: int) -> None:
     generator = np.random.default_rng(seed)
     embeddings = unit_rows(generator.normal(size=(30, 6)).astype(np.float32))
     probabilities = softmax_rows(generator.normal(size=(30, 4)).astype(np.float32) * 2)
-    graph, literal = neighbour_graph(embeddings, 5), slow_graph(embeddings, 5)
+    graph, literal = neighbor_graph(embeddings, 5), slow_graph(embeddings, 5)
     for i in range(30):
-        found = dict(zip(graph.neighbours[i].tolist(), graph.weights[i].tolist(), strict=True))
+        found = dict(zip(graph.neighbors[i].tolist(), graph.weights[i].tolist(), strict=True))
         assert found == pytest.approx(literal[i], abs=1e-5)
     mixed = spread(probabilities, graph, rounds=4, own=0.2)
     assert np.allclose(mixed, slow_spread(probabilities, literal, 4, 0.2), atol=1e-5)
     assert np.allclose(balance(mixed, 0.5, 3), slow_balance(mixed, 0.5, 3), atol=1e-5)
 
 
-def test_known_images_speak_to_their_neighbours_and_get_no_answer() -> None:
+def test_known_images_speak_to_their_neighbors_and_get_no_answer() -> None:
     drawn = np.random.default_rng(0)
-    centres = np.eye(2, 6)
-    vectors = np.concatenate([centres[c] + 0.05 * drawn.normal(size=(12, 6)) for c in (0, 1)])
-    given = centres[[0, 0, 1, 1]] + 0.05 * drawn.normal(size=(4, 6))
+    centers = np.eye(2, 6)
+    vectors = np.concatenate([centers[c] + 0.05 * drawn.normal(size=(12, 6)) for c in (0, 1)])
+    given = centers[[0, 0, 1, 1]] + 0.05 * drawn.normal(size=(4, 6))
     everyone = np.concatenate([vectors, given])
     everyone = (everyone / np.linalg.norm(everyone, axis=1, keepdims=True)).astype(np.float32)
     misled = np.array([[0.45, 0.55], [0.55, 0.45]], dtype=np.float32).repeat(12, axis=0)  # names are swapped
     known = np.eye(2, dtype=np.float32)[[0, 0, 1, 1]]
-    graph = neighbour_graph(everyone, 15)
+    graph = neighbor_graph(everyone, 15)
     right = np.repeat([0, 1], 12)
-    said = neighbour_consensus(misled, graph, 0.5, known)
+    said = neighbor_consensus(misled, graph, 0.5, known)
     assert said.shape == misled.shape
     assert (said.argmax(axis=1) == right).all()
-    alone = neighbour_consensus(misled, neighbour_graph(everyone[:24], 10), 0.5)
+    alone = neighbor_consensus(misled, neighbor_graph(everyone[:24], 10), 0.5)
     assert (alone.argmax(axis=1) != right).all()

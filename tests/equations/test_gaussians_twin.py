@@ -64,10 +64,10 @@ def slow_cluster(
     found = [over_allowed([scale * dot(x, t) for t in texts]) for x in images]
     everyone, weights = images + given, found + known
     mass = [sum(row[c] for row in weights) for c in range(n_classes)]
-    centre = [sum(sum(w) * x[d] for x, w in zip(everyone, weights, strict=True)) / sum(mass) for d in range(width)]
+    center = [sum(sum(w) * x[d] for x, w in zip(everyone, weights, strict=True)) / sum(mass) for d in range(width)]
     middle = [sum(mass[c] * texts[c][d] for c in range(n_classes)) / sum(mass) for d in range(width)]
-    anchors = [[texts[c][d] + centre[d] - middle[d] for d in range(width)] for c in range(n_classes)]
-    spread = sum(sum(w) * (x[d] - centre[d]) ** 2 for x, w in zip(everyone, weights, strict=True) for d in range(width))
+    anchors = [[texts[c][d] + center[d] - middle[d] for d in range(width)] for c in range(n_classes)]
+    spread = sum(sum(w) * (x[d] - center[d]) ** 2 for x, w in zip(everyone, weights, strict=True) for d in range(width))
     anchor_variance = max(spread / sum(mass) / width, SMALLEST_VARIANCE / width)
     for _ in range(rule.iterations):
         frequency = [sum(row[c] for row in found) + times[c] for c in range(n_classes)]

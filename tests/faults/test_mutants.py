@@ -1,4 +1,4 @@
-"""Two thousand damaged files: each is used, set aside or refused in a sentence, within limits of time and memory."""
+"""Two thousand damaged files: each is used, skipped or refused in a sentence, within limits of time and memory."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toys import write_images
 
 import captune
 from faults.mutating import write_seeds
 from faults.records import FACTS, MUTANTS
 from faults.trying import KINDS
 from faults.zygote import environment
-from toys import write_images
 
 HAS_EXPORTS = importlib.util.find_spec("captune.exports") is not None
 

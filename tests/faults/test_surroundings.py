@@ -1,4 +1,4 @@
-"""Disks, caches, images, neighbours and clocks that fail: a clear message or a repair, and nothing is lost."""
+"""Disks, caches, images, neighbors and clocks that fail: a clear message or a repair, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toys import write_images
 
 from faults.records import record
 from faults.wholeness import halves, result_of
 from faults.zygote import Zygote
-from toys import write_images
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 CAP = ("--method", "cap", "--preset", "quick", "--set", "epochs=3", "--set", "iterations=4", "--set", "k=4")
@@ -171,7 +171,7 @@ def test_an_image_that_goes_away_in_the_middle(
     assert code in (0, 2), said
     if code == 0:
         names = [row.split(",")[0] for row in (place.out / "predictions.csv").read_text().splitlines()[1:]]
-        aside = (place.out / "set_aside.csv").read_text()
+        aside = (place.out / "skipped.csv").read_text()
         assert ("dog/007.png" in names) != ("dog/007.png" in aside)
         assert len(names) + aside.count("\n") - 1 == 48
     else:

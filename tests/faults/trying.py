@@ -43,7 +43,7 @@ def change(path: Path, generator: Seeded) -> None:
 
 
 def look(folder: Path, images: Any) -> None:
-    """Decode a collection as a run does, with both views; what is set aside is a sentence."""
+    """Decode a collection as a run does, with both views; what is skipped is a sentence."""
     from captune.data.loading import load_batches
     from captune.data.views import Preprocessing, strong_view, view_generator, weak_view
 

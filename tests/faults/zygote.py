@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).parents[1]
-PATHS = (TESTS / "faults" / "site", TESTS, TESTS.parent / "src")
+PATHS = (TESTS / "faults" / "site", TESTS, TESTS / "support", TESTS.parent / "src")
 
 
 def environment(**changes: str) -> dict[str, str]:

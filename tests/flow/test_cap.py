@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from toys import write_classes
 
 import captune
 from captune.core.errors import CaptuneError, InputError, RunFolderError
 from captune.core.runtime import EARLIER
 from captune.methods.cap import falls_apart
 from captune.results.run import AdaptationRun
-from toys import write_classes
 
 NAMES = ["cat", "red dog", "striped bird"]
 SHORT: dict[str, Any] = {"epochs": 4, "iterations": 3, "grow_every": 2, "k": 2, "train_batch": 4, "strong_views": 2}
@@ -103,8 +103,8 @@ def test_texts_keep_a_share_of_the_decision_unless_classes_are_labeled(
     assert [run.classifier.tuner.settings.start_share for run in (free, half, labeled)] == [0.0, 0.5, 0.0]
     own, both = (np.log(run.predictions.probabilities) for run in (free, half))
     start = run_logits(half)
-    centred = [logits - logits.mean(axis=1, keepdims=True) for logits in (both, (own + start) / 2)]
-    assert np.allclose(*centred, atol=0.02)
+    centered = [logits - logits.mean(axis=1, keepdims=True) for logits in (both, (own + start) / 2)]
+    assert np.allclose(*centered, atol=0.02)
 
 
 def run_logits(run: AdaptationRun) -> Any:

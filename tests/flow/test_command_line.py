@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toys import write_images
 
 import captune as package
 from captune.commands import list as list_command
 from captune.commands.list import ROLES
-from toys import write_images
 
 SHORT = ("--set", "epochs=1", "--set", "iterations=2")
 
@@ -91,7 +91,7 @@ def test_predict_writes_a_file_and_names_unreadable_images(captune: Any, run: Pa
     (folder / "bad.jpg").write_bytes(b"text")
     answer = captune("predict", run, folder, "--out", tmp_path / "p" / "out.csv", "--workers", 0)
     assert (answer.code, answer.out) == (0, "")
-    assert "set aside: bad.jpg: not an image" in answer.err
+    assert "skipped: bad.jpg: not an image" in answer.err
     assert len(table((tmp_path / "p" / "out.csv").read_text())) == 2
 
 
@@ -108,7 +108,7 @@ def test_evaluate_prints_json_that_agrees_with_the_predictions(captune: Any, run
     right = [row["path"].startswith(row["label"]) for row in saved]
     assert measured["accuracy"] == pytest.approx(sum(right) / 6)
     assert measured["n_images"] == 6
-    assert measured["n_set_aside"] == 0
+    assert measured["n_skipped"] == 0
     assert measured["classes"] == ["cat", "red dog"]
 
 

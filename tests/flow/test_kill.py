@@ -43,7 +43,7 @@ np.save(sys.argv[3], found.vectors)
 
 
 def start(photos: Path, cache: Path, out: Path, seconds: float) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "support")}
     words = [sys.executable, "-c", WORKER, str(photos), str(cache), str(out), str(seconds)]
     return subprocess.Popen(words, env=environment)
 

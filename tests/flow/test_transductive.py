@@ -80,16 +80,16 @@ def test_pseudo_labels_name_only_classes_without_labels(world: Path, tmp_path: P
     assert accuracy(run) > 0.75
 
 
-def test_neighbours_and_more_anchoring_change_the_answer(world: Path) -> None:
+def test_neighbors_and_more_anchoring_change_the_answer(world: Path) -> None:
     plain, smoothed, held = (
-        adapt(world, **changes).predictions.probabilities for changes in ({}, {"neighbours": 5}, {"alpha": 1e6})
+        adapt(world, **changes).predictions.probabilities for changes in ({}, {"neighbors": 5}, {"alpha": 1e6})
     )
     assert not np.allclose(plain, smoothed, atol=1e-3)
     assert not np.allclose(plain, held, atol=1e-3)
 
 
-@pytest.mark.parametrize("neighbours", [0, 5])
-def test_cap_may_start_from_the_clusters(world: Path, tmp_path: Path, neighbours: int) -> None:
+@pytest.mark.parametrize("neighbors", [0, 5])
+def test_cap_may_start_from_the_clusters(world: Path, tmp_path: Path, neighbors: int) -> None:
     short = {"epochs": 1, "iterations": 2, "k": 2, "strong_views": 1, "train_batch": 4, "concept_alignment": False}
     made = {}
     for start in ("zero_shot", "transductive"):
@@ -99,7 +99,7 @@ def test_cap_may_start_from_the_clusters(world: Path, tmp_path: Path, neighbours
             method="cap",
             preset="quick",
             start_from=start,
-            neighbours=neighbours,
+            neighbors=neighbors,
             labels=write_labels(world, tmp_path / "two.csv", 2, NAMES),
             out=folder,
             **short,

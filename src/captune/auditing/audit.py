@@ -122,7 +122,7 @@ def _audit(
     backbone = load_backbone(run_settings.backbone).to(engine.device)
     embedded = embed_images(backbone, collection, EmbeddingCache(cache_folder), engine, run_settings.batch_size)
     if len(embedded.image_index) == 0:
-        raise InputError(no_usable_image(collection, embedded.set_aside))
+        raise InputError(no_usable_image(collection, embedded.skipped))
     texts = embed_classes(backbone, vocabulary)
     alignment = _align(backbone, embedded.vectors, texts, vocabulary, describer, run_settings, own)
     probabilities = score(embedded.vectors, texts, backbone.logit_scale)
@@ -134,7 +134,7 @@ def _audit(
         "versions": runtime.versions(),
         "data_fingerprint": collection.fingerprint,
         "n_images": len(collection),
-        "set_aside": {collection.name(i): why for i, why in sorted(embedded.set_aside.items())},
+        "skipped": {collection.name(i): why for i, why in sorted(embedded.skipped.items())},
         "image_root": readable(str(collection.root.absolute())),
         "classes": _class_rows(vocabulary, alignment, _examples(collection, embedded.image_index, probabilities)),
         "mismatched": [vocabulary.names[c] for c in alignment.findings.mismatched],

@@ -23,7 +23,7 @@ SECTIONS = (
     ("classes", "Classes"),
     ("mismatch", "Names that mislead"),
     ("confusion", "Classes that collide"),
-    ("set-aside", "Files set aside"),
+    ("skipped", "Files skipped"),
     ("settings", "Settings"),
 )
 PRECISION = (("by_name", "Right by name"), ("by_description", "Right by description"))
@@ -52,21 +52,21 @@ def describe_audit(folder: Path) -> tuple[dict[str, Any], list[Drawing]]:
                 {"number": i, "names": ", ".join(group["classes"]), "closeness": float(group["closeness"])}
                 for i, group in enumerate(facts["confused_groups"], start=1)
             ],
-            "set_aside": list(facts["set_aside"].items())[:MOST_FILES],
-            "n_set_aside": len(facts["set_aside"]),
+            "skipped": list(facts["skipped"].items())[:MOST_FILES],
+            "n_skipped": len(facts["skipped"]),
             "settings": [(key, word(value)) for key, value in facts["settings"].items()],
             "environment": [(key, word(value)) for key, value in facts["versions"].items()]
             + [("data fingerprint", facts["data_fingerprint"])],
         }
     except Exception as error:  # a file that was changed by hand can fail in any way
         raise RunFolderError(f"The audit {str(folder)!r} is damaged: {type(error).__name__}: {error}.") from error
-    left_out = {name for name in ("numbers", "set-aside") if not content[name.replace("-", "_")]}
+    left_out = {name for name in ("numbers", "skipped") if not content[name.replace("-", "_")]}
     content["contents"] = [pair for pair in SECTIONS if pair[0] not in left_out]
     return content, [drawing] if drawing else []
 
 
 def _sentence(facts: Mapping[str, Any]) -> str:
-    aside = f" ({count(len(facts['set_aside']), 'file')} set aside)" if facts["set_aside"] else ""
+    aside = f" ({count(len(facts['skipped']), 'file')} skipped)" if facts["skipped"] else ""
     n_misleading, n_groups = len(facts["mismatched"]), len(facts["confused_groups"])
     text = (
         f"{count(facts['n_images'], 'image')}{aside} and {count(len(facts['classes']), 'class name')} came in; "

@@ -165,11 +165,11 @@ class Backbone(ABC):
         """Tokenize texts, no longer than the longest of them needs."""
 
     def image_features(self, pixels: Tensor, edit: Edit | None = None) -> Tensor:
-        """Return the projected image features before normalisation, `(images, embed_dim)`."""
+        """Return the projected image features before normalization, `(images, embed_dim)`."""
         return run_tower(self.image_tower, pixels, None, edit)
 
     def text_features(self, tokens: Tokens, edit: Edit | None = None) -> Tensor:
-        """Return the projected text features before normalisation, `(texts, embed_dim)`."""
+        """Return the projected text features before normalization, `(texts, embed_dim)`."""
         return run_tower(self.text_tower, tokens.ids, tokens.mask, edit)
 
     def encode_image(self, pixels: Tensor, edit: Edit | None = None) -> Tensor:
@@ -192,7 +192,7 @@ class Backbone(ABC):
         return normalize(self.text_features(tokens, edit).float(), dim=-1)
 
     def freeze(self) -> None:
-        """Put the weights in evaluation mode and take them out of every optimiser's reach."""
+        """Put the weights in evaluation mode and take them out of every optimizer's reach."""
         for module in self.modules():
             module.eval().requires_grad_(False)
 

@@ -149,8 +149,8 @@ def _measure(order: Order) -> dict[str, Any]:
             "labeled": len(split.task.labeled),
             "test": len(split.test),
             "classes": len(data.names),
-            "set_aside": len(run.set_aside),
-            "test_set_aside": n_unreadable,
+            "skipped": len(run.skipped),
+            "test_skipped": n_unreadable,
         },
         "seen_classes": split.truth.seen_classes.tolist(),
         "score": metrics.harmonic_mean if split.truth.is_transductive else metrics.accuracy,
@@ -208,11 +208,11 @@ def _test(run: AdaptationRun, split: Split, cell: Cell) -> tuple[Metrics, int]:
     cache = EmbeddingCache(Path(str(run.settings["cache"]) or default_folder()))
     batch_size = int(run.settings["batch_size"])
     with engine.together():
-        found, set_aside = predict_collection(run.classifier, split.test, cache, engine, batch_size)
+        found, skipped = predict_collection(run.classifier, split.test, cache, engine, batch_size)
     truth = split.truth
     seen = truth.seen_classes if truth.is_transductive else None
     labels = truth.test_labels[found.image_index]
-    return summarize(found.probabilities, labels, len(run.classifier.names), seen), len(set_aside)
+    return summarize(found.probabilities, labels, len(run.classifier.names), seen), len(skipped)
 
 
 def _findings(run: AdaptationRun, split: Split) -> dict[str, Any]:

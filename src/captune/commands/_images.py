@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def score_images(
     options: argparse.Namespace, classifier: ImageClassifier, images: ImageCollection
 ) -> tuple[Predictions, dict[int, str]]:
-    """Return the predictions of a collection and why images were set aside."""
+    """Return the predictions of a collection and why images were skipped."""
     from captune.core import runtime
     from captune.results.onnx_classifier import OnnxClassifier
 

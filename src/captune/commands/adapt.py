@@ -108,6 +108,6 @@ def _print_summary(run: AdaptationRun, out: Path) -> None:
     most = ", ".join(f"{run.classifier.names[c]} {counts[c]}" for c in order[:3])
     never = int((counts == 0).sum())
     console.print(f"Most often predicted: {most}. Never predicted: {never} classes.", markup=False)
-    if run.set_aside:
-        console.print(f"{len(run.set_aside)} unreadable images are listed in {out / 'set_aside.csv'}", markup=False)
+    if run.skipped:
+        console.print(f"{len(run.skipped)} unreadable images are listed in {out / 'skipped.csv'}", markup=False)
     console.print(f"Run folder: {out}", markup=False)

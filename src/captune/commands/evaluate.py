@@ -40,14 +40,14 @@ def run(options: argparse.Namespace) -> None:
     labels = read_labels(options.labels, images, classifier.names)
     if not np.any(labels >= 0):
         raise InputError(f"None of the {len(images)} images in {options.images!r} has a label in {options.labels!r}.")
-    predictions, set_aside = score_images(options, classifier, images)
+    predictions, skipped = score_images(options, classifier, images)
     if distributed.rank() > 0:
         return  # the first process writes for all
     names = classifier.names
     known = labels[predictions.image_index] >= 0
     metrics = summarize(predictions.probabilities[known], labels[predictions.image_index][known], n_classes=len(names))
     if options.json:
-        content = {"n_set_aside": len(set_aside), "classes": list(names), **metrics.as_dict()}
+        content = {"n_skipped": len(skipped), "classes": list(names), **metrics.as_dict()}
         sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     else:
         _print_metrics(metrics, names)

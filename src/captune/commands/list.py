@@ -55,7 +55,7 @@ def _datasets(root: Path | None) -> Any:  # noqa: ANN401 (a table of rich, which
     from rich.text import Text
 
     shown = Table("name", "found", "classes", "pool", "test", box=None, pad_edge=False)
-    shown.add_column("licence and source", overflow="fold")
+    shown.add_column("license and source", overflow="fold")
     for name in registry.names("datasets"):
         try:
             dataset = registry.load("datasets", name)()
@@ -65,7 +65,7 @@ def _datasets(root: Path | None) -> Any:  # noqa: ANN401 (a table of rich, which
             shown.add_row(name, "no", "", "", "", Text(str(error)))
             continue
         sizes = ("any" if size is None else f"{size:,}" for size in (facts.n_classes, facts.n_pool, facts.n_test))
-        shown.add_row(name, found, *sizes, Text(f"{facts.licence}\n{facts.source}"))
+        shown.add_row(name, found, *sizes, Text(f"{facts.license}\n{facts.source}"))
     if root is None:
         shown.caption = "With --data ROOT, the column 'found' tells which of them are there."
     return shown

@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> None:
         raise InputError(f"--top-k is {options.top_k}, expected at least 1.")
     images = find_any(options.images)
     classifier = load(options.run)
-    predictions, set_aside = score_images(options, classifier, images)
+    predictions, skipped = score_images(options, classifier, images)
     if distributed.rank() > 0:
         return  # the first process writes for all
     best = top_k(predictions.probabilities, options.top_k)
@@ -51,5 +51,5 @@ def run(options: argparse.Namespace) -> None:
         write_whole(Path(options.out), table(header, rows()))
     else:
         sys.stdout.writelines(table(header, rows()))
-    for position, reason in set_aside.items():
-        sys.stderr.write(f"set aside: {images.name(position)}: {reason}\n")
+    for position, reason in skipped.items():
+        sys.stderr.write(f"skipped: {images.name(position)}: {reason}\n")

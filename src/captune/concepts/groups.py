@@ -43,7 +43,7 @@ def confused_groups(
     """Return the groups of two to `largest` classes that are on average `at_least` close, the closest first.
 
     Pairs are joined from the closest on, as long as the classes of the two groups are on average `at_least` close
-    (so that no chain of neighbours runs through all classes) and the group stays small enough to look at.
+    (so that no chain of neighbors runs through all classes) and the group stays small enough to look at.
     """
     n_classes = len(closeness)
     members = {c: [c] for c in range(n_classes)}
@@ -77,8 +77,8 @@ def _standardised_cosines(vectors: Floats) -> NDArray[np.float64]:
     cosines = unit @ unit.T
     pairs = cosines[np.triu_indices(len(cosines), 1)]
     spread = float(pairs.std()) if pairs.size else 0.0
-    centre = float(pairs.mean()) if pairs.size else 0.0
+    center = float(pairs.mean()) if pairs.size else 0.0
     # With all pairs equally close (or only one pair) nothing stands out.
-    standardised = (cosines - centre) / spread if spread > 1e-9 else np.zeros_like(cosines)
+    standardised = (cosines - center) / spread if spread > 1e-9 else np.zeros_like(cosines)
     np.fill_diagonal(standardised, 0.0)
     return standardised

@@ -282,9 +282,9 @@ def _to_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
     return np.clip(np.round((finite - offset) * scale), 0, 255).astype(np.uint8)
 
 
-def no_usable_image(images: ImageCollection, set_aside: Mapping[int, str]) -> str:
+def no_usable_image(images: ImageCollection, skipped: Mapping[int, str]) -> str:
     """Return the message for a collection of which nothing can be read."""
     if len(images) == 0:
         return f"No images in {str(images.root)!r}: expected JPEG, PNG, WebP, TIFF, BMP or GIF files."
-    first = "".join(f"\n  - {images.name(position)}: {why}" for position, why in list(set_aside.items())[:5])
+    first = "".join(f"\n  - {images.name(position)}: {why}" for position, why in list(skipped.items())[:5])
     return f"None of the {len(images)} images in {str(images.root)!r} can be used:{first}"

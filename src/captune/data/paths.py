@@ -31,7 +31,7 @@ class Span:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Neighbouring rows below one folder, or inside one shard; then `spans` `(rows, 2)` holds offsets and sizes."""
+    """Neighboring rows below one folder, or inside one shard; then `spans` `(rows, 2)` holds offsets and sizes."""
 
     first: int
     base: Path

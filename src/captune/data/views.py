@@ -30,11 +30,11 @@ _FILTERS: dict[str, Image.Resampling] = {
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """A model's own preprocessing: resize, centre crop, normalise.
+    """A model's own preprocessing: resize, center crop, normalize.
 
     Attributes:
         image_size: Side of the square that the model sees, in pixels.
-        resize: Length of the shorter side before the centre crop; 0 squeezes the whole image into the square.
+        resize: Length of the shorter side before the center crop; 0 squeezes the whole image into the square.
         resample: Interpolation of the resize.
         mean: Mean of each channel, on a scale from 0 to 1.
         std: Standard deviation of each channel.
@@ -73,7 +73,7 @@ class Preprocessing:
 
 
 def weak_view(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.uint8]:
-    """Return the model's own preprocessing of an RGB image, before normalisation, `(height, width, 3)`."""
+    """Return the model's own preprocessing of an RGB image, before normalization, `(height, width, 3)`."""
     side, resample = preprocessing.image_size, _FILTERS[preprocessing.resample]
     if preprocessing.resize == 0:
         return np.asarray(image.resize((side, side), resample))

@@ -25,17 +25,17 @@ TEXTS_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class EmbeddedImages:
-    """Embeddings of the readable images of a collection, and why the others were set aside.
+    """Embeddings of the readable images of a collection, and why the others were skipped.
 
     Attributes:
         image_index: Positions of the readable images, ascending, `(images,)`.
         vectors: Embeddings of length one, `(images, width)`.
-        set_aside: Why each other image was left out, by position.
+        skipped: Why each other image was left out, by position.
     """
 
     image_index: Ints
     vectors: Floats
-    set_aside: dict[int, str]
+    skipped: dict[int, str]
 
 
 def embed_images(
@@ -57,7 +57,7 @@ def embed_images(
     batches = [np.arange(i, min(i + batch_size, n_images)) for i in range(0, n_images, batch_size)]
     vectors = empty_rows(n_images, backbone.embed_dim)
     is_done = np.zeros(n_images, dtype=np.bool_)
-    set_aside: dict[int, str] = {}
+    skipped: dict[int, str] = {}
     own = distributed.part(batches)
     with runtime.progress("Embedding images", sum(map(len, own))) as advance, shelf, runtime.autocast():
         for batch in load_batches(images, own, view, shelf.known, runtime.workers):
@@ -67,21 +67,21 @@ def embed_images(
             is_cached = ~batch.is_decoded
             vectors[batch.positions[is_cached]] = shelf.find(batch.keys[is_cached])
             is_done[batch.positions] = True
-            set_aside.update(batch.problems)
+            skipped.update(batch.problems)
             advance(len(batch.positions) + len(batch.problems))
-    index, set_aside = merge_parts(vectors, is_done, set_aside)
-    return EmbeddedImages(index, take_rows(vectors, index), set_aside)
+    index, skipped = merge_parts(vectors, is_done, skipped)
+    return EmbeddedImages(index, take_rows(vectors, index), skipped)
 
 
-def merge_parts(rows: Floats, is_done: Bools, set_aside: dict[int, str]) -> tuple[Ints, dict[int, str]]:
+def merge_parts(rows: Floats, is_done: Bools, skipped: dict[int, str]) -> tuple[Ints, dict[int, str]]:
     """Fill in the rows that other processes computed; return which images could be read, and why others could not."""
     if distributed.size() > 1:
         distributed.merge_rows(rows, is_done)
-        set_aside = {p: why for part in distributed.gather(list(set_aside.items())) for p, why in part}
-        set_aside = dict(sorted(set_aside.items()))
+        skipped = {p: why for part in distributed.gather(list(skipped.items())) for p, why in part}
+        skipped = dict(sorted(skipped.items()))
         is_done = np.ones(len(rows), dtype=np.bool_)
-        is_done[list(set_aside)] = False
-    return np.flatnonzero(is_done), set_aside
+        is_done[list(skipped)] = False
+    return np.flatnonzero(is_done), skipped
 
 
 @torch.inference_mode()

@@ -68,11 +68,11 @@ def probabilities_of(run: FinishedRun, rows: Ints) -> Floats:
     from captune.results.predict import predict_collection
 
     images = record.images.subset(rows)
-    predictions, set_aside = predict_collection(run.classifier, images, EmbeddingCache(), runtime.start())
-    if set_aside:
-        first, why = next(iter(set_aside.items()))
+    predictions, skipped = predict_collection(run.classifier, images, EmbeddingCache(), runtime.start())
+    if skipped:
+        first, why = next(iter(skipped.items()))
         raise InputError(
-            f"{len(set_aside)} images of the run cannot be read any more, first {images.name(first)!r}: {why}. "
+            f"{len(skipped)} images of the run cannot be read any more, first {images.name(first)!r}: {why}. "
             f"Put the images back to {str(images.root)!r}."
         )
     return predictions.probabilities

@@ -1,7 +1,7 @@
-"""What an image's neighbours say: probabilities spread over a neighbour graph and gently balanced.
+"""What an image's neighbors say: probabilities spread over a neighbor graph and gently balanced.
 
 Beyond the paper. Images of one class lie close together even where the class name misleads, so the labels that
-neighbours agree on are more often right than the most confident ones.
+neighbors agree on are more often right than the most confident ones.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from captune.core.scratch import is_large
 BYTES_AT_ONCE = 1 << 26
 IMAGES_AT_ONCE = 16_384
 SHARPNESS = 10.0
-"""A neighbour whose cosine is lower by 0.1 counts e times less."""
+"""A neighbor whose cosine is lower by 0.1 counts e times less."""
 
 
 @dataclass(frozen=True, eq=False)
-class NeighbourGraph:
-    """The nearest other images of each image and how much each of them counts, both `(images, neighbours)`."""
+class NeighborGraph:
+    """The nearest other images of each image and how much each of them counts, both `(images, neighbors)`."""
 
-    neighbours: Ints
+    neighbors: Ints
     weights: Floats
 
 
-def nearest_neighbours(embeddings: Floats, queries: Ints, n_neighbours: int) -> Ints:
+def nearest_neighbors(embeddings: Floats, queries: Ints, n_neighbors: int) -> Ints:
     """Return the images nearest by cosine to each queried image, itself left out, in no particular order.
 
-    The result is `(queries, n_neighbours)`, with fewer columns when there are fewer other images. Embeddings have
+    The result is `(queries, n_neighbors)`, with fewer columns when there are fewer other images. Embeddings have
     length one; cosines are computed for some queries at a time, so memory never grows with pairs of images.
     """
     n_images = len(embeddings)
-    n_kept = min(n_neighbours, n_images - 1)
+    n_kept = min(n_neighbors, n_images - 1)
     if n_kept and is_large(n_images, embeddings.shape[1]):
         step = max(1, BYTES_AT_ONCE // (4 * IMAGES_AT_ONCE))
         parts = [_search_blocks(embeddings, queries[i : i + step], n_kept) for i in range(0, len(queries), step)]
@@ -46,7 +46,7 @@ def nearest_neighbours(embeddings: Floats, queries: Ints, n_neighbours: int) -> 
     for start in range(0, len(queries) if n_kept else 0, step):
         rows = queries[start : start + step]
         cosines = embeddings[rows] @ embeddings.T
-        cosines[np.arange(len(rows)), rows] = -np.inf  # an image is not its own neighbour
+        cosines[np.arange(len(rows)), rows] = -np.inf  # an image is not its own neighbor
         found[start : start + step] = np.argpartition(-cosines, n_kept - 1, axis=1)[:, :n_kept]
     return found
 
@@ -69,27 +69,27 @@ def _search_blocks(embeddings: Floats, queries: Ints, n_kept: int) -> Ints:
     return found
 
 
-def neighbour_graph(embeddings: Floats, n_neighbours: int = 10) -> NeighbourGraph:
-    """Find each image's nearest neighbours and weigh them by how close they are."""
-    if n_neighbours < 1:
-        raise InputError(f"n_neighbours: expected at least 1, got {n_neighbours}.")
-    neighbours = nearest_neighbours(embeddings, np.arange(len(embeddings)), n_neighbours)
-    if neighbours.shape[1] == 0:  # a single image
-        return NeighbourGraph(neighbours, np.zeros(neighbours.shape, dtype=np.float32))
-    # One neighbour at a time: no (images, neighbours, width) in memory.
-    close = np.stack([np.einsum("ij,ij->i", embeddings, embeddings[column]) for column in neighbours.T], axis=1)
+def neighbor_graph(embeddings: Floats, n_neighbors: int = 10) -> NeighborGraph:
+    """Find each image's nearest neighbors and weigh them by how close they are."""
+    if n_neighbors < 1:
+        raise InputError(f"n_neighbors: expected at least 1, got {n_neighbors}.")
+    neighbors = nearest_neighbors(embeddings, np.arange(len(embeddings)), n_neighbors)
+    if neighbors.shape[1] == 0:  # a single image
+        return NeighborGraph(neighbors, np.zeros(neighbors.shape, dtype=np.float32))
+    # One neighbor at a time: no (images, neighbors, width) in memory.
+    close = np.stack([np.einsum("ij,ij->i", embeddings, embeddings[column]) for column in neighbors.T], axis=1)
     force = np.exp(SHARPNESS * (close - close.max(axis=1, keepdims=True)))
     weights = force / force.sum(axis=1, keepdims=True)
-    return NeighbourGraph(neighbours, np.asarray(weights, dtype=np.float32))
+    return NeighborGraph(neighbors, np.asarray(weights, dtype=np.float32))
 
 
-def spread(probabilities: Floats, graph: NeighbourGraph, rounds: int = 20, own: float = 0.1) -> Floats:
-    """Mix each image's probabilities with its neighbours', over and over; `own` of its first ones stays."""
+def spread(probabilities: Floats, graph: NeighborGraph, rounds: int = 20, own: float = 0.1) -> Floats:
+    """Mix each image's probabilities with its neighbors', over and over; `own` of its first ones stays."""
     mixed = probabilities
-    for _ in range(rounds if graph.neighbours.shape[1] else 0):
+    for _ in range(rounds if graph.neighbors.shape[1] else 0):
         said = np.zeros_like(probabilities)
-        for place in range(graph.neighbours.shape[1]):  # one neighbour at a time: no (images, k, classes) in memory
-            said += graph.weights[:, place, None] * mixed[graph.neighbours[:, place]]
+        for place in range(graph.neighbors.shape[1]):  # one neighbor at a time: no (images, k, classes) in memory
+            said += graph.weights[:, place, None] * mixed[graph.neighbors[:, place]]
         mixed = (1.0 - own) * said + own * probabilities
     return np.asarray(mixed, dtype=np.float32)
 
@@ -106,13 +106,13 @@ def balance(probabilities: Floats, strength: float = 0.5, rounds: int = 5) -> Fl
     return balanced.astype(np.float32)
 
 
-def neighbour_consensus(
-    probabilities: Floats, graph: NeighbourGraph, strength: float = 0.5, known: Floats | None = None
+def neighbor_consensus(
+    probabilities: Floats, graph: NeighborGraph, strength: float = 0.5, known: Floats | None = None
 ) -> Floats:
-    """Return what neighbours agree on, `(images, classes)`: spread, then balanced.
+    """Return what neighbors agree on, `(images, classes)`: spread, then balanced.
 
     `known` are the probabilities of further images of the graph, behind the others, whose class is given: they speak
-    to their neighbours, and no answer is returned for them.
+    to their neighbors, and no answer is returned for them.
     """
     everyone = probabilities if known is None else np.concatenate([probabilities, known])
     return balance(spread(everyone, graph), strength)[: len(probabilities)]

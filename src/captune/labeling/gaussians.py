@@ -13,7 +13,7 @@ import numpy as np
 
 from captune.core.arrays import Floats, Ints, softmax_rows
 from captune.core.errors import InputError
-from captune.labeling.consensus import NeighbourGraph, spread
+from captune.labeling.consensus import NeighborGraph, spread
 from captune.labeling.selection import Classes, class_mask
 
 ROWS_AT_ONCE = 16_384
@@ -81,12 +81,12 @@ def cluster_images(
     given: Floats | None = None,
     given_labels: Ints | None = None,
     allowed: Classes | None = None,
-    graph: NeighbourGraph | None = None,
+    graph: NeighborGraph | None = None,
 ) -> Clustering:
     """Cluster embeddings `(images, width)` around class texts `(classes, width)`, starting from zero-shot.
 
     Images with given labels count for their class in every round; the others only for allowed classes. With a graph
-    the probabilities are mixed with those of neighbours before every estimate.
+    the probabilities are mixed with those of neighbors before every estimate.
     """
     anchoring = anchoring or Anchoring()
     given = np.empty((0, texts.shape[1]), dtype=np.float32) if given is None else given
@@ -106,13 +106,13 @@ def cluster_images(
     return replace(last, rounds=first.rounds + last.rounds)
 
 
-def anchor_means(texts: Floats, shares: Floats, centre: Floats) -> Floats:
+def anchor_means(texts: Floats, shares: Floats, center: Floats) -> Floats:
     """Return where the texts would lie among the images, `(classes, width)`.
 
     Texts and images lie in different parts of the sphere; all texts are moved by one vector, so that their mean,
     weighted by the share of images each class has, falls on the mean of the images.
     """
-    return np.asarray(texts + (centre - shares @ texts), dtype=np.float32)
+    return np.asarray(texts + (center - shares @ texts), dtype=np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +139,7 @@ class _Task:
         return self._scores(weights + text_scale * self.texts, offsets + self.blocked)
 
     def cluster(
-        self, probabilities: Floats, shares: Floats, most_rounds: int, graph: NeighbourGraph | None = None
+        self, probabilities: Floats, shares: Floats, most_rounds: int, graph: NeighborGraph | None = None
     ) -> Clustering:
         """Estimate and assign in turn until hardly any image changes its class; `shares` are those of zero-shot."""
         estimate = _Estimate(self, shares)
@@ -176,13 +176,13 @@ class _Estimate:
         self.given_counts, self.given_sums = known.sum(axis=0), known.T @ given
         counts = self.each * len(self.images) * shares + self.given_counts
         total = max(float(counts.sum()), 1e-12)
-        centre = (self.each * self.images.sum(axis=0) + self.given_sums.sum(axis=0)) / total
+        center = (self.each * self.images.sum(axis=0) + self.given_sums.sum(axis=0)) / total
         self.squares = self.each * np.einsum("id,id->d", self.images, self.images)
         self.squares += np.einsum("i,id,id->d", weights, given, given)
-        self.anchors = anchor_means(task.texts, counts / total, centre)
+        self.anchors = anchor_means(task.texts, counts / total, center)
         self.smallest = SMALLEST_VARIANCE / given.shape[1]
         # Before the images say more, every dimension varies alike.
-        self.anchor_variance = max(float(np.mean(self.squares / total - centre**2)), self.smallest)
+        self.anchor_variance = max(float(np.mean(self.squares / total - center**2)), self.smallest)
 
     def __call__(self, probabilities: Floats) -> ClassGaussians:
         """Return means, variance and shares, each pulled to its anchor with weight alpha / (n + alpha)."""

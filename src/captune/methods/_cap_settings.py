@@ -35,8 +35,8 @@ class CapSettings:
         scale_margin: Whether m is converted to the model's own logit scale; `released` never does.
         independent_adapters: Whether pseudo-labels made while training have an adapter of their own.
         adapter_width: Units of the adapters that are used in training only.
-        neighbours: Beyond the paper: pseudo-labels must agree with this many nearest images; 0 asks none.
-        balance: How strongly neighbours' predictions are evened out over the classes, 0 to 1.
+        neighbors: Beyond the paper: pseudo-labels must agree with this many nearest images; 0 asks none.
+        balance: How strongly neighbors' predictions are evened out over the classes, 0 to 1.
         start_share: Beyond the paper: how much of the decision stays with the texts that the tuner `feature_adapter`
             started from; nothing where some classes are labeled, since labels teach more than their texts.
         strong_views: Augmented views of each image that are embedded once, where the image encoder is fixed.
@@ -66,7 +66,7 @@ class CapSettings:
     scale_margin: bool = True
     independent_adapters: bool = True
     adapter_width: Positive = 128
-    neighbours: NonNegative = 0
+    neighbors: NonNegative = 0
     balance: Share = 0.5
     start_share: Annotated[float, Ge(0), Lt(1)] = 0.0
     strong_views: Positive = 4
@@ -86,6 +86,6 @@ QUICK: Mapping[str, Any] = {
     "detection": "robust",
     "describe": "all",
     "class_texts": "aligned",
-    "neighbours": 10,
+    "neighbors": 10,
     "start_share": 0.5,
 }

@@ -23,7 +23,7 @@ from captune.labeling.pseudo_labels import PseudoLabels, Source
 from captune.methods.base import Context
 from captune.training.checkpoint import CheckpointFolder
 from captune.training.feeds import Feed, Request
-from captune.training.loop import Course, Optimisation, fit
+from captune.training.loop import Course, Optimization, fit
 from captune.training.losses import loss_weights
 from captune.training.pseudo_label_objective import PseudoLabeledViews, PseudoLabelObjective
 from captune.tuners.base import Tuner
@@ -136,9 +136,9 @@ class FewLabelTraining:
                 weights = loss_weights(len(labels), n_given, len(self.task.seen_classes) > 0)
             objective = PseudoLabelObjective(self.tuner, feed, *weights).to(context.runtime.device)
             course = _FewLabelCourse(self, feed, labels, part, positions, prior, given_batch)
-            chosen = {f.name: getattr(settings, f.name) for f in fields(Optimisation) if f.name != "iterations"}
+            chosen = {f.name: getattr(settings, f.name) for f in fields(Optimization) if f.name != "iterations"}
             with context.runtime.training(encodes_images=self.tuner.edits_images):
-                plan = Optimisation(iterations=course.iterations, **chosen)
+                plan = Optimization(iterations=course.iterations, **chosen)
                 fit(objective, course, plan, context.runtime, checkpoints)
         context.history.append((part * settings.epochs, labels))
 

@@ -50,7 +50,7 @@ class Context:
         if key not in self._embedded:
             found = embed_images(backbone, images, self.cache, self.runtime, self.batch_size)
             if len(images) and not len(found.image_index):
-                raise InputError(no_usable_image(images, found.set_aside))
+                raise InputError(no_usable_image(images, found.skipped))
             self._embedded[key] = found
         return self._embedded[key]
 
@@ -71,7 +71,7 @@ class Context:
         """Return embeddings of a strong view; an image that went away since it was seen keeps its weak one."""
         view = StrongView(backbone.preprocessing, self.runtime.seed, number)
         found = embed_images(backbone, images, self.cache, self.runtime, self.batch_size, view)
-        if not found.set_aside:
+        if not found.skipped:
             return found.vectors
         rows = np.array(weak)
         rows[found.image_index] = found.vectors

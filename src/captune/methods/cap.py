@@ -18,7 +18,7 @@ from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError
 from captune.data.task import AdaptationTask
 from captune.embeddings.embed import embed_classes, score
-from captune.labeling.consensus import neighbour_consensus, neighbour_graph
+from captune.labeling.consensus import neighbor_consensus, neighbor_graph
 from captune.labeling.first_labels import first_labels
 from captune.labeling.gaussians import cluster_images
 from captune.labeling.pseudo_labels import PseudoLabels, Source
@@ -28,7 +28,7 @@ from captune.methods._alignment import align_task
 from captune.methods._cap_settings import QUICK, CapSettings
 from captune.methods.base import Context, Method
 from captune.training.feeds import Request
-from captune.training.loop import Course, Optimisation, fit
+from captune.training.loop import Course, Optimization, fit
 from captune.training.objective import ConfusionObjective, LabeledViews
 from captune.tuners.base import Tuner
 from captune.tuners.feature_adapter import FeatureAdapter
@@ -44,9 +44,9 @@ class Cap(Method):
         """Align concepts, take the first pseudo-labels, then train while they grow."""
         settings: CapSettings = self.settings
         objective, course = self.prepare(task, backbone, context)
-        chosen = {field.name: getattr(settings, field.name) for field in fields(Optimisation)}
+        chosen = {field.name: getattr(settings, field.name) for field in fields(Optimization)}
         with context.runtime.training(encodes_images=objective.tuner.edits_images):
-            fit(objective, course, Optimisation(**chosen), context.runtime, context.checkpoints)
+            fit(objective, course, Optimization(**chosen), context.runtime, context.checkpoints)
         context.history.append((settings.epochs, course.reliable))
         tuner, keeps_start = objective.tuner, settings.start_share > 0 and not len(task.seen_classes)
         return tuner.with_start(settings.start_share) if keeps_start and isinstance(tuner, FeatureAdapter) else tuner
@@ -108,14 +108,14 @@ class CapCourse(Course):
         self.n_classes = len(task.vocabulary)
         self.reliable = PseudoLabels.empty(self.n_classes)  # D_PL
         self.accepted = np.zeros(self.n_classes, dtype=np.int64)
-        # Given images of classes that may be pseudo-labeled are neighbours too, and what they say is known.
+        # Given images of classes that may be pseudo-labeled are neighbors too, and what they say is known.
         given = context.embed(objective.tuner.backbone, task.labeled.images)
         labels = task.labeled.labels[given.image_index]
         speaks = np.isin(labels, task.target_classes)
         self.known = np.eye(self.n_classes, dtype=np.float32)[labels[speaks]]
         everyone = np.concatenate([vectors, given.vectors[speaks]])
-        self.graph = neighbour_graph(everyone, settings.neighbours) if settings.neighbours else None
-        self.said: Ints | None = None  # what neighbours say of each image
+        self.graph = neighbor_graph(everyone, settings.neighbors) if settings.neighbors else None
+        self.said: Ints | None = None  # what neighbors say of each image
 
     def take_first_labels(self, texts: Floats, described: Mapping[int, Floats]) -> None:
         """Fill D_PL before any training, by description where a name misleads."""
@@ -138,7 +138,7 @@ class CapCourse(Course):
         if self.graph is None:
             self.reliable = top_k_per_class(guess, settings.k, targets)
         else:
-            self._ask_neighbours(guess, settings.k, epoch=0)
+            self._ask_neighbors(guess, settings.k, epoch=0)
 
     def begin(self, epoch: int) -> None:
         """Grow D_PL every few epochs (Appendix B) and compute the margin of the epoch (Section 3.2)."""
@@ -261,16 +261,16 @@ class CapCourse(Course):
         elif self.graph is not None:
             even = max(settings.k, n_images / n_targets)
             k = int(settings.k + (even - settings.k) * epoch / settings.epochs)
-            self._ask_neighbours(probabilities, k, epoch)
+            self._ask_neighbors(probabilities, k, epoch)
         else:
             n_new = max(1, int(n_images * settings.grow_every / (settings.epochs * n_targets)))
             free = np.setdiff1d(np.arange(n_images), self.reliable.image_index)
             found = top_k_per_class(probabilities[free], n_new, self.task.target_classes, predicted_only=True)
             self.reliable = self.reliable.extend(found.reindexed(free).stamped(epoch, Source.MODEL))
 
-    def _ask_neighbours(self, probabilities: Floats, k: int, epoch: int) -> None:
+    def _ask_neighbors(self, probabilities: Floats, k: int, epoch: int) -> None:
         assert self.graph is not None
-        consensus = neighbour_consensus(probabilities, self.graph, self.settings.balance, self.known)
+        consensus = neighbor_consensus(probabilities, self.graph, self.settings.balance, self.known)
         found = top_k_per_class(consensus, self.settings.k, self.task.target_classes)
         if epoch:  # past the first k, which every class keeps, only images that are predicted as the class come in
             more = top_k_per_class(consensus, k, self.task.target_classes, predicted_only=True)

@@ -15,7 +15,7 @@ from captune.data.task import AdaptationTask
 from captune.data.vocabulary import Vocabulary
 from captune.describers.base import describe_classes
 from captune.embeddings.embed import embed_classes
-from captune.labeling.consensus import neighbour_graph
+from captune.labeling.consensus import neighbor_graph
 from captune.labeling.gaussians import Anchoring, cluster_images
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.methods._alignment import align_task
@@ -38,7 +38,7 @@ class TransductiveSettings:
         sharpness: Share of the Gaussian's log-density that counts; dimensions are not independent, as it assumes.
         given_weight: Images that the given labels of a class count as together, beside one for each.
         iterations: Most rounds of re-estimation.
-        neighbours: Nearest images that an image's probabilities are mixed with in every round; 0 mixes none. Time
+        neighbors: Nearest images that an image's probabilities are mixed with in every round; 0 mixes none. Time
             grows with the square of the number of images.
     """
 
@@ -48,7 +48,7 @@ class TransductiveSettings:
     sharpness: NonNegativeFloat = 0.3
     given_weight: NonNegativeFloat = 20.0
     iterations: Positive = 20
-    neighbours: NonNegative = 0
+    neighbors: NonNegative = 0
 
 
 class Transductive(Method):
@@ -72,7 +72,7 @@ class Transductive(Method):
             given=labeled.vectors,
             given_labels=task.labeled.labels[labeled.image_index],
             allowed=task.target_classes,
-            graph=neighbour_graph(unlabeled.vectors, settings.neighbours) if settings.neighbours else None,
+            graph=neighbor_graph(unlabeled.vectors, settings.neighbors) if settings.neighbors else None,
         )
         tuner.take(found.gaussians)
         labels, confidence = found.probabilities.argmax(axis=1), found.probabilities.max(axis=1)

@@ -84,8 +84,8 @@ def _draw(names: Sequence[str], classes: Sequence[str], columns: Sequence[Any], 
     with style():
         figure, (axis,) = new_figure(7.6, 3.6)
         for number, (name, values) in enumerate(zip(names, columns, strict=True)):
-            mark, colour = MARKS[number % len(MARKS)], SERIES[number % len(SERIES)]
-            axis.plot(np.asarray(values)[order], mark, color=colour, markersize=4, label=shown(name))
+            mark, color = MARKS[number % len(MARKS)], SERIES[number % len(SERIES)]
+            axis.plot(np.asarray(values)[order], mark, color=color, markersize=4, label=shown(name))
         axis.set(ylabel=what, ylim=(0, None))
         if len(classes) <= MOST_NAMED:
             axis.set_xticks(range(len(classes)), [shown(classes[c]) for c in order], rotation=90, fontsize=7)

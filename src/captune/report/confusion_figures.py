@@ -88,12 +88,12 @@ def _density_drawing(curves: list[tuple[str, str, str, Floats]], where: str, tau
     with style():
         figure, axes = new_figure(7.2, 2.5, columns=len(panels))
         for axis, panel in zip(axes, panels, strict=True):
-            for _, label, colour, values in (curve for curve in curves if curve[0] == panel):
+            for _, label, color, values in (curve for curve in curves if curve[0] == panel):
                 heights = density(values)
                 axis.plot(
-                    grid, heights, color=colour, linestyle="--" if label in ("wrong", "before") else "-", label=label
+                    grid, heights, color=color, linestyle="--" if label in ("wrong", "before") else "-", label=label
                 )
-                axis.fill_between(grid, heights, color=colour, alpha=0.18)
+                axis.fill_between(grid, heights, color=color, alpha=0.18)
                 rows += [
                     (panel or label, label, round(float(x), 4), round(float(y), 4))
                     for x, y in zip(grid, heights, strict=True)

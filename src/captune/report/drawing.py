@@ -1,4 +1,4 @@
-"""Figures for a page and for files: inline SVG that takes the page's colours, and PNG, SVG and CSV beside it."""
+"""Figures for a page and for files: inline SVG that takes the page's colors, and PNG, SVG and CSV beside it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette: told apart with every common colour blindness, on light and on dark ground.
+# Okabe and Ito's palette: told apart with every common color blindness, on light and on dark ground.
 BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE = "#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7"
 GREY = "#8a929c"
 BEFORE, AFTER = GREY, BLUE
 SERIES = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
 MARKS = ("o", "s", "^", "D", "v", "P")
 INK = "#1d2a36"
-"""Dark ink in files; inside a page it becomes the colour of the text around, light or dark."""
+"""Dark ink in files; inside a page it becomes the color of the text around, light or dark."""
 
 FOLDER = "figures"
 LONGEST_NAME = 26

@@ -82,13 +82,13 @@ def draw_training(measures: Measures) -> Drawing | None:
 
     at = [int(facts["epoch"]) for facts in epochs]
     curves: list[tuple[str, list[int], list[float], str]] = []
-    for key, title, colour in (
+    for key, title, color in (
         ("loss", "loss", BLUE),
         ("accepted_share", "accepted share of predictions", GREEN),
         ("largest_margin", "largest margin", ORANGE),
     ):
         if all(isinstance(facts.get(key), (int, float)) for facts in epochs):
-            curves.append((title, at, [float(facts[key]) for facts in epochs], colour))
+            curves.append((title, at, [float(facts[key]) for facts in epochs], color))
     for key, title in (("accepted", "imbalance of accepted labels"), ("reliable", "imbalance of kept pseudo-labels")):
         if all(isinstance(facts.get(key), list) and sum(facts[key]) for facts in epochs):
             curves.append((title, at, [_imbalance(facts[key]) for facts in epochs], VERMILION))
@@ -99,8 +99,8 @@ def draw_training(measures: Measures) -> Drawing | None:
     n_rows = -(-len(curves) // columns)
     with style():
         figure, axes = new_figure(7.6, 0.3 + 1.75 * n_rows, columns, n_rows)
-        for axis, (title, x, y, colour) in zip(axes, curves, strict=False):
-            axis.plot(x, y, color=colour, marker="o" if len(x) < 15 else None, markersize=3)
+        for axis, (title, x, y, color) in zip(axes, curves, strict=False):
+            axis.plot(x, y, color=color, marker="o" if len(x) < 15 else None, markersize=3)
             axis.set_title(title)
             axis.set_xlabel("epoch")
             axis.margins(y=0.15)

@@ -15,7 +15,7 @@ MOST_POINTS = 160
 FEWEST_OF_CLASS = 4
 MOST_RIVALS = 3
 HIGHLIGHT = VERMILION
-OTHERS = tuple(colour for colour in SERIES if colour != HIGHLIGHT)
+OTHERS = tuple(color for color in SERIES if color != HIGHLIGHT)
 
 
 def draw_mismatch_maps(measures: Measures, most: int = 2) -> list[Drawing]:
@@ -104,9 +104,9 @@ def _scatter(
     scatter = axis.scatter  # type: ignore[attr-defined]
     for number, class_id in enumerate(classes):
         inside = labels == class_id
-        colour = HIGHLIGHT if number == 0 else OTHERS[(number - 1) % len(OTHERS)]
+        color = HIGHLIGHT if number == 0 else OTHERS[(number - 1) % len(OTHERS)]
         mark = MARKS[number % len(MARKS)]
-        scatter(*points[inside].T, s=14, c=colour, marker=mark, linewidths=0, label=shown(names[class_id]))
+        scatter(*points[inside].T, s=14, c=color, marker=mark, linewidths=0, label=shown(names[class_id]))
     scatter(*points[other].T, s=12, c=GREY, marker="x", linewidths=0.8, label="other classes")
 
 

@@ -43,7 +43,7 @@ class RunRecord:
         images: The readable images, in the order of the predictions.
         labels: The class predicted for each, after adaptation.
         confidence: Its probability.
-        set_aside: Names of the other images, and why they were left out.
+        skipped: Names of the other images, and why they were left out.
         arrays: The kept evidence; empty for a run of an older captune.
         pseudo_labels: How many pseudo-labels each class had at the end; None if the method makes none.
         history: The pseudo-labels on the way.
@@ -56,7 +56,7 @@ class RunRecord:
     images: ImageCollection
     labels: Ints
     confidence: Floats
-    set_aside: Sequence[tuple[str, str]]
+    skipped: Sequence[tuple[str, str]]
     arrays: Mapping[str, NDArray[Any]]
     pseudo_labels: Ints | None
     history: Sequence[Labeled]
@@ -111,7 +111,7 @@ def read_run(folder: str | Path, labels: str | Path | None = None) -> RunRecord:
             images=images,
             labels=predicted.labels,
             confidence=predicted.confidence,
-            set_aside=[(row["path"], row["reason"]) for row in _rows(path / "set_aside.csv")],
+            skipped=[(row["path"], row["reason"]) for row in _rows(path / "skipped.csv")],
             arrays=load_file(path / FILE) if (path / FILE).is_file() else {},
             pseudo_labels=np.bincount(np.asarray(given, dtype=np.int64), minlength=len(names)) if has_labels else None,
             history=_replay(list(_rows(path / HISTORY)), KeySet(predicted.keys), ids) if has_labels else (),

@@ -27,7 +27,7 @@ SECTIONS = (
     ("confusion", "Classes that collide"),
     ("training", "Training"),
     ("extremes", "Lowest and highest"),
-    ("set_aside", "Files set aside"),
+    ("skipped", "Files skipped"),
     ("settings", "Settings"),
 )
 METRICS = (
@@ -55,7 +55,7 @@ def describe_run(run: RunRecord) -> tuple[dict[str, Any], list[Drawing]]:
         "confusion": confusion,
         "training": draw_training(measures),
         "extremes": _extremes(measures),
-        "set_aside": _set_aside(run),
+        "skipped": _skipped(run),
         "settings": _settings(run),
     }
     has_section = {**content, "numbers": content["numbers"] or content["health"]}
@@ -78,7 +78,7 @@ def metric(metrics: Metrics, key: str) -> float:
 
 def _sentence(measures: Measures) -> str:
     run = measures.run
-    aside = f" ({count(len(run.set_aside), 'file')} set aside)" if run.set_aside else ""
+    aside = f" ({count(len(run.skipped), 'file')} skipped)" if run.skipped else ""
     made = f"a classifier made by {run.method} from {_short(run.card['settings'].get('backbone', '?'))}"
     if run.pseudo_labels is not None:
         made += f" and {count(int(run.pseudo_labels.sum()), 'pseudo-label')}"
@@ -210,12 +210,12 @@ def _extremes(measures: Measures) -> dict[str, Any] | None:
     return {"sentence": f"{named}, whichever classes they are at the time.", "drawing": drawing}
 
 
-def _set_aside(run: RunRecord) -> dict[str, Any] | None:
-    if not run.set_aside:
+def _skipped(run: RunRecord) -> dict[str, Any] | None:
+    if not run.skipped:
         return None
-    n_files = len(run.set_aside)
-    rest = f" The first {MOST_FILES} are shown; all are in set_aside.csv." if n_files > MOST_FILES else ""
-    return {"sentence": f"{count(n_files, 'file')} could not be used.{rest}", "rows": run.set_aside[:MOST_FILES]}
+    n_files = len(run.skipped)
+    rest = f" The first {MOST_FILES} are shown; all are in skipped.csv." if n_files > MOST_FILES else ""
+    return {"sentence": f"{count(n_files, 'file')} could not be used.{rest}", "rows": run.skipped[:MOST_FILES]}
 
 
 def _settings(run: RunRecord) -> dict[str, Any]:

@@ -10,11 +10,11 @@ import numpy as np
 from captune.core.arrays import Floats, Ints, unit_rows
 from captune.core.errors import InputError
 from captune.core.scratch import fill_rows
-from captune.labeling.consensus import nearest_neighbours
+from captune.labeling.consensus import nearest_neighbors
 
 Verdict = Literal["helpful", "unclear", "harmful"]
 
-N_NEIGHBOURS = 10
+N_NEIGHBORS = 10
 MOST_QUERIES = 1000
 MOST_EXPLAINED = 20_000
 FEWEST_IMAGES = 50
@@ -35,7 +35,7 @@ class HealthCheck:
 
     Attributes:
         n_images: How many images were judged.
-        agreement_before: Agreement of images with their nearest neighbours, 0 by chance and 1 complete.
+        agreement_before: Agreement of images with their nearest neighbors, 0 by chance and 1 complete.
         agreement_after: The same after adaptation.
         explained_before: Share of the variance of the embeddings that the predicted classes explain.
         explained_after: The same after adaptation.
@@ -71,7 +71,7 @@ class HealthCheck:
 def check_health(image_embeddings: Floats, before: Floats, after: Floats) -> HealthCheck:
     """Compare probabilities `(images, classes)` before and after adaptation on the images' own embeddings.
 
-    `image_embeddings` come from the frozen backbone, so that the neighbours do not depend on the adaptation.
+    `image_embeddings` come from the frozen backbone, so that the neighbors do not depend on the adaptation.
     """
     if before.shape != after.shape or before.ndim != 2 or len(image_embeddings) != len(before) or not len(before):
         raise InputError(
@@ -81,13 +81,13 @@ def check_health(image_embeddings: Floats, before: Floats, after: Floats) -> Hea
     n_images, n_classes = before.shape
     queries = np.unique(np.linspace(0, n_images - 1, min(n_images, MOST_QUERIES)).astype(np.int64))
     unit = fill_rows(n_images, image_embeddings.shape[1], lambda rows: unit_rows(image_embeddings[rows]))
-    neighbours = nearest_neighbours(unit, queries, N_NEIGHBOURS)
+    neighbors = nearest_neighbors(unit, queries, N_NEIGHBORS)
     old = np.asarray(before.argmax(axis=1), dtype=np.int64)
     new = np.asarray(after.argmax(axis=1), dtype=np.int64)
     sample = np.unique(np.linspace(0, n_images - 1, min(n_images, MOST_EXPLAINED)).astype(np.int64))
     numbers = {
-        "agreement_before": neighbour_agreement(old, queries, neighbours),
-        "agreement_after": neighbour_agreement(new, queries, neighbours),
+        "agreement_before": neighbor_agreement(old, queries, neighbors),
+        "agreement_after": neighbor_agreement(new, queries, neighbors),
         "explained_before": explained_variance(image_embeddings[sample], old[sample]),
         "explained_after": explained_variance(image_embeddings[sample], new[sample]),
         "changed": float(np.mean(old != new)),
@@ -101,16 +101,16 @@ def check_health(image_embeddings: Floats, before: Floats, after: Floats) -> Hea
     return HealthCheck(n_images=n_images, verdict=verdict, sentence=reason, **numbers)
 
 
-def neighbour_agreement(predicted: Ints, queries: Ints, neighbours: Ints) -> float:
-    """Return how often neighbours share their predicted class, 0 for what chance gives and 1 for always.
+def neighbor_agreement(predicted: Ints, queries: Ints, neighbors: Ints) -> float:
+    """Return how often neighbors share their predicted class, 0 for what chance gives and 1 for always.
 
     Without the correction for chance, predicting one class for every image would agree perfectly; here it is 0.
     """
     shares = np.bincount(predicted) / len(predicted)
     by_chance = float(np.sum(shares**2))
-    if neighbours.size == 0 or by_chance >= 1.0:
+    if neighbors.size == 0 or by_chance >= 1.0:
         return 0.0
-    observed = float(np.mean(predicted[neighbours] == predicted[queries][:, None]))
+    observed = float(np.mean(predicted[neighbors] == predicted[queries][:, None]))
     return (observed - by_chance) / (1.0 - by_chance)
 
 
@@ -122,9 +122,9 @@ def explained_variance(embeddings: Floats, predicted: Ints) -> float:
     n_images = len(predicted)
     order = np.argsort(predicted, kind="stable")
     _, first, counts = np.unique(predicted[order], return_index=True, return_counts=True)
-    centred = embeddings - embeddings.mean(axis=0)
-    sums = np.add.reduceat(centred[order], first, axis=0)
-    total = float(np.square(centred).sum())
+    centered = embeddings - embeddings.mean(axis=0)
+    sums = np.add.reduceat(centered[order], first, axis=0)
+    total = float(np.square(centered).sum())
     if total <= 1e-9 * n_images or len(counts) >= n_images:  # the same image throughout, or a class for each
         return 0.0
     between = float((np.square(sums).sum(axis=1) / counts).sum())

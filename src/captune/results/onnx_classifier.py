@@ -92,19 +92,19 @@ class OnnxClassifier(ImageClassifier):
         return self.session.run([EMBEDDINGS], {PIXELS: pixels})[0]
 
     def predict_collection(self, images: ImageCollection, workers: int = 2) -> tuple[Predictions, dict[int, str]]:
-        """Return predictions for every readable image, and why the others were set aside, by position."""
+        """Return predictions for every readable image, and why the others were skipped, by position."""
         index: list[int] = []
         parts: list[Floats] = []
-        set_aside: dict[int, str] = {}
+        skipped: dict[int, str] = {}
         for start, views in self._views(images, workers):
             good = {start + i: view for i, view in enumerate(views) if not isinstance(view, str)}
-            set_aside |= {start + i: view for i, view in enumerate(views) if isinstance(view, str)}
+            skipped |= {start + i: view for i, view in enumerate(views) if isinstance(view, str)}
             if good:
                 index += good
                 parts.append(self.score_views(np.stack(list(good.values()))))
         if not index:
-            raise InputError(no_usable_image(images, set_aside))
-        return Predictions(np.asarray(index, dtype=np.int64), np.concatenate(parts)), set_aside
+            raise InputError(no_usable_image(images, skipped))
+        return Predictions(np.asarray(index, dtype=np.int64), np.concatenate(parts)), skipped
 
     def _views(self, images: ImageCollection, workers: int) -> Iterator[tuple[int, list[NDArray[np.uint8] | str]]]:
         """Yield the views of each batch, or for a file that cannot be read the reason; Pillow decodes in threads."""

@@ -25,16 +25,16 @@ def predict_collection(
     batch_size: int = 32,
     embedded: EmbeddedImages | None = None,
 ) -> tuple[Predictions, dict[int, str]]:
-    """Return predictions for every readable image, and why the others were set aside, by position."""
+    """Return predictions for every readable image, and why the others were skipped, by position."""
     if classifier.tuner.edits_images:
-        predictions, set_aside = _stream(classifier, images, runtime, batch_size)
+        predictions, skipped = _stream(classifier, images, runtime, batch_size)
     else:
         found = embedded or embed_images(classifier.backbone, images, cache, runtime, batch_size)
         predictions = Predictions(found.image_index, classifier.score_embeddings(found.vectors))
-        set_aside = found.set_aside
+        skipped = found.skipped
     if len(predictions.image_index) == 0:
-        raise InputError(no_usable_image(images, set_aside))
-    return predictions, set_aside
+        raise InputError(no_usable_image(images, skipped))
+    return predictions, skipped
 
 
 def _stream(
@@ -44,7 +44,7 @@ def _stream(
     view = WeakView(classifier.backbone.preprocessing)
     probabilities = empty_rows(len(images), len(classifier.names))
     is_done = np.zeros(len(images), dtype=np.bool_)
-    set_aside: dict[int, str] = {}
+    skipped: dict[int, str] = {}
     own = distributed.part(batches)
     with runtime.progress("Classifying images", sum(map(len, own))) as advance, runtime.autocast():
         for batch in load_batches(images, own, view, workers=runtime.workers):
@@ -52,7 +52,7 @@ def _stream(
                 pixels = classifier.backbone.preprocessing.normalize(batch.pixels)
                 probabilities[batch.positions] = classifier.score_pixels(pixels)
             is_done[batch.positions] = True
-            set_aside.update(batch.problems)
+            skipped.update(batch.problems)
             advance(len(batch.positions) + len(batch.problems))
-    index, set_aside = merge_parts(probabilities, is_done, set_aside)
-    return Predictions(index, take_rows(probabilities, index)), set_aside
+    index, skipped = merge_parts(probabilities, is_done, skipped)
+    return Predictions(index, take_rows(probabilities, index)), skipped

@@ -1,4 +1,4 @@
-"""A run is a folder: settings, versions, seed, data fingerprint, predictions, set-aside files, classifier."""
+"""A run is a folder: settings, versions, seed, data fingerprint, predictions, skipped files, classifier."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AdaptationRun:
         settings: Everything that was set, flat, as a settings file would say it.
         images: The images that were adapted to.
         predictions: Class probabilities of the readable ones.
-        set_aside: Why the other images were left out, by position.
+        skipped: Why the other images were left out, by position.
         classifier: The adapted classifier.
         environment: Versions, seed, data fingerprint, times.
         rounds: What the method recorded on its way.
@@ -50,7 +50,7 @@ class AdaptationRun:
     settings: Mapping[str, Any]
     images: ImageCollection
     predictions: Predictions
-    set_aside: Mapping[int, str]
+    skipped: Mapping[int, str]
     classifier: Classifier
     environment: Mapping[str, Any]
     rounds: Sequence[Mapping[str, Any]] = field(default_factory=list)
@@ -68,8 +68,8 @@ class AdaptationRun:
         shutil.rmtree(target / EXPORTS, ignore_errors=True)  # they are of the run that is being replaced
         self.classifier.save(target / CLASSIFIER)
         write_whole(target / "predictions.csv", table(("path", "label", "confidence"), self._predicted_rows()))
-        rows = ((self.images.name(position), reason) for position, reason in sorted(self.set_aside.items()))
-        write_whole(target / "set_aside.csv", table(("path", "reason"), rows))
+        rows = ((self.images.name(position), reason) for position, reason in sorted(self.skipped.items()))
+        write_whole(target / "skipped.csv", table(("path", "reason"), rows))
         write_whole(target / "settings.yaml", yaml.safe_dump(dict(self.settings), sort_keys=False, allow_unicode=True))
         if self.evidence is not None:
             arrays = {name: np.ascontiguousarray(array) for name, array in self.evidence.arrays.items()}
@@ -84,7 +84,7 @@ class AdaptationRun:
             "settings": dict(self.settings),
             "classes": list(self.classifier.names),
             "n_images": len(self.images),
-            "n_set_aside": len(self.set_aside),
+            "n_skipped": len(self.skipped),
             "environment": dict(self.environment),
             "sources": {what: readable(source) for what, source in self.sources.items()},
             "image_root": readable(str(self.images.root.absolute())),

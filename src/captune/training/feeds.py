@@ -124,7 +124,7 @@ class PixelFeed(Feed):
         self.preprocessing, self.runtime = preprocessing, runtime
 
     def views(self, requests: Sequence[Request], epoch: int, first: int) -> Iterator[Views]:
-        """Yield decoded and normalised views; an image that has become unreadable is left out of its step."""
+        """Yield decoded and normalized views; an image that has become unreadable is left out of its step."""
         own = [request.part() for request in requests[first:]]
         wanted = [(r.reliable, r.given + self.given_from, r.unlabeled, r.unlabeled + self.strong_from) for r in own]
         view = _TrainingView(self.preprocessing, self.runtime.seed, epoch, self.strong_from)

@@ -19,7 +19,7 @@ from captune.training.interrupts import Interrupts
 
 
 @dataclass(frozen=True)
-class Optimisation:
+class Optimization:
     """How long and how fast is trained; the values of the paper's settings table are the defaults of methods."""
 
     epochs: int
@@ -69,24 +69,24 @@ class Course(ABC):
 def fit(
     objective: nn.Module,
     course: Course,
-    optimisation: Optimisation,
+    optimization: Optimization,
     runtime: Runtime,
     checkpoints: CheckpointFolder | None = None,
 ) -> None:
     """Train the objective's parameters; an interrupted fit goes on from its last checkpoint, to the same bits."""
     trained = dict(objective.named_parameters())
     descent = torch.optim.SGD(
-        parameter_groups(objective, optimisation.weight_decay),
-        lr=optimisation.learning_rate,
-        momentum=optimisation.momentum,
+        parameter_groups(objective, optimization.weight_decay),
+        lr=optimization.learning_rate,
+        momentum=optimization.momentum,
     )
     wrapped, optimizer = runtime.fabric.setup(objective, descent)
     keeper = _Keeper(trained, descent, course, runtime, checkpoints)
     epoch, step = keeper.restore()
-    total = optimisation.epochs * optimisation.iterations
+    total = optimization.epochs * optimization.iterations
     with runtime.progress("Training", total) as advance, Interrupts() as interrupts:
-        advance(epoch * optimisation.iterations + step)
-        while epoch < optimisation.epochs:
+        advance(epoch * optimization.iterations + step)
+        while epoch < optimization.epochs:
             if step == 0:
                 objective.eval()
                 course.begin(epoch)
@@ -94,14 +94,14 @@ def fit(
                     course.restore(*distributed.from_first(course.state))
             objective.train()
             for batch in course.batches(epoch, step):
-                rate = learning_rate(optimisation, epoch * optimisation.iterations + step)
-                _step(wrapped, optimizer, batch, rate, optimisation.gradient_clip, keeper, runtime)
+                rate = learning_rate(optimization, epoch * optimization.iterations + step)
+                _step(wrapped, optimizer, batch, rate, optimization.gradient_clip, keeper, runtime)
                 step += 1
                 advance(1, course.describe(epoch, keeper.sums))
                 if distributed.is_any(interrupts.came):
                     interrupts.came = True
                     break
-            if step == optimisation.iterations:
+            if step == optimization.iterations:
                 course.end(epoch, keeper.sums)
                 keeper.sums = {}
                 epoch, step = epoch + 1, 0
@@ -114,13 +114,13 @@ def fit(
     objective.eval()
 
 
-def learning_rate(optimisation: Optimisation, step: int) -> float:
+def learning_rate(optimization: Optimization, step: int) -> float:
     """Return the rate of a step: linear warm-up over the first epochs, then a cosine down to zero."""
-    warmup = optimisation.warmup_epochs * optimisation.iterations
+    warmup = optimization.warmup_epochs * optimization.iterations
     if step < warmup:
-        return optimisation.learning_rate * (step + 1) / warmup
-    rest = optimisation.epochs * optimisation.iterations - warmup
-    return optimisation.learning_rate * 0.5 * (1.0 + math.cos(math.pi * (step - warmup) / max(rest, 1)))
+        return optimization.learning_rate * (step + 1) / warmup
+    rest = optimization.epochs * optimization.iterations - warmup
+    return optimization.learning_rate * 0.5 * (1.0 + math.cos(math.pi * (step - warmup) / max(rest, 1)))
 
 
 def parameter_groups(objective: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

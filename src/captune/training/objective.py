@@ -16,7 +16,7 @@ from captune.tuners.feature_adapter import ResidualAdapter
 
 
 class LabeledViews(NamedTuple):
-    """The inputs of a step with the labels of its reliable and given images, and what neighbours say of the others."""
+    """The inputs of a step with the labels of its reliable and given images, and what neighbors say of the others."""
 
     views: Views
     reliable_labels: Tensor

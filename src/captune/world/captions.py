@@ -58,8 +58,8 @@ _NAMED = (
     "{name}",
     "a {name} {thing}",
     "a close-up of a {name} {thing}",
-    "a {colour} {name} {thing}",
-    "{name} pattern in {colour} and {other}",
+    "a {color} {name} {thing}",
+    "{name} pattern in {color} and {other}",
 )
 _NAMED_AND_SEEN = (
     "a {name} {thing} with {words}",
@@ -75,8 +75,8 @@ _SEEN = (
     "{words}, {more}",
     "{words} with {more}.",
     "a {thing} with {words}",
-    "a {colour} {thing} with {words}",
-    "{words} in {colour} and {other}",
+    "a {color} {thing} with {words}",
+    "{words} in {color} and {other}",
     "a photo of a {thing} with {words} {light}",
     "{words} cover the {material} cloth.",
     "{words} on the whole {thing}.",
@@ -84,9 +84,9 @@ _SEEN = (
     "a {material} {thing}, {words}",
 )
 _PLAIN = (
-    "a {colour} and {other} {thing}",
-    "a photo of a {colour} {material} fabric",
-    "a {colour} {thing} {light}",
+    "a {color} and {other} {thing}",
+    "a photo of a {color} {material} fabric",
+    "a {color} {thing} {light}",
 )
 _THINGS = (
     "shirt",
@@ -141,7 +141,7 @@ def _pick(options: tuple[str, ...], generator: np.random.Generator) -> str:
     return options[int(generator.random() * len(options))]
 
 
-def _caption(seen: str, shares: Mapping[str, float], colours: list[str], generator: np.random.Generator) -> str:
+def _caption(seen: str, shares: Mapping[str, float], colors: list[str], generator: np.random.Generator) -> str:
     used = _used_name(shares, generator.random())
     if used:
         form = _pick(_NAMED if generator.random() < 0.85 else _NAMED_AND_SEEN, generator)
@@ -151,8 +151,8 @@ def _caption(seen: str, shares: Mapping[str, float], colours: list[str], generat
         name=used,
         words=_pick(VISUAL_WORDS[seen], generator),
         more=_pick(VISUAL_WORDS[seen], generator),
-        colour=colours[0],
-        other=colours[1],
+        color=colors[0],
+        other=colors[1],
         thing=_pick(_THINGS, generator),
         material=_pick(_MATERIALS, generator),
         light=_pick(_LIGHTS, generator),

@@ -86,7 +86,7 @@ def noise(cloth: Cloth, x: Field, y: Field, shift: int = 0) -> Field:
 
 @dataclass(frozen=True)
 class Cells:
-    """The nearest jittered cell centre of every pixel."""
+    """The nearest jittered cell center of every pixel."""
 
     dx: Field
     dy: Field
@@ -96,9 +96,9 @@ class Cells:
 
 
 def jittered_cells(cloth: Cloth, jitter: float) -> Cells:
-    """Return the nearest of scattered centres, one per unit cell, moved by up to `jitter` from its middle."""
+    """Return the nearest of scattered centers, one per unit cell, moved by up to `jitter` from its middle."""
     column, row = np.floor(cloth.x), np.floor(cloth.y)
-    # Only the four cells around the nearest corner can hold the nearest centre when jitter is moderate.
+    # Only the four cells around the nearest corner can hold the nearest center when jitter is moderate.
     left = column - (cloth.x - column < 0.5)
     top = row - (cloth.y - row < 0.5)
     best: list[Field] = []
@@ -119,7 +119,7 @@ def jittered_cells(cloth: Cloth, jitter: float) -> Cells:
 
 
 def staggered(x: Field, y: Field) -> tuple[Field, Field, Field, Field]:
-    """Return local coordinates around the nearest centre of rows shifted by half, and the centre's column and row."""
+    """Return local coordinates around the nearest center of rows shifted by half, and the center's column and row."""
     row: Field = np.rint(y)
     shifted = x - 0.5 * (row % 2)
     column: Field = np.rint(shifted)

@@ -11,7 +11,7 @@ Dyed = tuple[list[Field], Field | None]
 
 
 def striped(cloth: Cloth) -> Dyed:
-    """Broad parallel bands, at times with a third colour in every second gap."""
+    """Broad parallel bands, at times with a third color in every second gap."""
     bands = band(cloth.x, cloth.between(0, 0.42, 0.58), cloth.soft)
     extra = band(cloth.x * 0.5 + 0.25, 0.25, cloth.soft * 0.5) * cloth.chance(1, 0.4)
     return [bands, extra], None
@@ -23,13 +23,13 @@ def pinstriped(cloth: Cloth) -> Dyed:
 
 
 def gingham(cloth: Cloth) -> Dyed:
-    """Two equal families of bands in one colour, darker where they cross."""
+    """Two equal families of bands in one color, darker where they cross."""
     both: Field = band(cloth.x, 0.5, cloth.soft) + band(cloth.y, 0.5, cloth.soft)
     return [0.5 * both], None
 
 
 def tartan(cloth: Cloth) -> Dyed:
-    """Crossing bands of several widths and colours with thin bright lines."""
+    """Crossing bands of several widths and colors with thin bright lines."""
     inks: list[Field] = []
     for place, width in ((0.0, 0.42), (0.5, 0.20), (0.27, 0.07)):
         across = band(cloth.x + place, width, cloth.soft)
@@ -39,7 +39,7 @@ def tartan(cloth: Cloth) -> Dyed:
 
 
 def checkered(cloth: Cloth) -> Dyed:
-    """A board of equal squares in two colours."""
+    """A board of equal squares in two colors."""
     a = fold_unit(cloth.x) - 0.25
     b = fold_unit(cloth.y) - 0.25
     return [edge(np.minimum(np.abs(a), np.abs(b)) * np.sign(a * b), cloth.soft)], None
@@ -79,7 +79,7 @@ def houndstooth(cloth: Cloth) -> Dyed:
 
 
 def argyle(cloth: Cloth) -> Dyed:
-    """A lattice of tall diamonds in two colours, crossed by thin diagonal lines."""
+    """A lattice of tall diamonds in two colors, crossed by thin diagonal lines."""
     a, b = cloth.x + cloth.y * 0.66, cloth.x - cloth.y * 0.66
     p, q = fold_unit(a) - 0.25, fold_unit(b) - 0.25
     inside = edge(np.minimum(-p, -q), cloth.soft)
@@ -98,15 +98,15 @@ def polka_dotted(cloth: Cloth) -> Dyed:
 
 def honeycomb(cloth: Cloth) -> Dyed:
     """Six-sided cells that share thin walls."""
-    # The two nearest centres of a hexagonal lattice: the wall is where they are equally far.
+    # The two nearest centers of a hexagonal lattice: the wall is where they are equally far.
     y = cloth.y / 0.866
     row = np.floor(y)
     distances = []
     for step in (0, 1):
-        centre_y = row + step
-        shifted = cloth.x - 0.5 * (centre_y % 2)
+        center_y = row + step
+        shifted = cloth.x - 0.5 * (center_y % 2)
         dx = np.abs(shifted - np.rint(shifted))
-        dy = (y - centre_y) * 0.866
+        dy = (y - center_y) * 0.866
         distances += [dx * dx + dy * dy, (1.0 - dx) ** 2 + dy * dy]
     first = np.minimum(distances[0], distances[2])
     second = np.minimum(np.maximum(distances[0], distances[2]), np.minimum(distances[1], distances[3]))
@@ -138,7 +138,7 @@ def woven(cloth: Cloth) -> Dyed:
 
 
 def quilted(cloth: Cloth) -> Dyed:
-    """Puffed diamonds between dashed seams on a cloth of one colour."""
+    """Puffed diamonds between dashed seams on a cloth of one color."""
     a, b = cloth.x + cloth.y, cloth.x - cloth.y
     p, q = fold_unit(a), fold_unit(b)
     puff = np.sqrt(np.minimum(p, q) * 2.0)

@@ -71,7 +71,7 @@ def marbled(cloth: Cloth) -> Dyed:
 
 
 def camouflage(cloth: Cloth) -> Dyed:
-    """Large interlocking blotches in four flat colours."""
+    """Large interlocking blotches in four flat colors."""
     inks = []
     for shift, level in ((0, 0.5), (1, 0.58), (2, 0.66)):
         broad = noise(cloth, cloth.x, cloth.y * 1.4, shift)
@@ -81,7 +81,7 @@ def camouflage(cloth: Cloth) -> Dyed:
 
 
 def tie_dye(cloth: Cloth) -> Dyed:
-    """Soft rings and rays of running colour around one centre."""
+    """Soft rings and rays of running color around one center."""
     dx = cloth.x - cloth.between(0, -0.35, 0.35)
     dy = cloth.y - cloth.between(1, -0.35, 0.35)
     radius = np.sqrt(dx * dx + dy * dy)
@@ -133,7 +133,7 @@ def at_thread(cloth: Cloth, thread: Field) -> Field:
 
 
 def speckled(cloth: Cloth) -> Dyed:
-    """Tiny flecks of several colours strewn at random over a plain ground."""
+    """Tiny flecks of several colors strewn at random over a plain ground."""
     cells = jittered_cells(cloth, 0.32)
     size = 0.12 + 0.26 * cells.chance
     fleck = edge(size - cells.distance, cloth.soft)

@@ -1,4 +1,4 @@
-"""Named dyes, so that captions can tell the colours of a photograph."""
+"""Named dyes, so that captions can tell the colors of a photograph."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ DYES: dict[str, tuple[int, int, int]] = {
     "pink": (234, 152, 178),
 }
 DYE_NAMES = tuple(DYES)
-_COLOURS = np.array(list(DYES.values()), dtype=np.float32) / 255.0
-_BRIGHTNESS = _COLOURS @ np.array([0.299, 0.587, 0.114], dtype=np.float32)
+_COLORS = np.array(list(DYES.values()), dtype=np.float32) / 255.0
+_BRIGHTNESS = _COLORS @ np.array([0.299, 0.587, 0.114], dtype=np.float32)
 _CONTRAST = np.abs(_BRIGHTNESS[:, None] - _BRIGHTNESS[None, :])
 _PAIRS = np.argwhere(_CONTRAST > 0.28).astype(np.int64)
 
@@ -45,7 +45,7 @@ def choose_dyes(draws: Field) -> Ints:
     return np.stack([pair[:, 0], pair[:, 1], second, third], axis=1)
 
 
-def dye_colours(dyes: Ints, draws: Field) -> Field:
-    """Return the colours of the chosen dyes, `(images, 4, 3)`, each vat a little different."""
+def dye_colors(dyes: Ints, draws: Field) -> Field:
+    """Return the colors of the chosen dyes, `(images, 4, 3)`, each vat a little different."""
     wobble = (draws.reshape(len(dyes), -1, 1) - 0.5) * 0.10
-    return np.clip(_COLOURS[dyes] + wobble, 0.0, 1.0).astype(np.float32)
+    return np.clip(_COLORS[dyes] + wobble, 0.0, 1.0).astype(np.float32)

@@ -19,10 +19,10 @@ class Pattern:
     """Smallest and largest repeat, in pixels."""
     turn: float = 25.0
     """Largest rotation of the cloth, in degrees."""
-    is_centred: bool = False
+    is_centered: bool = False
     """Whether the pattern has one middle, which stays in the picture."""
     is_tonal: bool = False
-    """Whether the inks are shades of the ground instead of other colours."""
+    """Whether the inks are shades of the ground instead of other colors."""
 
 
 PATTERNS: dict[str, Pattern] = {
@@ -48,7 +48,7 @@ PATTERNS: dict[str, Pattern] = {
     "quilted": Pattern(geometric.quilted, (22, 32), turn=15),
     "damask": Pattern(organic.damask, (22, 30), turn=15, is_tonal=True),
     "ikat": Pattern(organic.ikat, (22, 32), turn=15),
-    "tie-dye": Pattern(organic.tie_dye, (44, 64), turn=90, is_centred=True),
+    "tie-dye": Pattern(organic.tie_dye, (44, 64), turn=90, is_centered=True),
     "speckled": Pattern(organic.speckled, (4.5, 7), turn=90),
 }
 """Class id = position in this mapping, always."""

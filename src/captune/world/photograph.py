@@ -8,7 +8,7 @@ import numpy as np
 
 from captune.core.arrays import Ints
 from captune.world.fields import GRID, N_DRAWS, Cloth, Field
-from captune.world.palette import choose_dyes, dye_colours
+from captune.world.palette import choose_dyes, dye_colors
 from captune.world.patterns import Pattern
 
 SIZE = 64
@@ -63,7 +63,7 @@ def _lay(pattern: Pattern, chance: Chance) -> tuple[Cloth, Field]:
     turn = _span(chance, 6, -limit, limit)
     cosine, sine = np.cos(turn), np.sin(turn)
     period = _span(chance, 7, *pattern.period) / SIZE
-    cut = 0.0 if pattern.is_centred else 1.0  # where the piece was cut from the bolt
+    cut = 0.0 if pattern.is_centered else 1.0  # where the piece was cut from the bolt
     cloth = Cloth(
         x=(cosine * x - sine * y) / period + cut * _span(chance, 8, 0.0, 16.0),
         y=(sine * x + cosine * y) / period + cut * _span(chance, 9, 0.0, 16.0),
@@ -75,22 +75,22 @@ def _lay(pattern: Pattern, chance: Chance) -> tuple[Cloth, Field]:
 
 
 def _blur(image: Field, strength: Field) -> Field:
-    """Mix every pixel with its neighbours, `strength` 0 to 1 per image."""
+    """Mix every pixel with its neighbors, `strength` 0 to 1 per image."""
     padded = np.pad(image, ((0, 0), (1, 1), (0, 0), (0, 0)), mode="edge")
     mixed = image + strength * (0.25 * (padded[:, :-2] + padded[:, 2:]) - 0.5 * image)
     padded = np.pad(mixed, ((0, 0), (0, 0), (1, 1), (0, 0)), mode="edge")
     return mixed + strength * (0.25 * (padded[:, :, :-2] + padded[:, :, 2:]) - 0.5 * mixed)
 
 
-def _dye(pattern: Pattern, cloth: Cloth, colours: Field) -> Field:
+def _dye(pattern: Pattern, cloth: Cloth, colors: Field) -> Field:
     """Return the dyed cloth under even light, `(images, SIZE, SIZE, 3)`."""
     inks, relief = pattern.dye(cloth)
     if relief is not None:
-        colours = 0.15 + 0.85 * colours  # shadows on a black cloth would not be seen
-    image = np.broadcast_to(colours[:, 0, None, None, :], (*cloth.x.shape, 3)).astype(np.float32)
+        colors = 0.15 + 0.85 * colors  # shadows on a black cloth would not be seen
+    image = np.broadcast_to(colors[:, 0, None, None, :], (*cloth.x.shape, 3)).astype(np.float32)
     for number, ink in enumerate(inks, start=1):
         cover = ink[..., None]
-        image = image + cover * (colours[:, number, None, None, :] - image)
+        image = image + cover * (colors[:, number, None, None, :] - image)
     return image if relief is None else image * relief[..., None]
 
 
@@ -98,14 +98,14 @@ def photograph(pattern: Pattern, chance: Chance) -> tuple[Field, Ints]:
     """Return photographs `(images, SIZE, SIZE, 3)` between 0 and 1 and their dyes `(images, 4)`."""
     first = _FIRST_CAMERA_DRAW + 20
     dyes = choose_dyes(chance.draws[:, first : first + 3])
-    colours = dye_colours(dyes, chance.draws[:, first + 4 : first + 8])
+    colors = dye_colors(dyes, chance.draws[:, first + 4 : first + 8])
     if pattern.is_tonal:
         dyes = np.repeat(dyes[:, :1], 4, axis=1)
-        brighter = np.where(colours[:, :1].mean(axis=2, keepdims=True) > 0.5, -0.28, 0.30)
-        colours = np.clip(colours[:, :1] + brighter * np.array([0.0, 1.0, 1.0, 1.0], np.float32)[None, :, None], 0, 1)
-        colours = colours.astype(np.float32)
+        brighter = np.where(colors[:, :1].mean(axis=2, keepdims=True) > 0.5, -0.28, 0.30)
+        colors = np.clip(colors[:, :1] + brighter * np.array([0.0, 1.0, 1.0, 1.0], np.float32)[None, :, None], 0, 1)
+        colors = colors.astype(np.float32)
     cloth, folds = _lay(pattern, chance)
-    image = _dye(pattern, cloth, colours)
+    image = _dye(pattern, cloth, colors)
     right, down = _AXIS[None, None, :], _AXIS[None, :, None]
     lamp = 1.0 + _span(chance, 11, -0.45, 0.45) * right + _span(chance, 12, -0.45, 0.45) * down
     light = (_span(chance, 13, 0.72, 1.12) * folds * lamp)[..., None]

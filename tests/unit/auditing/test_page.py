@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from audit_folders import audit_facts, write_audit
+
 from captune.auditing.page import write_audit_page
 from captune.cli import main
 from captune.core.errors import InputError, RunFolderError
@@ -35,7 +35,7 @@ def test_everything_is_shown_and_nothing_runs(tmp_path: Path, has_truth: bool) -
 
 def test_an_audit_that_found_nothing_has_a_page(tmp_path: Path) -> None:
     facts = audit_facts(tmp_path / "images", has_truth=False)
-    facts |= {"mismatched": [], "confused_groups": [], "problems": {}, "set_aside": {}}
+    facts |= {"mismatched": [], "confused_groups": [], "problems": {}, "skipped": {}}
     for row in facts["classes"]:
         row |= {"is_mismatched": False, "examples": [], "description": []}
     page = write_audit_page(write_audit(tmp_path / "audit", facts)).read_text(encoding="utf-8")

@@ -98,7 +98,7 @@ def test_what_the_file_does_not_say_follows_the_family() -> None:
     assert read_preprocessing({"max_num_patches": 64}, flexible, "x").image_size == 64
 
 
-def test_pixels_are_left_as_they_are_without_normalisation() -> None:
+def test_pixels_are_left_as_they_are_without_normalization() -> None:
     own = read_preprocessing({"do_normalize": False}, clip(), "x")
     assert (own.mean, own.std) == ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 

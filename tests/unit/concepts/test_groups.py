@@ -45,7 +45,7 @@ def test_groups_stay_small_and_disjoint() -> None:
     assert len(members) == len(set(members))
 
 
-def test_a_chain_of_neighbours_is_not_one_group() -> None:
+def test_a_chain_of_neighbors_is_not_one_group() -> None:
     closeness = np.zeros((6, 6))
     for c in range(5):
         closeness[c, c + 1] = closeness[c + 1, c] = 1.5

@@ -36,15 +36,15 @@ def pixels(content: bytes) -> np.ndarray:
     return np.asarray(image).astype(int)
 
 
-def two_colours(mode: str, left: Any, right: Any) -> Image.Image:
+def two_colors(mode: str, left: Any, right: Any) -> Image.Image:
     image = Image.new(mode, (16, 8), left)
     image.paste(right, (8, 0, 16, 8))
     return image
 
 
 @pytest.mark.parametrize("kind", LOSSLESS)
-def test_colours_survive_lossless_formats(kind: str) -> None:
-    got = pixels(saved(two_colours("RGB", RED, (0, 0, 200)), kind, **LOSSLESS[kind]))
+def test_colors_survive_lossless_formats(kind: str) -> None:
+    got = pixels(saved(two_colors("RGB", RED, (0, 0, 200)), kind, **LOSSLESS[kind]))
     assert got.shape == (8, 16, 3)
     assert got[0, 0].tolist() == [255, 0, 0]
     assert got[0, 15].tolist() == [0, 0, 200]
@@ -52,14 +52,14 @@ def test_colours_survive_lossless_formats(kind: str) -> None:
 
 @pytest.mark.parametrize(("kind", "mode"), [("JPEG", "L"), ("PNG", "L"), ("TIFF", "L"), ("BMP", "L"), ("GIF", "L")])
 def test_grey_becomes_three_equal_channels(kind: str, mode: str) -> None:
-    got = pixels(saved(two_colours(mode, 40, 200), kind))
+    got = pixels(saved(two_colors(mode, 40, 200), kind))
     assert np.abs(got[0, 0] - 40).max() <= 2
     assert np.abs(got[0, 15] - 200).max() <= 2
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "TIFF"])
 def test_cmyk_becomes_rgb(kind: str) -> None:
-    got = pixels(saved(two_colours("CMYK", (0, 255, 255, 0), (0, 0, 0, 0)), kind))
+    got = pixels(saved(two_colors("CMYK", (0, 255, 255, 0), (0, 0, 0, 0)), kind))
     assert np.abs(got[0, 0] - RED).max() <= 6
     assert np.abs(got[0, 15] - WHITE).max() <= 6
 
@@ -83,13 +83,13 @@ def test_float_tiff_is_rescaled() -> None:
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "WEBP"])
 def test_transparency_becomes_white(kind: str) -> None:
-    got = pixels(saved(two_colours("RGBA", (255, 0, 0, 255), (0, 0, 0, 0)), kind, **LOSSLESS[kind]))
+    got = pixels(saved(two_colors("RGBA", (255, 0, 0, 255), (0, 0, 0, 0)), kind, **LOSSLESS[kind]))
     assert got[0, 0].tolist() == [255, 0, 0]
     assert got[0, 15].tolist() == [255, 255, 255]
 
 
 @pytest.mark.parametrize("kind", ["PNG", "GIF"])
-def test_a_palette_with_a_transparent_colour(kind: str) -> None:
+def test_a_palette_with_a_transparent_color(kind: str) -> None:
     image = Image.new("P", (16, 8), 0)
     image.putpalette([255, 0, 0, 0, 0, 0])
     image.paste(1, (8, 0, 16, 8))
@@ -99,8 +99,8 @@ def test_a_palette_with_a_transparent_colour(kind: str) -> None:
 
 
 def test_one_bit_and_grey_with_alpha() -> None:
-    assert pixels(saved(two_colours("1", 0, 1), "PNG"))[0, [0, 15], 0].tolist() == [0, 255]
-    assert pixels(saved(two_colours("LA", (90, 255), (90, 0)), "PNG"))[0, [0, 15], 0].tolist() == [90, 255]
+    assert pixels(saved(two_colors("1", 0, 1), "PNG"))[0, [0, 15], 0].tolist() == [0, 255]
+    assert pixels(saved(two_colors("LA", (90, 255), (90, 0)), "PNG"))[0, [0, 15], 0].tolist() == [90, 255]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_damaged_exif_is_no_reason_to_do_without_the_image(monkeypatch: pytest.M
         raise SyntaxError("not a TIFF file")
 
     monkeypatch.setattr(loading.ImageOps, "exif_transpose", fail)
-    assert pixels(saved(two_colours("RGB", RED, WHITE), "PNG"))[0, 0].tolist() == [255, 0, 0]
+    assert pixels(saved(two_colors("RGB", RED, WHITE), "PNG"))[0, 0].tolist() == [255, 0, 0]
 
 
 def huge_png(width: int, height: int) -> bytes:
@@ -175,7 +175,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             read_bytes(tmp_path / f"{name}.jpg")
 
 
-def test_a_file_without_rights_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_without_rights_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.jpg").write_bytes(PHOTO)
 
     def refuse(path: Path) -> bytes:
@@ -187,7 +187,7 @@ def test_a_file_without_rights_is_set_aside(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_images_in_memory(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(saved(two_colours("RGB", RED, WHITE), "PNG"))
+    (tmp_path / "a.png").write_bytes(saved(two_colors("RGB", RED, WHITE), "PNG"))
     array = np.zeros((4, 6, 3), dtype=np.uint8)
     array[..., 0] = 255
     sources = [tmp_path / "a.png", str(tmp_path / "a.png"), Image.new("RGBA", (4, 4), (255, 0, 0, 255)), array]

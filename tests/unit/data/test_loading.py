@@ -1,4 +1,4 @@
-"""Batches from worker processes: order, set-aside files, skipped contents, and the same views whoever decodes."""
+"""Batches from worker processes: order, skipped files, skipped contents, and the same views whoever decodes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def joined(batches: Sequence[LoadedBatch]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_unreadable_images_are_set_aside_and_the_others_keep_their_order(photos: ImageCollection, workers: int) -> None:
+def test_unreadable_images_are_skipped_and_the_others_keep_their_order(photos: ImageCollection, workers: int) -> None:
     batches = collect(photos, WeakView(SMALL), workers)
     assert [batch.positions.tolist() for batch in batches] == [[0, 2], [3, 4], []]
     assert sorted(position for batch in batches for position in batch.problems) == [1, 5, 6]

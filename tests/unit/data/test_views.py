@@ -28,7 +28,7 @@ def noise(width: int, height: int) -> Image.Image:
     return Image.fromarray(generator.integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
-def test_the_weak_view_is_resize_and_centre_crop() -> None:
+def test_the_weak_view_is_resize_and_center_crop() -> None:
     for image, size, box in (
         (noise(64, 32), (32, 16), (8, 0, 24, 16)),
         (noise(32, 67), (16, 33), (0, 8, 16, 24)),
@@ -57,7 +57,7 @@ def test_the_middle_of_a_very_long_image_is_seen() -> None:
     assert weak_view(image, CROPPED).mean() > 200
 
 
-def test_normalising_matches_the_formula() -> None:
+def test_normalizing_matches_the_formula() -> None:
     preprocessing = Preprocessing(2, 2, "nearest", (0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
     pixels = np.random.default_rng(0).integers(0, 256, (3, 2, 2, 3), dtype=np.uint8)
     got = preprocessing.normalize(pixels).numpy()

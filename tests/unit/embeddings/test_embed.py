@@ -1,4 +1,4 @@
-"""Embedding and scoring against literal loops, set-aside images, and results that do not depend on workers."""
+"""Embedding and scoring against literal loops, skipped images, and results that do not depend on workers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from toys import WIDTH, ToyBackbone, write_images
 
 from captune.core import runtime
 from captune.core.errors import InputError
@@ -19,7 +20,6 @@ from captune.embeddings import embed as embed_module
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import embed_classes, embed_images, embed_texts, score
 from captune.embeddings.predictions import Predictions
-from toys import WIDTH, ToyBackbone, write_images
 
 
 def embed(folder: Path, cache: Path, workers: int = 0, batch_size: int = 4) -> embed_module.EmbeddedImages:
@@ -37,14 +37,14 @@ def test_embeddings_are_those_of_one_image_at_a_time(tmp_path: Path) -> None:
         assert np.allclose(found.vectors[position], backbone.encode_image(pixels)[0], atol=1e-5)
 
 
-def test_unreadable_images_are_set_aside(tmp_path: Path) -> None:
+def test_unreadable_images_are_skipped(tmp_path: Path) -> None:
     photos = write_images(tmp_path / "photos", 5)
     (photos / "001.png").write_bytes(b"not an image")
     (photos / "004.png").write_bytes(b"")
     found = embed(photos, tmp_path / "cache", batch_size=2)
     assert found.image_index.tolist() == [0, 2, 3]
     assert found.vectors.shape == (3, WIDTH)
-    assert found.set_aside == {1: "not an image of a known format", 4: "the file is empty"}
+    assert found.skipped == {1: "not an image of a known format", 4: "the file is empty"}
 
 
 def test_nothing_readable_is_an_empty_answer(tmp_path: Path) -> None:

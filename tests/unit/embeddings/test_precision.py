@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ranks import NAMES, adapt
 from torch import Tensor, nn
+from toys import ToyBackbone, write_classes, write_images
 
 from captune.backbones.dual import DualEncoder
 from captune.core import registry, runtime
@@ -20,12 +22,10 @@ from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import embed_images
 from captune.training.checkpoint import CheckpointFolder
 from captune.training.feeds import EmbeddingFeed, Feed, PixelFeed, Request, Views
-from captune.training.loop import Optimisation, StepResult, fit
+from captune.training.loop import Optimization, StepResult, fit
 from captune.training.objective import ConfusionObjective, LabeledViews
 from captune.tuners.base import Tuner
 from captune.tuners.frozen import Frozen
-from ranks import NAMES, adapt
-from toys import ToyBackbone, write_classes, write_images
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ class Steps:
 @pytest.mark.parametrize("precision", ["16-mixed", "bf16-mixed"])
 @pytest.mark.parametrize("clip", [0.0, 0.5])
 def test_a_resumed_fit_ends_with_the_same_bits(tmp_path: Path, precision: str, clip: float) -> None:
-    plan = Optimisation(epochs=3, iterations=3, learning_rate=0.05, gradient_clip=clip)
+    plan = Optimization(epochs=3, iterations=3, learning_rate=0.05, gradient_clip=clip)
 
     def train(folder: Path | None, **moment: int) -> bytes:
         engine = runtime.start(precision=precision, accelerator="cpu", quiet=True)

@@ -13,6 +13,8 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from export_runs import NAMES, make_run
+from models import identifier
 
 import captune
 from captune.backbones.hf import HuggingFace
@@ -25,8 +27,6 @@ from captune.exports.base import export
 from captune.results.classifier import Classifier
 from captune.results.onnx_classifier import KEY, OnnxClassifier
 from captune.results.run import AdaptationRun
-from export_runs import NAMES, make_run
-from models import identifier
 
 CASES = [*((tuner, "clip") for tuner in registry.names("tuners"))]
 CASES += [("frozen", "siglip"), ("maple", "siglip"), ("feature_adapter", "dual_dinov2"), ("maple", "dual_vit")]
@@ -112,13 +112,11 @@ def test_captune_load_finds_the_file_in_its_folder(model: Path, tmp_path: Path) 
         captune.load(tmp_path / "notes.txt")
 
 
-def test_whole_folders_are_predicted_and_damaged_files_set_aside(
-    model: Path, run: AdaptationRun, tmp_path: Path
-) -> None:
+def test_whole_folders_are_predicted_and_damaged_files_skipped(model: Path, run: AdaptationRun, tmp_path: Path) -> None:
     for i, path in enumerate(run.images.paths):
         (tmp_path / f"{i:02d}.png").write_bytes(path.read_bytes() if i != 3 else b"text")
-    predictions, set_aside = OnnxClassifier(model).predict_collection(find_images(tmp_path))
-    assert set_aside == {3: "not an image of a known format"}
+    predictions, skipped = OnnxClassifier(model).predict_collection(find_images(tmp_path))
+    assert skipped == {3: "not an image of a known format"}
     kept = [i for i in range(12) if i != 3]
     assert predictions.image_index.tolist() == kept
     assert np.allclose(predictions.probabilities, run.predictions.probabilities[kept], atol=1e-4)

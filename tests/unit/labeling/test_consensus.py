@@ -1,4 +1,4 @@
-"""Neighbours that agree, and the ends of what may be asked of them."""
+"""Neighbors that agree, and the ends of what may be asked of them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import pytest
 from captune.core.arrays import softmax_rows, unit_rows
 from captune.core.errors import InputError
 from captune.labeling import consensus
-from captune.labeling.consensus import balance, neighbour_consensus, neighbour_graph, spread
+from captune.labeling.consensus import balance, neighbor_consensus, neighbor_graph, spread
 
 
 def two_clusters(n_each: int = 20, seed: int = 0) -> np.ndarray:
     generator = np.random.default_rng(seed)
-    centres = np.repeat(np.eye(2, 8), n_each, axis=0)
-    return unit_rows((centres + 0.05 * generator.normal(size=(2 * n_each, 8))).astype(np.float32))
+    centers = np.repeat(np.eye(2, 8), n_each, axis=0)
+    return unit_rows((centers + 0.05 * generator.normal(size=(2 * n_each, 8))).astype(np.float32))
 
 
-def test_neighbours_outvote_a_wrong_image() -> None:
+def test_neighbors_outvote_a_wrong_image() -> None:
     embeddings = two_clusters()
     probabilities = np.repeat(np.array([[0.8, 0.2], [0.2, 0.8]], dtype=np.float32), 20, axis=0)
     probabilities[3] = [0.1, 0.9]  # of the first cluster, but taken for the second class
-    found = neighbour_consensus(probabilities, neighbour_graph(embeddings, 5))
+    found = neighbor_consensus(probabilities, neighbor_graph(embeddings, 5))
     assert found[3].argmax() == 0
     assert (found.argmax(axis=1) == np.repeat([0, 1], 20)).all()
     assert np.allclose(found.sum(axis=1), 1, atol=1e-5)
@@ -29,18 +29,18 @@ def test_neighbours_outvote_a_wrong_image() -> None:
 
 def test_chunks_do_not_change_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     embeddings = two_clusters()
-    whole = neighbour_graph(embeddings, 4)
+    whole = neighbor_graph(embeddings, 4)
     monkeypatch.setattr(consensus, "BYTES_AT_ONCE", 7 * 4 * len(embeddings))
-    chunked = neighbour_graph(embeddings, 4)
+    chunked = neighbor_graph(embeddings, 4)
     assert np.allclose(np.sort(whole.weights), np.sort(chunked.weights), atol=1e-6)
-    assert (np.sort(whole.neighbours) == np.sort(chunked.neighbours)).all()
+    assert (np.sort(whole.neighbors) == np.sort(chunked.neighbors)).all()
 
 
 @pytest.mark.parametrize("n_images", [1, 2, 3])
-def test_fewer_images_than_neighbours(n_images: int) -> None:
+def test_fewer_images_than_neighbors(n_images: int) -> None:
     embeddings = two_clusters(2)[:n_images]
     probabilities = softmax_rows(np.arange(2 * n_images, dtype=np.float32).reshape(n_images, 2))
-    found = spread(probabilities, neighbour_graph(embeddings, 10))
+    found = spread(probabilities, neighbor_graph(embeddings, 10))
     assert found.shape == (n_images, 2)
     assert np.isfinite(found).all()
 
@@ -63,7 +63,7 @@ def test_a_class_that_nothing_fits_stays_finite() -> None:
 
 
 def test_wrong_numbers_are_named() -> None:
-    with pytest.raises(InputError, match="n_neighbours: expected at least 1, got 0"):
-        neighbour_graph(two_clusters(), 0)
+    with pytest.raises(InputError, match="n_neighbors: expected at least 1, got 0"):
+        neighbor_graph(two_clusters(), 0)
     with pytest.raises(InputError, match=r"strength: expected 0 to 1, got 2\.0"):
         balance(np.full((2, 2), 0.5, dtype=np.float32), 2.0)

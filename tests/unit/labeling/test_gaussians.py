@@ -8,23 +8,23 @@ import pytest
 from captune.core.arrays import Floats, Ints, unit_rows
 from captune.core.errors import InputError
 from captune.labeling import gaussians
-from captune.labeling.consensus import neighbour_graph
+from captune.labeling.consensus import neighbor_graph
 from captune.labeling.gaussians import Anchoring, anchor_means, cluster_images
 
 SCALE = 20.0
 
 
 def scene(sizes: list[int], noise: float = 1.2, astray: float = 1.0, seed: int = 0) -> tuple[Floats, Floats, Ints]:
-    """Return images around centres, texts that lie astray of the centres, and the truth."""
+    """Return images around centers, texts that lie astray of the centers, and the truth."""
     generator = np.random.default_rng(seed)
 
     def directions(n: int) -> Floats:
         return unit_rows(generator.standard_normal((n, 32)).astype(np.float32))
 
-    centres, gap = directions(len(sizes)), directions(1)
+    centers, gap = directions(len(sizes)), directions(1)
     truth = np.repeat(np.arange(len(sizes)), sizes)
-    images = unit_rows(centres[truth] + noise * directions(len(truth)))
-    return images, unit_rows(centres + astray * directions(len(sizes)) + gap), truth
+    images = unit_rows(centers[truth] + noise * directions(len(truth)))
+    return images, unit_rows(centers + astray * directions(len(sizes)) + gap), truth
 
 
 def accuracy(probabilities: Floats, truth: Ints) -> float:
@@ -106,9 +106,9 @@ def test_many_images_are_sampled_first_with_nearly_the_same_result(monkeypatch: 
     assert np.allclose(sampled.gaussians.log_shares, whole.gaussians.log_shares, atol=0.3)
 
 
-def test_neighbours_may_smooth() -> None:
+def test_neighbors_may_smooth() -> None:
     images, texts, truth = scene([60] * 6)
-    found = cluster_images(images, texts, SCALE, graph=neighbour_graph(images, 5))
+    found = cluster_images(images, texts, SCALE, graph=neighbor_graph(images, 5))
     assert accuracy(found.probabilities, truth) > accuracy(images @ texts.T, truth)
 
 

@@ -15,7 +15,7 @@ from captune.core.errors import InputError
 from captune.embeddings.embed import score
 from captune.labeling import leading
 from captune.labeling.assignment import assign
-from captune.labeling.consensus import nearest_neighbours
+from captune.labeling.consensus import nearest_neighbors
 from captune.labeling.first_labels import first_labels
 from captune.labeling.leading import Scores, assign_large
 from captune.labeling.pseudo_labels import PseudoLabels
@@ -97,22 +97,22 @@ def everything(images: Floats, texts: Floats) -> list[PseudoLabels]:
 def test_selection_in_parts_equals_selection_at_once(request: pytest.FixtureRequest) -> None:
     images, texts = embeddings(200, 4)
     at_once = everything(images, texts)
-    neighbours = nearest_neighbours(images, np.arange(0, 200, 7), 5)
+    neighbors = nearest_neighbors(images, np.arange(0, 200, 7), 5)
     request.getfixturevalue("small_memory")
     in_parts = everything(images, texts)
     assert all(same_labels(one, other) for one, other in zip(at_once, in_parts, strict=True))
-    found = nearest_neighbours(images, np.arange(0, 200, 7), 5)
-    assert np.array_equal(np.sort(found, axis=1), np.sort(neighbours, axis=1))
+    found = nearest_neighbors(images, np.arange(0, 200, 7), 5)
+    assert np.array_equal(np.sort(found, axis=1), np.sort(neighbors, axis=1))
 
 
 @pytest.mark.usefixtures("small_memory")
-def test_neighbours_are_found_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbors_are_found_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("captune.labeling.consensus.IMAGES_AT_ONCE", 7)
     images, _ = embeddings(60, 2)
     cosines = images @ images.T
     np.fill_diagonal(cosines, -np.inf)
     expected = np.sort(np.argsort(-cosines, axis=1)[:, :4], axis=1)
-    assert np.array_equal(np.sort(nearest_neighbours(images, np.arange(60), 4), axis=1), expected)
+    assert np.array_equal(np.sort(nearest_neighbors(images, np.arange(60), 4), axis=1), expected)
 
 
 @pytest.mark.usefixtures("small_memory")

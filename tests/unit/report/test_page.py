@@ -74,10 +74,10 @@ def test_the_sections_come_in_order(labeled_page: Path) -> None:
         "confusion",
         "training",
         "extremes",
-        "set-aside",
+        "skipped",
         "settings",
     ]
-    assert "72 images (2 files set aside) and 6 class names came in" in reader.text
+    assert "72 images (2 files skipped) and 6 class names came in" in reader.text
     assert "Accuracy rose from" in reader.text
 
 
@@ -91,7 +91,7 @@ def test_without_labels_there_is_the_health_check(run_folder: Any) -> None:
 
 
 def test_what_there_is_nothing_of_is_left_out(run_folder: Any) -> None:
-    folder = run_folder(adapted=False, set_aside=0)
+    folder = run_folder(adapted=False, skipped=0)
     reader = read(write_report([folder]))
     assert sections(reader) == ["summary", "classes", "confusion", "settings"]
     assert "Predicted before" not in reader.text

@@ -16,9 +16,9 @@ from captune.results import health
 
 def blobs(n_classes: int = 6, per_class: int = 40, seed: int = 0) -> tuple[Floats, Ints]:
     generator = np.random.default_rng(seed)
-    centres = generator.standard_normal((n_classes, 32))
+    centers = generator.standard_normal((n_classes, 32))
     labels = np.repeat(np.arange(n_classes), per_class)
-    points = centres[labels] + 0.5 * generator.standard_normal((len(labels), 32))
+    points = centers[labels] + 0.5 * generator.standard_normal((len(labels), 32))
     return unit_rows(points.astype(np.float32)), labels
 
 
@@ -44,22 +44,22 @@ def test_agreement_equals_a_slow_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     images, labels = blobs(4, 12)
     predicted = probabilities(labels, 0.4, n_classes=4).argmax(axis=1)
     everyone = np.arange(len(images))
-    whole = consensus.nearest_neighbours(images, everyone, 5)
+    whole = consensus.nearest_neighbors(images, everyone, 5)
     monkeypatch.setattr(consensus, "BYTES_AT_ONCE", 4 * len(images) * 7)  # seven queries at a time
-    parts = consensus.nearest_neighbours(images, everyone, 5)
+    parts = consensus.nearest_neighbors(images, everyone, 5)
     assert [set(row) for row in whole.tolist()] == [set(row) for row in parts.tolist()]
-    fast = health.neighbour_agreement(predicted, everyone, whole)
+    fast = health.neighbor_agreement(predicted, everyone, whole)
     assert fast == pytest.approx(slow_agreement(images, predicted, 5))
 
 
 def test_one_class_for_all_agrees_no_more_than_chance() -> None:
     images, labels = blobs()
     everyone = np.arange(len(images))
-    neighbours = consensus.nearest_neighbours(images, everyone, health.N_NEIGHBOURS)
-    assert health.neighbour_agreement(np.zeros_like(labels), everyone, neighbours) == 0.0
-    assert health.neighbour_agreement(labels, everyone, neighbours) > 0.9
+    neighbors = consensus.nearest_neighbors(images, everyone, health.N_NEIGHBORS)
+    assert health.neighbor_agreement(np.zeros_like(labels), everyone, neighbors) == 0.0
+    assert health.neighbor_agreement(labels, everyone, neighbors) > 0.9
     shuffled = np.random.default_rng(0).permutation(labels)
-    assert abs(health.neighbour_agreement(shuffled, everyone, neighbours)) < 0.05
+    assert abs(health.neighbor_agreement(shuffled, everyone, neighbors)) < 0.05
 
 
 def test_mass_and_effective_classes_by_hand() -> None:
@@ -94,7 +94,7 @@ def test_explained_variance_equals_slow_loops_and_random_classes_explain_nothing
     assert health.explained_variance(np.repeat(images[:1], 9, axis=0), np.arange(9) % 2) == 0.0
 
 
-def test_clusters_that_get_names_of_their_own_look_helpful_though_neighbours_agreed_before() -> None:
+def test_clusters_that_get_names_of_their_own_look_helpful_though_neighbors_agreed_before() -> None:
     images, labels = blobs(8, 40)
     misnamed = np.where(labels < 4, labels, labels - 4)  # the images of four classes go by the names of four others
     check = health.check_health(

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
+from models import tiny_clip
+from toys import write_images
 
 import captune
 from captune.core.errors import RunFolderError
 from captune.results.run import CARD, load, read_card
-from models import tiny_clip
-from toys import write_images
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +35,13 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_the_folder_holds_everything(made: tuple[Path, Any]) -> None:
     base, run = made
     folder = base / "run"
-    expected = {"classifier", "predictions.csv", "run.json", "set_aside.csv", "settings.yaml"}
+    expected = {"classifier", "predictions.csv", "run.json", "skipped.csv", "settings.yaml"}
     assert expected <= {path.name for path in folder.iterdir()}
     predicted = rows(folder / "predictions.csv")
     assert [row["path"] for row in predicted] == ["000.png", "001.png", "003.png"]
     assert [row["label"] for row in predicted] == [run.classifier.names[label] for label in run.predictions.labels]
     assert [float(row["confidence"]) for row in predicted] == pytest.approx(run.predictions.confidence, abs=1e-6)
-    assert rows(folder / "set_aside.csv") == [{"path": "002.png", "reason": "the file is empty"}]
+    assert rows(folder / "skipped.csv") == [{"path": "002.png", "reason": "the file is empty"}]
     settings = yaml.safe_load((folder / "settings.yaml").read_text())
     assert settings == dict(run.settings)
     assert settings["method"] == "cap"
@@ -50,7 +50,7 @@ def test_the_folder_holds_everything(made: tuple[Path, Any]) -> None:
 def test_the_card_records_versions_seed_and_fingerprints(made: tuple[Path, Any]) -> None:
     base, run = made
     card = read_card(base / "run")
-    assert (card["n_images"], card["n_set_aside"], card["classes"]) == (4, 1, ["cat", "dog"])
+    assert (card["n_images"], card["n_skipped"], card["classes"]) == (4, 1, ["cat", "dog"])
     environment = card["environment"]
     assert environment["seed"] == 0
     assert environment["data_fingerprint"] == run.images.fingerprint

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from captune.core import runtime
 from captune.core.errors import TrainingError
 from captune.training.checkpoint import CheckpointFolder
-from captune.training.loop import Course, Optimisation, StepResult, fit, learning_rate, parameter_groups
+from captune.training.loop import Course, Optimization, StepResult, fit, learning_rate, parameter_groups
 
-PLAN = Optimisation(epochs=4, iterations=5, learning_rate=0.1, weight_decay=0.01)
+PLAN = Optimization(epochs=4, iterations=5, learning_rate=0.1, weight_decay=0.01)
 
 
 class Line(nn.Module):
@@ -124,7 +124,7 @@ def test_the_rate_rises_and_falls() -> None:
     assert rates[5] == pytest.approx(0.1)
     assert rates[5:] == sorted(rates[5:], reverse=True)
     assert 0 < rates[-1] < 0.002
-    no_warmup = Optimisation(epochs=1, iterations=1, learning_rate=0.5, warmup_epochs=0)
+    no_warmup = Optimization(epochs=1, iterations=1, learning_rate=0.5, warmup_epochs=0)
     assert learning_rate(no_warmup, 0) == 0.5
 
 

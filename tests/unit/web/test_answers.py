@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from PIL import Image
-
 from served import NAMES, Client, picture, serving
 
 END = b"\r\n"
@@ -152,7 +151,7 @@ def test_the_page_escapes_names_and_may_run_nothing_else(client: Client) -> None
     assert status == 200
     assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;" in page
     assert "<script>alert" not in page
-    assert "captune: colours &amp; &lt;b&gt;" in page
+    assert "captune: colors &amp; &lt;b&gt;" in page
     policy = headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
     assert "frame-ancestors 'none'" in policy

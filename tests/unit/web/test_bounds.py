@@ -9,12 +9,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from served import everything, picture, serving
 
 from captune.core.errors import CaptuneError, InputError
 from captune.web.handler import Handler
 from captune.web.limits import Budget, Limits, Refusal
 from captune.web.server import Service
-from served import everything, picture, serving
 
 
 def wait_until(condition: object, seconds: float = 10) -> None:
@@ -114,10 +114,10 @@ def test_connections_are_bounded() -> None:
 
 
 def test_many_at_once_each_get_their_own_answer_from_one_thread() -> None:
-    colours = [(200, 10, 10), (10, 200, 10), (10, 10, 200)]
+    colors = [(200, 10, 10), (10, 200, 10), (10, 10, 200)]
     with serving() as client, ThreadPoolExecutor(12) as pool:
         client.classifier.gate.clear()
-        asked = [pool.submit(client.ask, "/predict?top_k=1", picture(colours[i % 3])) for i in range(12)]
+        asked = [pool.submit(client.ask, "/predict?top_k=1", picture(colors[i % 3])) for i in range(12)]
         wait_until(lambda: client.service.n_busy == 12)
         time.sleep(0.2)
         client.classifier.gate.set()

@@ -44,7 +44,7 @@ def facts(title: str, n_pool: int) -> DatasetFacts:
     return DatasetFacts(
         title=title,
         source="https://github.com/phelber/EuroSAT",
-        licence="MIT; contains Copernicus Sentinel data",
+        license="MIT; contains Copernicus Sentinel data",
         n_classes=10,
         n_pool=n_pool,
         n_test=N_TEST,

@@ -67,7 +67,7 @@ class DatasetFacts:
 
     title: str
     source: str
-    licence: str
+    license: str
     n_classes: int | None
     n_pool: int | None
     n_test: int | None

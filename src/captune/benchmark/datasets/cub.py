@@ -35,7 +35,7 @@ class CUB(LayoutDataset):
     facts = DatasetFacts(
         title="CUB",
         source="https://data.caltech.edu/records/65de6-vp158",
-        licence="for non-commercial research and education; images belong to their owners",
+        license="for non-commercial research and education; images belong to their owners",
         n_classes=200,
         n_pool=5994,
         n_test=5794,

@@ -43,7 +43,7 @@ class DTD(LayoutDataset):
     facts = DatasetFacts(
         title="DTD",
         source=SITE,
-        licence="for research",
+        license="for research",
         n_classes=47,
         n_pool=3760,
         n_test=1880,

@@ -38,7 +38,7 @@ class FGVCAircraft(LayoutDataset):
     facts = DatasetFacts(
         title="FGVCAircraft",
         source=SITE,
-        licence="for non-commercial research only; photographs belong to their owners",
+        license="for non-commercial research only; photographs belong to their owners",
         n_classes=100,
         n_pool=6667,
         n_test=3333,

@@ -55,7 +55,7 @@ class Flowers102(LayoutDataset):
     facts = DatasetFacts(
         title="Flowers102",
         source=SITE,
-        licence="none stated; images from the web",
+        license="none stated; images from the web",
         n_classes=102,
         n_pool=2040,
         n_test=6149,

@@ -62,7 +62,7 @@ class RESISC45(LayoutDataset):
     facts = DatasetFacts(
         title="RESISC45",
         source="https://doi.org/10.1109/jproc.2017.2675998",
-        licence="unclear: copies say unknown or CC BY-NC 4.0; images from Google Earth",
+        license="unclear: copies say unknown or CC BY-NC 4.0; images from Google Earth",
         n_classes=45,
         n_pool=N_POOL,
         n_test=N_IMAGES - N_POOL,

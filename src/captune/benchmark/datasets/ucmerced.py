@@ -21,7 +21,7 @@ class UCMerced(LayoutDataset):
     facts = DatasetFacts(
         title="UC Merced Land Use",
         source="USGS National Map Urban Area Imagery (Yang and Newsam, 2010)",
-        licence="public domain",
+        license="public domain",
         n_classes=21,
         n_pool=1260,
         n_test=840,

@@ -37,7 +37,7 @@ def make_run(
     names: Sequence[str],
     per_class: int = 12,
     adapted: bool = True,
-    set_aside: int = 2,
+    skipped: int = 2,
     method: str = "cap",
     seed: int = 0,
 ) -> Path:
@@ -45,14 +45,14 @@ def make_run(
     generator = np.random.default_rng(seed)
     n_classes = len(names)
     truth = np.repeat(np.arange(n_classes), per_class)
-    centres = unit_rows(generator.normal(size=(n_classes, WIDTH)).astype(np.float32))
+    centers = unit_rows(generator.normal(size=(n_classes, WIDTH)).astype(np.float32))
     noise = generator.normal(size=(len(truth), WIDTH)).astype(np.float32)
-    vectors = unit_rows(centres[truth] + 0.15 * noise)
-    texts = unit_rows(centres + 0.25 * generator.normal(size=centres.shape).astype(np.float32))
+    vectors = unit_rows(centers[truth] + 0.15 * noise)
+    texts = unit_rows(centers + 0.25 * generator.normal(size=centers.shape).astype(np.float32))
     texts[0] = texts[1]  # the first name points at the images of the second class
     before = score(vectors, texts, 10.0)
-    after = softmax_rows(12.0 * vectors @ centres.T) if adapted else before
-    images = write_pictures(images_folder, truth.tolist(), set_aside)
+    after = softmax_rows(12.0 * vectors @ centers.T) if adapted else before
+    images = write_pictures(images_folder, truth.tolist(), skipped)
     (images_folder / "labels.csv").write_text(
         "path,label\n" + "".join(f'{images.name(i)},"{quoted(names[c])}"\n' for i, c in enumerate(truth)),
         encoding="utf-8",
@@ -61,7 +61,7 @@ def make_run(
         settings={"method": method if adapted else "zero_shot", "backbone": "toy:<b>", "tau": 0.85, "margin": True},
         images=images,
         predictions=Predictions(np.arange(len(truth)), after),
-        set_aside={len(truth) + i: 'damaged "image" <i>' for i in range(set_aside)},
+        skipped={len(truth) + i: 'damaged "image" <i>' for i in range(skipped)},
         classifier=NoClassifier(names),  # type: ignore[arg-type]
         environment={"versions": {"captune": "0"}, "seed": seed, "data_fingerprint": "f", "seconds": 1.5},
         rounds=rounds_of(names) if adapted else [],
@@ -74,7 +74,7 @@ def make_run(
                 "embedded_rows": np.arange(len(truth), dtype=np.int32),
                 "vectors": vectors.astype(np.float16),
                 "class_vectors": texts,
-                **({"margin": centres @ centres.T, "similarity": centres @ centres.T} if adapted else {}),
+                **({"margin": centers @ centers.T, "similarity": centers @ centers.T} if adapted else {}),
             },
             labeled=images,
             history=history_of(after, n_classes) if adapted else (),
@@ -85,7 +85,7 @@ def make_run(
     return run.save(folder)
 
 
-def write_pictures(folder: Path, truth: Sequence[int], set_aside: int) -> ImageCollection:
+def write_pictures(folder: Path, truth: Sequence[int], skipped: int) -> ImageCollection:
     """Write one small picture for each image, with awkward file names."""
     paths = [folder / f"class {c}" / f"{i:05d} 'it' & <b>.png" for i, c in enumerate(truth)]
     for i, path in enumerate(paths):
@@ -93,7 +93,7 @@ def write_pictures(folder: Path, truth: Sequence[int], set_aside: int) -> ImageC
         if not path.exists():
             pixels = np.random.default_rng(i).integers(0, 256, (80, 96, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(path, compress_level=1)
-    broken = [folder / f'broken "{i}" <img src=x>.png' for i in range(set_aside)]
+    broken = [folder / f'broken "{i}" <img src=x>.png' for i in range(skipped)]
     return ImageCollection((*paths, *broken), folder)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from ranks import NAMES
 from torch import Tensor
 
 from captune.backbones.hf import HuggingFace
@@ -17,9 +18,8 @@ from captune.core import distributed, registry, runtime
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import Vocabulary
 from captune.training.feeds import EmbeddingFeed, PixelFeed, Request, Views
-from captune.training.loop import Course, Optimisation, fit
+from captune.training.loop import Course, Optimization, fit
 from captune.training.objective import ConfusionObjective, LabeledViews
-from ranks import NAMES
 
 N_IMAGES, N_STEPS = 8, 3
 
@@ -86,7 +86,7 @@ def take_uneven_steps(folder: Path, clip: Path, tuner_name: str, is_other_empty:
     with engine.together():
         objective = make_objective(clip, tuner_name, engine)
         course = UnevenCourse(objective, is_other_empty)
-        how = Optimisation(epochs=1, iterations=N_STEPS, learning_rate=0.01, warmup_epochs=0)
+        how = Optimization(epochs=1, iterations=N_STEPS, learning_rate=0.01, warmup_epochs=0)
         fit(objective, course, how, engine)
     parameters = {name: parameter.tolist() for name, parameter in objective.named_parameters()}
     (folder / f"{distributed.rank()}.json").write_text(json.dumps({**course.told, "parameters": parameters}))

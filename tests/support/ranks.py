@@ -75,7 +75,7 @@ def facts_of(run: Any) -> dict[str, Any]:
         "history": labels,
         "predicted": run.predictions.labels.tolist(),
         "probabilities": run.predictions.probabilities.tolist(),
-        "set_aside": {str(position): why for position, why in run.set_aside.items()},
+        "skipped": {str(position): why for position, why in run.skipped.items()},
         "parameters": {name: tensor.tolist() for name, tensor in run.classifier.tuner.state_dict().items()},
         "sentences": {str(c): list(s) for c, s in run.classifier.vocabulary.descriptions.items()},
     }

@@ -13,7 +13,7 @@ BAD = "<script>alert('x')</script>"
 
 def audit_facts(images: Path, has_truth: bool = True) -> dict[str, Any]:
     """Return what an audit of three classes would say, with awkward words wherever words may stand."""
-    pictures = write_pictures(images, [0, 0, 1, 1], set_aside=0)
+    pictures = write_pictures(images, [0, 0, 1, 1], skipped=0)
     names = [BAD, "plain & simple", "never"]
     rows = [
         {
@@ -34,7 +34,7 @@ def audit_facts(images: Path, has_truth: bool = True) -> dict[str, Any]:
         "versions": {"captune": "0"},
         "data_fingerprint": "f",
         "n_images": 5,
-        "set_aside": {"<img src=x>.png": "damaged <image>"},
+        "skipped": {"<img src=x>.png": "damaged <image>"},
         "image_root": str(images),
         "classes": rows,
         "mismatched": [BAD],

@@ -21,7 +21,7 @@ from captune.web.server import Service, running
 NAMES = ("red", "green", "blue", "<script>alert('x')</script>")
 
 
-class Colours:
+class Colors:
     """Gives every image the class of its strongest channel; waits while `gate` is closed."""
 
     names = NAMES
@@ -45,7 +45,7 @@ class Colours:
 class Client:
     """Asks a service, and tells the status, the headers and the JSON of what comes back."""
 
-    def __init__(self, service: Service, classifier: Colours) -> None:
+    def __init__(self, service: Service, classifier: Colors) -> None:
         self.service, self.classifier = service, classifier
         self.port = int(service.server_address[1])
         self.said: list[str] = []
@@ -86,16 +86,16 @@ def parse(data: bytes) -> Any:
         return data.decode("utf-8")
 
 
-def picture(colour: tuple[int, int, int] = (200, 10, 10), kind: str = "PNG", side: int = 16) -> bytes:
+def picture(color: tuple[int, int, int] = (200, 10, 10), kind: str = "PNG", side: int = 16) -> bytes:
     target = io.BytesIO()
-    Image.new("RGB", (side, side), colour).save(target, kind)
+    Image.new("RGB", (side, side), color).save(target, kind)
     return target.getvalue()
 
 
 @contextmanager
 def serving(host: str = "127.0.0.1", **limits: Any) -> Iterator[Client]:
-    classifier, said = Colours(), []
-    with Service(host, 0, Limits(**limits), said.append) as service, running(service, classifier, "colours & <b>"):
+    classifier, said = Colors(), []
+    with Service(host, 0, Limits(**limits), said.append) as service, running(service, classifier, "colors & <b>"):
         client = Client(service, classifier)
         client.said = said
         try:
