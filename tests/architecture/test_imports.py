@@ -39,6 +39,10 @@ ROOT_NAMES = {"__version__"}
 HEAVY = ("torch", "transformers", "numpy", "PIL", "pydantic", "yaml", "rich", "lightning_fabric", "sklearn", "pyarrow")
 
 
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
 def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
@@ -65,13 +69,35 @@ def wrong_imports(part: str, source: str) -> list[str]:
     return [name for name in names if name not in allowed | ROOT_NAMES]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_go_down_the_straight_line(path: Path) -> None:
-    part = part_of(path)
-    if part == "__init__":
-        return  # the package's front door names what is at the top, and imports it late
-    assert part in LEVEL, f"{part} has no layer yet: give it one in LAYERS"
-    assert wrong_imports(part, path.read_text(encoding="utf-8")) == []
+def test_imports_go_down_the_straight_line() -> None:
+    # The package's front door names what is at the top, and imports it late.
+    parts = {path: part_of(path) for path in MODULES if part_of(path) not in ("__init__", "__main__")}
+    assert sorted(set(parts.values()) - set(LEVEL)) == [], "give these a layer in LAYERS"
+    wrong = {
+        str(path.relative_to(PACKAGE)): wrong_imports(part, path.read_text("utf-8")) for path, part in parts.items()
+    }
+    assert {name: imports for name, imports in wrong.items() if imports} == {}
+
+
+def private_imports(path: Path, source: str) -> list[str]:
+    """Return the modules with a leading underscore that belong to another folder than the one they are imported in."""
+    folder = ".".join(("captune", *path.relative_to(PACKAGE).parent.parts))
+    names = [name for name in imported_modules(ast.parse(source)) if name.startswith("captune.")]
+    private = [
+        name for name in names if any(part.startswith("_") and part != "__version__" for part in name.split("."))
+    ]
+    return [name for name in private if not name.startswith(f"{folder}._")]
+
+
+def test_a_private_module_is_used_in_its_own_folder_only() -> None:
+    found = {str(path.relative_to(PACKAGE)): private_imports(path, read(path)) for path in MODULES}
+    assert {name: imports for name, imports in found.items() if imports} == {}
+
+
+def test_a_private_import_from_another_folder_is_noticed() -> None:
+    source = "from captune.tuners._prompted_texts import longest_text"
+    assert private_imports(PACKAGE / "methods" / "cap.py", source)
+    assert private_imports(PACKAGE / "tuners" / "maple.py", source) == []
 
 
 @pytest.mark.parametrize(

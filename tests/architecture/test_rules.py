@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-LONGEST = 300
+LONGEST = 500
+"""Near 150 lines is the aim; a longer file is a reason to ask whether there are two ideas inside."""
 FOLDERS = ("src", "tests", "scripts", "benchmarks")
 ALL_FILES = sorted(path for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*.py"))
 PACKAGE = sorted((REPOSITORY / "src").rglob("*.py"))
@@ -54,14 +56,18 @@ def call_problems(call: ast.Call) -> list[str]:
     return problems
 
 
-@pytest.mark.parametrize("path", ALL_FILES, ids=name)
-def test_a_file_has_at_most_300_lines(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST
+def findings(paths: Iterable[Path], check: Callable[[str], object]) -> dict[str, object]:
+    """Return what a check found, by the name of the file; files without a finding are left out."""
+    found = {name(path): check(path.read_text(encoding="utf-8")) for path in paths}
+    return {file: finding for file, finding in found.items() if finding}
 
 
-@pytest.mark.parametrize("path", PACKAGE, ids=name)
-def test_nothing_runs_code_that_came_with_data(path: Path) -> None:
-    assert violations(path.read_text(encoding="utf-8")) == []
+def test_no_file_is_too_long() -> None:
+    assert findings(ALL_FILES, lambda source: max(0, len(source.splitlines()) - LONGEST)) == {}
+
+
+def test_nothing_runs_code_that_came_with_data() -> None:
+    assert findings(PACKAGE, violations) == {}
 
 
 def names_read(source: str) -> list[str]:
@@ -70,24 +76,24 @@ def names_read(source: str) -> list[str]:
     return [f"line {node.lineno}: {node.attr}" for node in asked if node.attr in ("paths", "root", "fingerprint")]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in PACKAGE if path.parent.name in ("methods", "labeling", "concepts", "tuners")],
-    ids=name,
-)
-def test_no_method_looks_at_the_names_of_images(path: Path) -> None:
-    assert names_read(path.read_text(encoding="utf-8")) == []
+def test_no_method_looks_at_the_names_of_images() -> None:
+    folders = ("methods", "labeling", "concepts", "tuners")
+    assert findings((path for path in PACKAGE if path.parent.name in folders), names_read) == {}
 
 
 def test_a_look_at_names_is_noticed() -> None:
     assert names_read("truth = [path.parent.name for path in task.unlabeled.paths]") == ["line 1: paths"]
 
 
-@pytest.mark.parametrize("path", PACKAGE, ids=name)
-def test_a_module_says_what_it_is_in_one_sentence(path: Path) -> None:
-    first = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0]
-    assert first.endswith((".", ":"))
-    assert len(first) > 10
+def lacks_sentence(source: str) -> bool:
+    """Return whether a module does not say in its first line what it is."""
+    first = (ast.get_docstring(ast.parse(source)) or "").split("\n")[0]
+    return len(first) <= 10 or not first.endswith((".", ":"))
+
+
+def test_a_module_says_what_it_is_in_one_sentence() -> None:
+    assert findings(PACKAGE, lacks_sentence) == {}
+    assert lacks_sentence("import os")
 
 
 @pytest.mark.parametrize(

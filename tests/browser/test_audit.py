@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
 from audit_folders import BAD, audit_facts, write_audit
 from browsing import BrowserTab
+
 from captune.auditing.page import write_audit_page
 
 pytestmark = pytest.mark.slow

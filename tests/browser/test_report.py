@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from browsing import BrowserTab
-from captune.report.page import write_report
 from report_runs import make_run
+
+from captune.report.page import write_report
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import BrowserTab
 
 import captune
-from browsing import BrowserTab
 from captune.web.limits import Limits
 from captune.web.server import Service, running
 from captune.world import class_names, write_world

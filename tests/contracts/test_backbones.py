@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from models import MAKERS, identifier
 from torch import Tensor
 
 from captune.backbones import embedded
@@ -14,7 +15,6 @@ from captune.backbones.base import Backbone
 from captune.core import registry
 from captune.core.errors import InputError
 from captune.pipeline import check_backbone, load_backbone
-from models import MAKERS, identifier
 
 LONG = "a striped bird in the field with a red tree and a cat " * 40
 TEXTS = ["a photo of a cat", "", " ", LONG, "Ünïcode 猫 🐈 \u200b\n\ttab", "<|endoftext|> [SEP] <eos>", "a" * 5000]

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from export_runs import make_run
 
 from captune.backbones.hf import HuggingFace
 from captune.core import registry
@@ -13,7 +14,6 @@ from captune.core.errors import CaptuneError, InputError
 from captune.core.settings import explain
 from captune.exports.base import MARK, ExportFormat, ExportSettings, export
 from captune.results.run import AdaptationRun
-from export_runs import make_run
 
 FORMATS = registry.names("exports")
 OTHER_THAN_DEFAULT = {

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-
 from ranks import SHORT
 from toys import write_images
 

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from ranks import NAMES, SHORT
 from toys import write_classes
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from captune.results.run import read_card
 from ranks import NAMES, adapt, adapt_slowly, facts_of, launch
 from toys import write_classes
+
+from captune.results.run import read_card
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 CHANGES: dict[str, Any] = {"tau": 0.3, "epochs": 6}

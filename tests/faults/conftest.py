@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from toys import write_classes
 
 from faults import records
 from faults.zygote import Zygote
-from toys import write_classes
 
 CLASSES = ("cat", "dog", "bird")
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 import yaml
+from toys import write_images
 
 from captune.core.files import LEFTOVERS
 from faults.records import FACTS, record
 from faults.wholeness import halves, result_of, timeless
 from faults.zygote import Zygote, environment
-from toys import write_images
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 KILLS = int(os.environ.get("CAPTUNE_FAULTS_KILLS", "30"))

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from toys import write_images
 
 from captune.cli import main
-from toys import write_images
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import dataset_copies as copies
 import pytest
 import yaml
+from toys import write_images
 
-import dataset_copies as copies
 from captune.benchmark import measuring
 from captune.benchmark.cells import Cell
 from captune.benchmark.measuring import Order, measure
@@ -26,7 +27,6 @@ from captune.benchmark.runner import run_cells
 from captune.benchmark.suite import read_suite
 from captune.benchmark.surroundings import Surroundings
 from captune.core.locking import hold
-from toys import write_images
 
 from .conftest import Command
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from toys import write_classes
 
 import captune
 from captune.backbones.hf import HuggingFace
 from captune.core.errors import InputError, RunFolderError
 from captune.results.run import AdaptationRun
 from captune.training.loop import Course
-from toys import write_classes
 
 NAMES = ["cat", "red dog", "striped bird"]
 METHODS = ["cpl", "fpl", "grip", "upl"]

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from toys import ToyBackbone, write_images
 
 from captune.core import runtime
 from captune.data.images import find_images
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import embed_images
-from toys import ToyBackbone, write_images
 
 N_IMAGES, BATCH = 40, 4
 WORKER = """

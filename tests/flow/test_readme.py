@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toys import write_images
 
 from captune.cli import _parser
-from toys import write_images
 
 REPOSITORY = Path(__file__).parents[2]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")

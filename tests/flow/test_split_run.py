@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from toys import write_images
 
 import captune
 from captune.benchmark.datasets.base import LoadedDataset
@@ -15,7 +16,6 @@ from captune.core import registry
 from captune.data.images import find_images
 from captune.pipeline import carry_out
 from captune.plan import plan_for_task
-from toys import write_images
 
 
 @pytest.mark.parametrize("setting", ["ul", "ssl", "trzsl"])

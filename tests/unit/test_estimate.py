@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from toys import ToyBackbone
 
 from captune.core import runtime
 from captune.data.vocabulary import Vocabulary
 from captune.methods._cap_settings import QUICK, CapSettings
 from captune.methods._estimate import Costs, Sizes, estimate, measure_costs
-from toys import ToyBackbone
 
 COSTS = Costs(image=0.01, texts=0.1, small_step=0.002)
 FULL, FAST = CapSettings(), replace(CapSettings(), **QUICK)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from toys import write_images
 
 from captune.core.errors import InputError
 from captune.core.settings import RunSettings
 from captune.plan import make_plan
-from toys import write_images
 
 
 @pytest.fixture

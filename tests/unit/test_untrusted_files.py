@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from audit_folders import audit_facts
+from report_runs import make_run
+
 from captune.auditing.screen import show
 from captune.backbones.hf import HuggingFace
 from captune.cli import main
@@ -21,7 +22,6 @@ from captune.core.settings import parse_overrides, read_yaml
 from captune.data.descriptions import read_descriptions
 from captune.data.vocabulary import read_class_names
 from captune.report.page import write_report
-from report_runs import make_run
 
 APPLY = "!!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path [{}]]"
 LEVELS = 12

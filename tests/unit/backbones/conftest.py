@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from models import identifier
 
 from captune.backbones.base import Backbone
 from captune.pipeline import load_backbone
-from models import identifier
 
 
 @pytest.fixture(autouse=True)

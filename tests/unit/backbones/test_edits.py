@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from models import LAYERS, MAKERS, SIDE, WIDTH
 from torch import Tensor
 
 from captune.backbones.base import Backbone, Edit
-from models import LAYERS, MAKERS, SIDE, WIDTH
 
 Backbones = Callable[[str], Backbone]
 KINDS = list(MAKERS)

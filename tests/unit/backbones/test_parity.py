@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from models import MAKERS, SIDE
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import linear, normalize
 from transformers import AutoModel
 
 from captune.backbones.base import Backbone, Tokens
-from models import MAKERS, SIDE
 
 Folders = Callable[[str], Path]
 Backbones = Callable[[str], Backbone]
@@ -74,8 +74,9 @@ def test_clip_text_cut_after_its_end_equals_the_full_77_tokens(kind: str, backbo
 
 
 def test_clip_text_ends_at_its_first_end_token(tmp_path: Path) -> None:
-    from captune.backbones.hf import HuggingFace
     from models import tiny_clip
+
+    from captune.backbones.hf import HuggingFace
 
     backbone = HuggingFace.load(str(tiny_clip(tmp_path / "clip")))
     ids = backbone.tokenize(["a photo"]).ids
@@ -114,8 +115,9 @@ def test_dual_features_equal_the_documented_formula(vision: str, backbone_of: Ba
 
 
 def test_dual_options_change_pooling_and_norm(tmp_path: Path) -> None:
-    from captune.backbones.dual import DualEncoder
     from models import tiny_dual
+
+    from captune.backbones.dual import DualEncoder
 
     text = {"folder": "text", "pooling": "cls", "max_length": 99}
     folder = tiny_dual(tmp_path / "dual", text=text, normalize_before_projection=False)
@@ -138,10 +140,10 @@ def test_weights_are_fp32_frozen_and_in_evaluation_mode(kind: str, backbone_of: 
 
 
 def test_weights_stored_in_half_precision_are_computed_in_fp32(tmp_path: Path) -> None:
+    from models import tiny_clip
     from transformers import CLIPModel
 
     from captune.backbones.hf import HuggingFace
-    from models import tiny_clip
 
     folder = tiny_clip(tmp_path / "clip")
     CLIPModel.from_pretrained(folder).half().save_pretrained(folder)

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ranks import NAMES, adapt
 from torch import Tensor
+from toys import write_classes
 
 from captune.backbones.base import Backbone
 from captune.backbones.hf import HuggingFace
 from captune.data.vocabulary import Vocabulary
 from captune.tuners import _prompted_texts
 from captune.tuners.maple import Maple
-from ranks import NAMES, adapt
-from toys import write_classes
 
 
 def learn(clip: HuggingFace, chunk: int, n_classes: int = 50) -> tuple[Tensor, dict[str, Tensor], int]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import dataset_copies as copies
 import pytest
 
-import dataset_copies as copies
 from captune.benchmark.datasets.base import LoadedDataset
 from captune.benchmark.splits import draw_seen_classes
 from captune.core import registry

@@ -9,16 +9,16 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import dataset_copies as copies
 import numpy as np
 import pytest
+from file_server import FileServer, serve
 
-import dataset_copies as copies
 from captune.benchmark.datasets.base import DatasetFacts, RemoteFile
 from captune.benchmark.downloading import download, fetch
 from captune.cli import main
 from captune.core import registry
 from captune.core.errors import InputError
-from file_server import FileServer, serve
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 MD5 = hashlib.md5(CONTENT).hexdigest()

@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from toys import write_images
 
 from captune.benchmark.leakage import shared_images
 from captune.core.errors import InputError
 from captune.data.images import ImageCollection, find_images
-from toys import write_images
 
 
 def test_a_copy_under_another_name_is_found(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dataset_copies as copies
 import numpy as np
 import pytest
 
-import dataset_copies as copies
 from captune.benchmark.datasets.base import Dataset, LoadedDataset
 from captune.benchmark.leakage import shared_images
 from captune.core import registry

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from toys import write_images
 
 from captune.core.errors import InputError
 from captune.core.files import cache_folder
@@ -15,7 +16,6 @@ from captune.data import shards
 from captune.data.images import ImageCollection, find_images, read_labels
 from captune.data.loading import UnreadableImageError, load_batches, read_bytes
 from captune.data.views import Preprocessing, WeakView
-from toys import write_images
 
 LONG = "folder-with-a-long-name/" * 12 + "image-é.jpg"
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from chat_server import Answer, serving
 
 from captune.core.errors import DescriberError, MissingExtraError
 from captune.describers._patience import Patience
@@ -21,7 +22,6 @@ from captune.describers.base import (
     describe_classes,
     open_describer,
 )
-from chat_server import Answer, serving
 
 KEY = "sk-test-0123456789-very-secret"
 QUICK = Patience(timeout=5, attempts=4, first_wait=0.01, longest_wait=0.05, parallel=4)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from toys import ToyBackbone, write_images
 
 from captune.core import runtime, scratch
 from captune.core.errors import CaptuneError
@@ -22,7 +23,6 @@ from captune.data.keys import KeySet
 from captune.embeddings import cache as cache_module
 from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.embeddings.embed import EmbeddedImages, embed_images
-from toys import ToyBackbone, write_images
 
 
 def embed(photos: Path, cache: Path, backbone: ToyBackbone, batch_size: int = 4) -> EmbeddedImages:

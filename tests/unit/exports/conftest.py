@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from export_runs import make_run
 
 from captune.backbones.hf import HuggingFace
 from captune.results.run import AdaptationRun
-from export_runs import make_run
 
 
 @pytest.fixture(scope="session")

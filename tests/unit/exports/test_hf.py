@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from export_runs import NAMES, make_run
+from models import identifier
 from PIL import Image
 
 from captune.backbones.hf import HuggingFace
 from captune.core import registry
 from captune.core.errors import InputError
 from captune.exports.base import export
-from export_runs import NAMES, make_run
-from models import identifier
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip"])

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from export_runs import NAMES, make_run
 from pyarrow import parquet
 
 from captune.backbones.hf import HuggingFace
@@ -18,7 +19,6 @@ from captune.exports._labels import probabilities_of
 from captune.exports.base import FinishedRun, export
 from captune.exports.links import safe_names
 from captune.results.run import AdaptationRun
-from export_runs import NAMES, make_run
 
 
 def predicted(run: AdaptationRun) -> list[str]:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from report_runs import make_run
 
 from captune.report.page import write_report
-from report_runs import make_run
 
 MakeRun = Callable[..., Path]
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from models import tiny_clip
 from PIL import Image
 from safetensors.numpy import load_file, save_file
+from toys import ToyBackbone, write_images
 
 from captune.backbones.hf import HuggingFace
 from captune.core.errors import InputError, RunFolderError
@@ -20,8 +22,6 @@ from captune.results import image_classifier
 from captune.results.classifier import CARD, WEIGHTS, Classifier
 from captune.results.image_classifier import top_k
 from captune.tuners.frozen import Frozen
-from models import tiny_clip
-from toys import ToyBackbone, write_images
 
 NAMES = ("cat", "dog", "red car")
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from models import tiny_clip
 from safetensors.numpy import load_file
+from toys import write_images
 
 import captune
 from captune.data.images import ImageCollection
@@ -16,8 +18,6 @@ from captune.labeling.pseudo_labels import PseudoLabels
 from captune.report.reading import read_run
 from captune.results import evidence
 from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS, Evidence
-from models import tiny_clip
-from toys import write_images
 
 CAP = {"preset": "quick", "epochs": 3, "iterations": 2, "grow_every": 1, "k": 2, "train_batch": 4, "strong_views": 1}
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from toys import ToyBackbone, write_images
 
 from captune.core import runtime
 from captune.core.errors import InputError
@@ -15,7 +16,6 @@ from captune.embeddings.cache import EmbeddingCache
 from captune.results.classifier import Classifier
 from captune.results.predict import predict_collection
 from captune.tuners.frozen import Frozen
-from toys import ToyBackbone, write_images
 
 
 @pytest.fixture

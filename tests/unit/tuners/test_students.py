@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from models import identifier
 
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.embed import embed_classes
@@ -18,7 +19,6 @@ from captune.tuners.feature_adapter import FeatureAdapter, ResidualAdapter
 from captune.tuners.maple import Maple, MapleSettings
 from captune.tuners.text_prompts import TextPrompts, TextPromptsSettings
 from captune.tuners.visual_prompts import VisualPrompts, VisualPromptsSettings
-from models import identifier
 
 NAMES = Vocabulary(("cat", "red dog", "striped bird"))
 KINDS = ["clip", "siglip", "dual_dinov2", "dual_vit"]
