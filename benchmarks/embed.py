@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from captune.core import runtime
+from captune.data.decoding import as_image
 from captune.data.images import ImageCollection, find_images
-from captune.data.loading import as_image
 from captune.data.views import weak_view
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import embed_images, encode_pixels

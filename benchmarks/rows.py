@@ -77,8 +77,9 @@ def measure(n_images: int, n_classes: int, width: int, folder: Path) -> dict[str
     from captune.core import runtime
     from captune.core.arrays import Floats, unit_rows
     from captune.core.files import table, write_whole
-    from captune.data import loading
+    from captune.data.decoding import EncodedImage
     from captune.data.images import ImageCollection, find_images
+    from captune.data.keys import content_key
     from captune.data.views import Preprocessing
     from captune.embeddings.cache import ROWS_PER_PART, EmbeddingCache
     from captune.embeddings.embed import embed_images, score
@@ -89,7 +90,8 @@ def measure(n_images: int, n_classes: int, width: int, folder: Path) -> dict[str
     engine, cache = runtime.start(workers=0, quiet=True), EmbeddingCache(folder / "cache")
     preprocessing = Preprocessing(224, 224, "bilinear", (0.5,) * 3, (0.5,) * 3)
     backbone: Any = SimpleNamespace(embed_dim=width, preprocessing=preprocessing, fingerprint=lambda: "benchmark")
-    loading.read_bytes = lambda path, span=None: bytes(path)  # an image's content is its name
+    # The content of an image is its name.
+    ImageCollection.read = lambda images, i: EncodedImage(bytes(images.paths[i]))  # type: ignore[method-assign]
     write_manifest(folder / "manifest.csv", n_images)
     generator = np.random.default_rng(0)
     texts = unit_rows(generator.normal(size=(n_classes, width)).astype(np.float32))
@@ -100,7 +102,7 @@ def measure(n_images: int, n_classes: int, width: int, folder: Path) -> dict[str
         with cache.open(backbone.fingerprint(), repr(WeakView(preprocessing)), width) as shelf:
             for start in range(0, n_images, ROWS_PER_PART):
                 rows = range(start, min(start + ROWS_PER_PART, n_images))
-                keys = np.stack([loading.content_key(bytes(images.paths[i])) for i in rows])
+                keys = np.stack([content_key(bytes(images.paths[i])) for i in rows])
                 near = texts[generator.integers(n_classes, size=len(rows))]
                 noise = generator.normal(scale=3 / math.sqrt(width), size=near.shape)
                 shelf.add(keys, unit_rows((near + noise).astype(np.float32)))

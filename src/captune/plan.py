@@ -11,8 +11,7 @@ from captune.backbones.base import Backbone
 from captune.core import registry
 from captune.core.errors import InputError, UnknownNameError, nearest, raise_all
 from captune.core.settings import RunSettings, build_run
-from captune.data.images import ImageCollection, find_images, read_labels
-from captune.data.loading import no_usable_image
+from captune.data.images import ImageCollection, find_images, no_usable_image, read_labels
 from captune.data.task import AdaptationTask, make_task
 from captune.data.vocabulary import Vocabulary, read_class_names
 from captune.methods.base import Method
@@ -79,7 +78,7 @@ def plan_for_task(task: AdaptationTask, settings: Mapping[str, Any]) -> Plan:
     registry.split_id("backbones", run_settings.backbone, RunSettings.backbone)
     registry.split_id("describers", run_settings.describer, "file:descriptions.yaml")
     unlabeled, labeled = task.unlabeled, task.labeled.images
-    images = ImageCollection(unlabeled.paths + labeled.paths, unlabeled.root)
+    images = unlabeled + labeled
     return Plan(run_settings, method_class(method_settings), task, images)
 
 

@@ -23,8 +23,7 @@ from captune.core.errors import InputError
 from captune.core.files import write_json
 from captune.core.settings import Positive, RunSettings, build_run
 from captune.data.descriptions import write_descriptions
-from captune.data.images import ImageCollection, find_images, read_labels
-from captune.data.loading import no_usable_image
+from captune.data.images import ImageCollection, find_images, no_usable_image, read_labels
 from captune.data.vocabulary import Vocabulary, read_class_names
 from captune.describers.base import Describer, open_describer
 from captune.embeddings.cache import EmbeddingCache, default_folder

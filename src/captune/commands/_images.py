@@ -41,8 +41,7 @@ def score_images(
 def find_any(source: str) -> ImageCollection:
     """Return the images of a folder, manifest or list, or the one image that is named."""
     from captune.core.files import is_file
-    from captune.data.images import ImageCollection, find_images
-    from captune.data.loading import no_usable_image
+    from captune.data.images import ImageCollection, find_images, no_usable_image
     from captune.data.paths import SUFFIXES
 
     path = Path(source)

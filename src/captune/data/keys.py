@@ -1,4 +1,4 @@
-"""Sets of 16-byte digests that tens of millions fit into: sorted arrays instead of dictionaries."""
+"""Digests of image contents and texts, in sorted arrays that hold tens of millions of them."""
 
 from __future__ import annotations
 
@@ -11,75 +11,57 @@ from captune.core.arrays import Ints
 
 KEY_BYTES = 16
 Keys = NDArray[np.uint8]
-"""Digests `(items, 16)`."""
+"""Digests `(items, 16)`, or one digest `(16,)`."""
 
 
 class KeySet:
-    """Which digests are known, and at which row; small enough to be handed to every worker process."""
+    """A set of digests that also knows the row each one came from; cheap to send to worker processes."""
 
     def __init__(self, keys: Keys) -> None:
-        high, low = _halves(keys)
-        self._order = np.argsort(high, kind="stable")
-        self._high, self._low = high[self._order], low[self._order]
+        flat = _flat(keys)
+        self._rows = np.argsort(flat, kind="stable")
+        self._sorted = flat[self._rows]
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self._rows)
 
-    def __call__(self, key: Keys) -> bool:
-        """Return whether one digest is known."""
-        high, low = np.ascontiguousarray(key).view(np.uint64)
-        place = int(np.searchsorted(self._high, high))
-        while place < len(self) and self._high[place] == high:
-            if self._low[place] == low:
-                return True
-            place += 1
-        return False
+    def __contains__(self, key: object) -> bool:
+        return bool(self.find(np.asarray(key))[0] >= 0)
 
     def find(self, keys: Keys) -> Ints:
-        """Return the first row of each digest, -1 where it is not known."""
-        high, low = _halves(keys)
-        found = np.full(len(keys), -1, dtype=np.int64)
-        places = np.searchsorted(self._high, high)
-        seeking = np.flatnonzero(places < len(self))
-        while len(seeking):  # one turn, unless two digests begin with the same eight bytes
-            at = places[seeking]
-            seeking, at = seeking[self._high[at] == high[seeking]], at[self._high[at] == high[seeking]]
-            is_hit = self._low[at] == low[seeking]
-            found[seeking[is_hit]] = self._order[at[is_hit]]
-            seeking = seeking[~is_hit]
-            places[seeking] += 1
-            seeking = seeking[places[seeking] < len(self)]
-        return found
+        """Return the first row of each digest, -1 for unknown ones."""
+        wanted = _flat(keys)
+        if not len(self):
+            return np.full(len(wanted), -1, dtype=np.int64)
+        places = np.minimum(np.searchsorted(self._sorted, wanted), len(self) - 1)
+        return np.where(self._sorted[places] == wanted, self._rows[places], -1)
 
     def repeated(self) -> list[tuple[int, int]]:
-        """Return the first row and the number of rows of every digest that comes more than once, in order."""
-        if not np.any(self._high[1:] == self._high[:-1]):
-            return []
-        keys = np.stack([self._high, self._low], axis=1)
-        _, first, counts = np.unique(keys, axis=0, return_index=True, return_counts=True)
-        return sorted((int(self._order[i]), int(n)) for i, n in zip(first, counts, strict=True) if n > 1)
+        """Return the first row and the number of rows of every digest that occurs more than once, by row."""
+        _, first, counts = np.unique(self._sorted, return_index=True, return_counts=True)
+        return sorted((int(self._rows[i]), int(n)) for i, n in zip(first, counts, strict=True) if n > 1)
 
 
 class KeyList:
-    """Digests of texts, taken one by one."""
+    """Digests of texts, added one by one."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
 
     def add(self, text: str) -> None:
         """Add the digest of a text."""
-        self._bytes += text_key(text)
+        self._bytes += hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=KEY_BYTES).digest()
 
     def keys(self) -> Keys:
         """Return the digests, `(texts, 16)`."""
         return np.frombuffer(self._bytes, dtype=np.uint8).reshape(-1, KEY_BYTES)
 
 
-def text_key(text: str) -> bytes:
-    """Return the digest of a text."""
-    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=KEY_BYTES).digest()
+def content_key(content: bytes) -> Keys:
+    """Return the digest that caches use for an image, `(16,)`."""
+    return np.frombuffer(hashlib.blake2b(content, digest_size=KEY_BYTES).digest(), dtype=np.uint8)
 
 
-def _halves(keys: Keys) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    halves = np.ascontiguousarray(keys, dtype=np.uint8).view(np.uint64).reshape(len(keys), 2)
-    return halves[:, 0], halves[:, 1]
+def _flat(keys: Keys) -> NDArray[np.bytes_]:
+    # NumPy ignores trailing zeros of byte strings, which is harmless here: all digests have the same length.
+    return np.ascontiguousarray(keys, dtype=np.uint8).reshape(-1).view(f"S{KEY_BYTES}")

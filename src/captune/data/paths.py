@@ -1,4 +1,4 @@
-"""Millions of paths in little memory: one buffer of names, and a path made when it is asked for."""
+"""Millions of paths in little memory: one buffer of names, from which paths are made on demand."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from captune.core.arrays import Ints
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"})
-"""How the names of images end."""
+"""File name extensions of images."""
 
 
 @dataclass(frozen=True, eq=False)
 class Span:
-    """Where an image lies inside a tar shard."""
+    """The location of an image inside a tar shard."""
 
     shard: Path
     offset: int
@@ -31,7 +31,7 @@ class Span:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Neighboring rows below one folder, or inside one shard; then `spans` `(rows, 2)` holds offsets and sizes."""
+    """Consecutive rows below one folder or inside one shard, whose offsets and sizes are `spans` `(rows, 2)`."""
 
     first: int
     base: Path
@@ -40,7 +40,7 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class NameStore:
-    """All names of a collection, one after the other; row i is `names[ends[i]:ends[i + 1]]`."""
+    """All names of a collection in one buffer; row i is `names[ends[i]:ends[i + 1]]`."""
 
     names: NDArray[np.uint8]
     ends: Ints
@@ -50,28 +50,28 @@ class NameStore:
         return len(self.ends) - 1
 
     def name(self, row: int) -> str:
-        """Return a row's text: relative to the base of its segment, or absolute."""
+        """Return the name in a row, which is absolute or relative to the base of its segment."""
         return self.names[self.ends[row] : self.ends[row + 1]].tobytes().decode("utf-8", "surrogateescape")
 
     def segment(self, row: int) -> Segment:
-        """Return the segment that a row is in."""
+        """Return the segment that contains a row."""
         if len(self.segments) == 1:
             return self.segments[0]
         return self.segments[bisect_right(self.segments, row, key=lambda segment: segment.first) - 1]
 
 
 class NameStoreBuilder:
-    """Takes names one by one and holds nothing else of them."""
+    """Collects names one by one."""
 
-    def __init__(self) -> None:
+    def __init__(self, base: Path | None = None) -> None:
         self._names, self._ends = bytearray(), array("q", [0])
-        self._segments: list[Segment] = []
+        self._segments = [] if base is None else [Segment(0, base)]
 
     def __len__(self) -> int:
         return len(self._ends) - 1
 
     def begin(self, base: Path, spans: Ints | None = None) -> None:
-        """Say that the rows to come lie below a folder, or in a shard at these offsets and sizes."""
+        """Start a segment: the next rows are below this folder, or in this shard at these offsets and sizes."""
         if not self._segments or self._segments[-1].base != base or spans is not None:
             self._segments.append(Segment(len(self), base, spans))
 
@@ -81,34 +81,33 @@ class NameStoreBuilder:
         self._ends.append(len(self._names))
 
     def add_all(self, names: NDArray[np.uint8], ends: Ints) -> None:
-        """Add the rows of a shard's index."""
+        """Add all rows of a shard's index."""
         self._ends.extend((ends[1:] + len(self._names)).tolist())
         self._names += names.tobytes()
 
     def finish(self) -> NameStore:
-        """Return the store; the builder is used up."""
+        """Return the store; the builder cannot be used afterwards."""
         names = np.frombuffer(self._names, dtype=np.uint8) if self._names else np.empty(0, dtype=np.uint8)
         return NameStore(names, np.frombuffer(self._ends, dtype=np.int64), tuple(self._segments))
 
 
 class ImagePaths(Sequence[Path]):
-    """Paths as a sequence; subsets share the names and hold only which rows they mean."""
+    """A sequence of paths; subsets share the names and store only row numbers."""
 
     def __init__(self, store: NameStore, rows: Ints | None = None) -> None:
         self._store, self._rows = store, rows
 
     @classmethod
     def below(cls, base: Path, names: Iterable[str]) -> ImagePaths:
-        """Return paths from their texts, each relative to a folder or absolute."""
-        builder = NameStoreBuilder()
-        builder.begin(base)
+        """Return paths from their names, each absolute or relative to a folder."""
+        builder = NameStoreBuilder(base)
         for name in names:
             builder.add(name)
         return cls(builder.finish())
 
     @classmethod
     def of(cls, paths: Sequence[Path], root: Path) -> ImagePaths:
-        """Return any paths; those of one root are held relative to it."""
+        """Return any paths; if all are below the root, only their relative names are stored."""
         texts, prefix = [str(path) for path in paths], os.path.join(str(root), "")  # noqa: PTH118 (ends with a slash)
         if root != Path() and all(text.startswith(prefix) for text in texts):
             return cls.below(root, (text[len(prefix) :] for text in texts))
@@ -133,7 +132,7 @@ class ImagePaths(Sequence[Path]):
         return (self[position] for position in range(len(self)))
 
     def __add__(self, other: ImagePaths) -> ImagePaths:
-        """Return both, one after the other."""
+        """Return the paths of both, one after the other."""
         if self._store is other._store:
             return ImagePaths(self._store, np.concatenate([self._all_rows(), other._all_rows()]))
         if len(other) == 0 or len(self) == 0:
@@ -158,12 +157,12 @@ class ImagePaths(Sequence[Path]):
         return ImagePaths(self._store, chosen if self._rows is None else self._rows[chosen])
 
     def parts(self, position: int) -> tuple[Path, str]:
-        """Return the folder or shard that a path is relative to, and the rest of it."""
+        """Return the folder or shard that a path is in, and its name there."""
         row = self._row(position)
         return self._store.segment(row).base, self._store.name(row)
 
     def span(self, position: int) -> Span | None:
-        """Return where an image lies in a shard, or None for a file of its own."""
+        """Return where an image is in its shard, or None for a plain file."""
         row = self._row(position)
         segment = self._store.segment(row)
         if segment.spans is None:
@@ -174,7 +173,7 @@ class ImagePaths(Sequence[Path]):
     def _row(self, position: int) -> int:
         place, n_paths = as_int(position), len(self)
         if not -n_paths <= place < n_paths:
-            raise IndexError(f"position {place} of {n_paths} images")
+            raise IndexError(f"position {place} is out of range for {n_paths} images")
         place %= n_paths
         return place if self._rows is None else int(self._rows[place])
 
@@ -183,13 +182,13 @@ class ImagePaths(Sequence[Path]):
 
 
 def tidy(name: str) -> str:
-    """Return a path's text as a Path would show it."""
+    """Return a path as `str(Path(...))` would, but faster."""
     is_tidy = os.sep == "/" and "//" not in name and "/." not in name and name[:1] != "." and name[-1:] != "/"
     return name if is_tidy else str(PurePath(name))
 
 
 def _joined(first: ImagePaths, second: ImagePaths) -> tuple[NameStore, Ints]:
-    """Return one store of the rows of two, and the rows of both in it."""
+    """Return one store with the names of both, and the rows of both in it."""
     stores, begins = (first._store, second._store), (0, len(first._store))
     names = np.concatenate([store.names for store in stores])
     ends = np.concatenate([stores[0].ends, stores[1].ends[1:] + len(stores[0].names)])

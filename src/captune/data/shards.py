@@ -1,4 +1,4 @@
-"""Images inside tar shards: headers are read once and remembered, images opened by their place, nothing is unpacked."""
+"""Images inside tar shards, read in place: headers are indexed once and the index is cached."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from captune.core.arrays import Ints
 from captune.core.errors import CaptuneError, InputError, raise_all
 from captune.core.files import cache_folder, is_file, write_whole
 from captune.data.paths import SUFFIXES, Span
+from captune.data.tables import Problems, first_few
 
 VERSION = 1
-"""Raised when the same shard would be indexed in another way."""
+"""Part of the cache key: increase it when the index of a shard changes."""
 MOST_HEADER_BYTES = 1 << 20
 MOST_SHARDS = 1_000_000
 MOST_SHOWN = 3
@@ -37,7 +38,7 @@ _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.
 
 @dataclass(frozen=True, eq=False)
 class ShardIndex:
-    """The images of a shard in its order: names as in a `NameStore`, and offset and size of each, `(images, 2)`."""
+    """The images of a shard in order: names as in a `NameStore`, and offsets and sizes `(images, 2)`."""
 
     names: NDArray[np.uint8]
     ends: Ints
@@ -45,23 +46,23 @@ class ShardIndex:
 
 
 def is_shard(path: str | Path) -> bool:
-    """Return whether a name is that of a tar shard; a compressed one is refused with what to do."""
+    """Return whether a file name is that of a tar shard; compressed shards are an error."""
     name = str(path)[-8:].lower()
     if name.endswith(_COMPRESSED):
         raise InputError(
-            f"{str(path)!r} is compressed, and images are opened at their place in a shard. Decompress it to a .tar "
-            "first; images are compressed already, so it hardly grows."
+            f"The shard {str(path)!r} is compressed, but images are read in place. Decompress it to a .tar file; since "
+            "images are compressed already, it will hardly grow."
         )
     return name.endswith(".tar")
 
 
 def is_pattern(source: str) -> bool:
-    """Return whether a source stands for several shards: `*`, `?`, `[...]` or a range `{000..009}`, ending in .tar."""
+    """Return whether a source is a pattern of shards: `*`, `?`, `[...]` or a range `{000..009}`, ending in .tar."""
     return source.lower().endswith(".tar") and (glob.has_magic(source) or _RANGE.search(source) is not None)
 
 
 def expand(pattern: str) -> list[Path]:
-    """Return the shards that a pattern stands for, ranges in their order and wildcards sorted."""
+    """Return the shards that match a pattern: ranges in their order, wildcards sorted."""
     found: list[Path] = []
     missing: list[str] = []
     for name in _ranges(pattern):
@@ -69,68 +70,65 @@ def expand(pattern: str) -> list[Path]:
         found += [Path(match) for match in matches if is_file(match)]
         if not any(is_file(match) for match in matches):
             missing.append(f"no file {name!r}")
-    if missing:
-        more = [f"and {len(missing) - MOST_SHOWN} more"] if len(missing) > MOST_SHOWN else []
-        raise_all([*missing[:MOST_SHOWN], *more], f"The shards {pattern!r} are not all there")
+    raise_all(first_few(missing, MOST_SHOWN), f"Some of the shards {pattern!r} do not exist")
     return found
 
 
 def index_shard(shard: Path) -> ShardIndex:
-    """Return the images of a shard; its headers are read only if it is new or has changed since the last time."""
+    """Return the images of a shard; its headers are read only if it is new or has changed."""
     try:
         facts = shard.stat()
     except OSError as error:
-        raise InputError(f"The shard {str(shard)!r} cannot be read: {error.strerror}.") from error
-    described = f"{VERSION}\n{shard.absolute()}\n{facts.st_size}\n{facts.st_mtime_ns}"
-    key = hashlib.blake2b(described.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-    remembered = cache_folder() / "shards" / f"{key}.index"
-    found = _recall(remembered)
-    if found is None:
-        found = _read_headers(shard)
-        content = save_tensors({"names": found.names, "ends": found.ends, "spans": found.spans})
-        with suppress(CaptuneError):  # without it, the headers are read again next time
-            write_whole(remembered, hashlib.blake2b(content, digest_size=16).digest() + content)
-    return found
+        raise InputError(f"Cannot read the shard {str(shard)!r}: {error.strerror}.") from error
+    identity = f"{VERSION}\n{shard.absolute()}\n{facts.st_size}\n{facts.st_mtime_ns}"
+    key = hashlib.blake2b(identity.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+    cached = cache_folder() / "shards" / f"{key}.index"
+    index = _read_index(cached)
+    if index is None:
+        index = _read_headers(shard)
+        content = save_tensors({"names": index.names, "ends": index.ends, "spans": index.spans})
+        with suppress(CaptuneError):  # without a cached index, the headers are read again next time
+            write_whole(cached, hashlib.blake2b(content, digest_size=16).digest() + content)
+    return index
 
 
 def locate(path: Path) -> Span | None:
-    """Return the place of `shard.tar/member` by its name, or None where there is no such shard or member."""
+    """Return the location of `shard.tar/member`, or None if there is no such shard or member."""
     for shard in path.parents:
         if shard.suffix.lower() == ".tar" and is_file(shard):
             facts = shard.stat()
-            places, spans = _places(shard, facts.st_size, facts.st_mtime_ns)
-            row = places.get(path.relative_to(shard).as_posix())
+            rows, spans = _rows(shard, facts.st_size, facts.st_mtime_ns)
+            row = rows.get(path.relative_to(shard).as_posix())
             return None if row is None else Span(shard, *spans[row].tolist())
     return None
 
 
 @lru_cache(maxsize=8)
-def _places(shard: Path, size: int, changed: int) -> tuple[dict[str, int], Ints]:
-    """Return the row of every name in a shard; size and time of change only tell versions of it apart."""
+def _rows(shard: Path, size: int, changed: int) -> tuple[dict[str, int], Ints]:
+    """Return the row of every name in a shard; size and modification time are there for the cache only."""
     index = index_shard(shard)
     content = index.names.tobytes()
-    ends = index.ends.tolist()
-    names = [content[a:b].decode("utf-8", "surrogateescape") for a, b in pairwise(ends)]
-    return {name: row for row, name in enumerate(names)}, index.spans
+    spans = enumerate(pairwise(index.ends.tolist()))
+    return {content[a:b].decode("utf-8", "surrogateescape"): row for row, (a, b) in spans}, index.spans
 
 
 class _Header(tarfile.TarInfo):
-    """A tar header that cannot ask for more memory than a name needs."""
+    """A tar header that cannot request more memory than a name needs."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
-        """Read a header, or refuse one that no tar program writes."""
+        """Read a header and reject sizes that no tar program writes."""
         header = super().frombuf(buf, encoding, errors)
         is_extension = header.type in (b"x", b"g", b"X", b"L", b"K")
         if header.size < 0 or (is_extension and header.size > MOST_HEADER_BYTES):
-            raise tarfile.ReadError(f"a header asks for {header.size:,} bytes")
+            raise tarfile.ReadError(f"a header requests {header.size:,} bytes")
         return header
 
 
 def _read_headers(shard: Path) -> ShardIndex:
     names, ends, spans = bytearray(), array("q", [0]), array("q")
     seen: set[str] = set()
-    problems: list[str] = []
+    problems = Problems(MOST_SHOWN)
     try:
         with tarfile.open(shard, "r:", tarinfo=_Header) as tar:
             for member in _members(tar, shard):
@@ -139,7 +137,7 @@ def _read_headers(shard: Path) -> ShardIndex:
                     continue
                 problem = _problem(member, name)
                 if problem or name in seen:
-                    problems.append(f"{member.name!r} {problem or 'is there twice'}")
+                    problems.add(f"{member.name!r} {problem or 'occurs twice'}")
                     continue
                 seen.add(name)
                 names += name.encode("utf-8", "surrogateescape")
@@ -147,11 +145,9 @@ def _read_headers(shard: Path) -> ShardIndex:
                 spans.extend((member.offset_data, member.size))
     except (OSError, EOFError, ValueError, OverflowError, tarfile.TarError) as error:
         raise InputError(
-            f"The shard {str(shard)!r} is damaged or no uncompressed tar file ({error}). Copy or make it again."
+            f"The shard {str(shard)!r} is damaged or not an uncompressed tar file ({error}). Copy or create it again."
         ) from error
-    if problems:
-        more = [f"and {len(problems) - MOST_SHOWN} more"] if len(problems) > MOST_SHOWN else []
-        raise_all([*problems[:MOST_SHOWN], *more], f"The shard {str(shard)!r} cannot be used")
+    raise_all(problems.listed(), f"Cannot use the shard {str(shard)!r}")
     return ShardIndex(
         np.frombuffer(bytes(names), dtype=np.uint8),
         np.frombuffer(ends, dtype=np.int64),
@@ -160,51 +156,53 @@ def _read_headers(shard: Path) -> ShardIndex:
 
 
 def _members(tar: tarfile.TarFile, shard: Path) -> Iterator[tarfile.TarInfo]:
-    """Yield the members; a shard that does not end as a tar file does was cut off."""
+    """Yield the members and check the end-of-archive block, which a truncated shard lacks."""
     while (member := tar.next()) is not None:
         tar.members = []  # type: ignore[attr-defined] # the library would keep them all
         yield member
     with shard.open("rb") as file:
         file.seek(tar.offset)
         if file.read(BLOCK) != bytes(BLOCK):
-            raise tarfile.ReadError(f"it was cut off after {tar.offset:,} bytes, or goes on with something else")
+            raise tarfile.ReadError(f"no header or end of archive at byte {tar.offset:,}")
 
 
 def _image_name(member: tarfile.TarInfo) -> str | None:
-    """Return the name of a member that is an image, as tables show it; hidden files are left out as in folders."""
+    """Return the name of a member that is an image; hidden files are ignored as in folders."""
     path = PurePosixPath(member.name)
     hidden = any(part.startswith(".") and part != ".." for part in path.parts)
     return None if member.isdir() or hidden or path.suffix.lower() not in SUFFIXES else str(path)
 
 
 def _problem(member: tarfile.TarInfo, name: str) -> str:
-    """Return what is wrong with an image's entry, or nothing."""
+    """Return what is wrong with the entry of an image, or an empty string."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name or (os.sep == "\\" and set(name) & set("\\:")):
-        return "leads out of the shard"
+        return "points outside the shard"
     if member.issym() or member.islnk():
-        return f"is a link to {member.linkname!r}; links are not followed: make the shard with --dereference"
-    return "" if member.isreg() and not member.issparse() else "is no regular file"
+        return f"is a link to {member.linkname!r}, and links are not followed; create the shard with tar --dereference"
+    return "" if member.isreg() and not member.issparse() else "is not a regular file"
 
 
-def _recall(path: Path) -> ShardIndex | None:
+def _read_index(path: Path) -> ShardIndex | None:
     try:
         content = path.read_bytes()
         if hashlib.blake2b(content[16:], digest_size=16).digest() != content[:16]:
             return None
         tensors = load_tensors(content[16:])
         return ShardIndex(tensors["names"], tensors["ends"], tensors["spans"])
-    except Exception:  # whatever is wrong with it, the shard itself is still there
+    except Exception:  # whatever is wrong with the cached index, the shard can be indexed again
         return None
 
 
 def _ranges(pattern: str) -> list[str]:
-    """Return a pattern once for every number of its ranges `{000..009}`, with leading zeros as given."""
+    """Expand the ranges `{000..009}` of a pattern, keeping leading zeros."""
     names = [pattern]
     while (found := _RANGE.search(names[0])) is not None:
         first, last = found.groups()
         numbers = range(int(first), int(last) + 1)
         if not numbers or len(names) * (int(last) + 1 - int(first)) > MOST_SHARDS:
-            raise InputError(f"The range {found.group()!r} in {pattern!r} is empty or longer than {MOST_SHARDS:,}.")
+            raise InputError(
+                f"The range {found.group()!r} in {pattern!r} is empty or has more than {MOST_SHARDS:,} shards."
+            )
         names = [_RANGE.sub(f"{n:0{len(first)}d}", name, count=1) for name in names for n in numbers]
     return names

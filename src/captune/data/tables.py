@@ -1,9 +1,9 @@
-"""Columns of CSV and Parquet tables and lines of text files, read row by row: a table is never held."""
+"""Columns of CSV and Parquet tables and lines of text files, read row by row so that any size fits in memory."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from captune.core.errors import InputError, missing_extra, raise_all
@@ -12,43 +12,40 @@ MOST_SHOWN = 10
 ROWS_AT_ONCE = 1 << 16
 
 
-class Tally:
-    """Problems of a kind: the first few in words, the others as a number."""
+class Problems:
+    """Collected problems, of which an error message lists the first few and counts the rest."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_SHOWN) -> None:
+        self._most, self._count = most, 0
         self._first: list[str] = []
-        self._count = 0
-
-    def __bool__(self) -> bool:
-        return self._count > 0
 
     def add(self, problem: str) -> None:
-        """Note one more problem."""
+        """Add one problem."""
         self._count += 1
-        if self._count <= MOST_SHOWN:
+        if self._count <= self._most:
             self._first.append(problem)
 
-    def shown(self) -> list[str]:
-        """Return what a message lists."""
-        rest = self._count - MOST_SHOWN
-        return [*self._first, *([f"and {rest} more"] if rest > 0 else [])]
+    def listed(self) -> list[str]:
+        """Return the lines of the message."""
+        rest = self._count - len(self._first)
+        return [*self._first, f"and {rest} more"] if rest else self._first
 
 
-def shorten(entries: Sequence[str]) -> list[str]:
+def first_few(entries: Iterable[str], most: int = MOST_SHOWN) -> list[str]:
     """Return the first few entries and how many more there are."""
-    tally = Tally()
+    problems = Problems(most)
     for entry in entries:
-        tally.add(entry)
-    return tally.shown()
+        problems.add(entry)
+    return problems.listed()
 
 
 def is_table(path: Path) -> bool:
-    """Return whether a file is a table and not a plain list."""
+    """Return whether a file is a table rather than a plain list."""
     return path.suffix.lower() in (".csv", ".parquet")
 
 
 def read_columns(path: Path, wanted: Sequence[Sequence[str]]) -> Iterator[tuple[str, ...]]:
-    """Yield some columns of a CSV or Parquet table, each found by the first of its wanted names."""
+    """Yield some columns of a CSV or Parquet table; each column is given by the names it may have."""
     rows = _parquet(path, wanted) if path.suffix.lower() == ".parquet" else _csv(path)
     header = next(rows, [])
     lowered = [name.strip().lower() for name in header]
@@ -59,27 +56,25 @@ def read_columns(path: Path, wanted: Sequence[Sequence[str]]) -> Iterator[tuple[
             for options, column in zip(wanted, columns, strict=True)
             if column < 0
         ),
-        f"The table {str(path)!r} cannot be used",
+        f"Cannot use the table {str(path)!r}",
     )
-    short, last = Tally(), max(columns)
+    short, last = Problems(), max(columns)
     for number, row in enumerate(rows, start=2):
         if len(row) <= last:
             short.add(str(number))
         else:
             yield tuple(row[column] for column in columns)
-    if short:
-        raise InputError(f"The table {str(path)!r} has too few columns in line {', '.join(short.shown())}.")
+    if short.listed():
+        raise InputError(f"The table {str(path)!r} has too few columns in line {', '.join(short.listed())}.")
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a text file that are not empty."""
+    """Yield the non-empty lines of a text file."""
     try:
         with path.open(encoding="utf-8-sig") as file:
-            for line in file:
-                if line.strip():
-                    yield line
+            yield from (line for line in file if line.strip())
     except OSError as error:
-        raise InputError(f"The list {str(path)!r} cannot be read: {error.strerror}.") from error
+        raise InputError(f"Cannot read the list {str(path)!r}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise InputError(
             f"{str(path)!r} is not a text file of paths ({error.reason}). To classify one image, use captune predict."
@@ -89,9 +84,7 @@ def read_lines(path: Path) -> Iterator[str]:
 def _csv(path: Path) -> Iterator[list[str]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            for row in csv.reader(file):
-                if row:
-                    yield row
+            yield from (row for row in csv.reader(file) if row)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"The table {str(path)!r} is not a readable UTF-8 CSV file: {error}.") from error
 
@@ -110,5 +103,5 @@ def _parquet(path: Path, wanted: Sequence[Sequence[str]]) -> Iterator[list[str]]
             for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=header):
                 columns = [["" if value is None else str(value) for value in column.to_pylist()] for column in batch]
                 yield from (list(row) for row in zip(*columns, strict=True))
-    except (arrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:  # damaged in any way
-        raise InputError(f"The table {str(path)!r} is not a Parquet file: {error}.") from error
+    except (arrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:  # any kind of damage
+        raise InputError(f"The table {str(path)!r} is not a readable Parquet file: {error}.") from error

@@ -1,4 +1,4 @@
-"""What a method is asked to do: a vocabulary, images without labels, and the few labels there may be."""
+"""The task of a method: class names, unlabeled images and, optionally, some labeled ones."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from captune.data.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class LabeledImages:
-    """Images whose class is known."""
+    """Images with their labels."""
 
     images: ImageCollection
     labels: Ints
 
     def __post_init__(self) -> None:
         if self.labels.shape != (len(self.images),):
-            raise InputError(f"Expected {len(self.images)} labels, one an image, got shape {self.labels.shape}.")
+            raise InputError(f"Expected {len(self.images)} labels, one per image, got shape {self.labels.shape}.")
 
     def __len__(self) -> int:
         return len(self.images)
@@ -35,13 +35,13 @@ def no_labels() -> LabeledImages:
 
 @dataclass(frozen=True)
 class AdaptationTask:
-    """Everything that a method may see; it holds no truth about the unlabeled images.
+    """Everything that a method may see; the labels of the unlabeled images are not part of it.
 
     Attributes:
         vocabulary: All classes.
         unlabeled: The images to adapt to.
-        labeled: Images with a known class; empty in unsupervised learning.
-        target_classes: The classes that a pseudo-label may name; all of them unless some are fully labeled.
+        labeled: Labeled images; empty in unsupervised learning.
+        target_classes: The classes that pseudo-labels may have; all of them unless some are fully labeled.
     """
 
     vocabulary: Vocabulary
@@ -53,26 +53,26 @@ class AdaptationTask:
         n_classes = len(self.vocabulary)
         if self.target_classes.size == 0:
             object.__setattr__(self, "target_classes", np.arange(n_classes, dtype=np.int64))
-        problems = [] if len(self.unlabeled) else ["there is no unlabeled image"]
+        problems = [] if len(self.unlabeled) else ["there are no unlabeled images"]
         for what, ids in (("label", self.labeled.labels), ("target class", self.target_classes)):
             wrong = ids[(ids < 0) | (ids >= n_classes)]
             if wrong.size:
-                problems.append(f"{what} {int(wrong[0])} is no class id (0 to {n_classes - 1})")
-        raise_all(problems, "This task cannot be adapted to")
+                problems.append(f"{what} {int(wrong[0])} is not a class id (0 to {n_classes - 1})")
+        raise_all(problems, "Invalid task")
 
     @property
     def seen_classes(self) -> Ints:
-        """Return the classes that a pseudo-label may not name because they are fully labeled."""
+        """Return the fully labeled classes, which pseudo-labels may not have."""
         return np.setdiff1d(np.arange(len(self.vocabulary)), self.target_classes)
 
 
 def make_task(
     vocabulary: Vocabulary, images: ImageCollection, labels: Ints | None, only_unlabeled_classes: bool = True
 ) -> AdaptationTask:
-    """Split images into labeled and unlabeled ones; `labels` holds -1 where the class is not known.
+    """Split images into labeled and unlabeled ones; unlabeled images have the label -1.
 
-    Where some classes have labels and others none, pseudo-labels name only the others (transductive zero-shot
-    learning), unless `only_unlabeled_classes` is off.
+    If some classes have labels and others have none, pseudo-labels are limited to the others (transductive zero-shot
+    learning) unless `only_unlabeled_classes` is False.
     """
     if labels is None:
         return AdaptationTask(vocabulary, images)

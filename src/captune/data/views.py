@@ -1,4 +1,4 @@
-"""How an image becomes a model's input: the model's own preprocessing, and a random strong view."""
+"""Views of an image: the preprocessing of the model (weak view) and random augmentation (strong view)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Resample = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 LONGEST_SHAPE = 32
-"""How many times longer than wide an image may be before its ends are left out."""
+"""Aspect ratio above which the ends of an image are cropped before resizing."""
 
 _FILTERS: dict[str, Image.Resampling] = {
     "nearest": Image.Resampling.NEAREST,
@@ -30,13 +30,13 @@ _FILTERS: dict[str, Image.Resampling] = {
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """A model's own preprocessing: resize, center crop, normalize.
+    """The preprocessing of a model: resize, center crop, normalize.
 
     Attributes:
-        image_size: Side of the square that the model sees, in pixels.
+        image_size: Side of the model's square input, in pixels.
         resize: Length of the shorter side before the center crop; 0 squeezes the whole image into the square.
-        resample: Interpolation of the resize.
-        mean: Mean of each channel, on a scale from 0 to 1.
+        resample: Interpolation used for resizing.
+        mean: Mean of each channel, for values from 0 to 1.
         std: Standard deviation of each channel.
     """
 
@@ -48,15 +48,15 @@ class Preprocessing:
 
     def __post_init__(self) -> None:
         if self.resample not in _FILTERS:
-            raise ModelError(f"Unknown resampling {self.resample!r}, expected one of {', '.join(_FILTERS)}.")
+            raise ModelError(f"Unknown interpolation {self.resample!r}, expected one of {', '.join(_FILTERS)}.")
         if self.image_size < 1 or self.resize < 0 or len(self.mean) != 3 or len(self.std) != 3:
-            raise ModelError(f"Preprocessing needs a positive size and three means and deviations, got {self}.")
+            raise ModelError(f"Expected a positive image size, three means and three standard deviations, got {self}.")
 
     def normalize(self, pixels: NDArray[np.uint8]) -> Tensor:
         """Turn views `(images, height, width, 3)` into the model's input `(images, 3, height, width)`."""
         import torch
 
-        # Channels are brought to the front while they are bytes: on floats with strides it takes ten times longer.
+        # Channels are moved to the front while they are bytes: with strided floats this takes ten times longer.
         channels = torch.from_numpy(np.require(pixels, requirements="W")).permute(0, 3, 1, 2).contiguous()
         batch = channels.to(torch.float32)
         mean = torch.tensor(self.mean).view(1, 3, 1, 1)
@@ -64,7 +64,7 @@ class Preprocessing:
         return batch.div_(255.0).sub_(mean).div_(std)
 
     def standardize(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return the same numbers as `normalize` where there is no PyTorch, only slower."""
+        """Return the same values as `normalize`, slower but without PyTorch."""
         batch = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)).astype(np.float32)
         batch /= np.float32(255.0)
         batch -= np.asarray(self.mean, dtype=np.float32).reshape(1, 3, 1, 1)
@@ -73,7 +73,7 @@ class Preprocessing:
 
 
 def weak_view(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.uint8]:
-    """Return the model's own preprocessing of an RGB image, before normalization, `(height, width, 3)`."""
+    """Resize and crop an RGB image as the model expects, before normalization, `(height, width, 3)`."""
     side, resample = preprocessing.image_size, _FILTERS[preprocessing.resample]
     if preprocessing.resize == 0:
         return np.asarray(image.resize((side, side), resample))
@@ -89,7 +89,7 @@ def weak_view(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.ui
 
 
 def _central(image: Image.Image) -> Image.Image:
-    """Cut the far ends off a very long image: the crop would drop them anyway, but resizing them could fill memory."""
+    """Crop the ends of a very long image, which the center crop drops anyway but resizing could exhaust memory on."""
     (width, height), most = image.size, LONGEST_SHAPE * min(image.size)
     if max(width, height) <= most:
         return image
@@ -99,12 +99,12 @@ def _central(image: Image.Image) -> Image.Image:
 
 @dataclass(frozen=True)
 class WeakView:
-    """The weak view as worker processes call it."""
+    """The weak view as a callable for worker processes."""
 
     preprocessing: Preprocessing
 
     def __call__(self, image: Image.Image, position: int) -> NDArray[np.uint8]:
-        """Return the model's own view, the same whatever the position."""
+        """Return the weak view, which does not depend on the position."""
         return weak_view(image, self.preprocessing)
 
 
@@ -115,7 +115,7 @@ def strong_view(
     smallest_area: float = 0.08,
     flip: float = 0.5,
 ) -> NDArray[np.uint8]:
-    """Return a random resized crop (3/4 to 4/3 in shape), flipped with a probability, `(height, width, 3)`."""
+    """Return a random resized crop (aspect ratio 3/4 to 4/3) with a random flip, `(height, width, 3)`."""
     side = preprocessing.image_size
     box = _random_box(image.size, generator, smallest_area)
     crop = image.resize((side, side), _FILTERS[preprocessing.resample], box=box)
@@ -125,7 +125,7 @@ def strong_view(
 
 @dataclass(frozen=True)
 class StrongView:
-    """One numbered strong view of every image, as worker processes call it."""
+    """One numbered strong view per image, as a callable for worker processes."""
 
     preprocessing: Preprocessing
     seed: int
@@ -137,7 +137,7 @@ class StrongView:
 
 
 def view_generator(seed: int, epoch: int, position: int) -> np.random.Generator:
-    """Return the random numbers of one image in one epoch, the same whichever worker draws them."""
+    """Return the random generator of one image in one epoch, the same in every worker process."""
     return np.random.default_rng([seed, epoch, position])
 
 

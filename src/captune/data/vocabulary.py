@@ -1,4 +1,4 @@
-"""Class names and the texts that stand for them."""
+"""Class names and the texts that represent them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Vocabulary:
     """Class names with their templates and descriptions; a class id is its position in `names`.
 
     Attributes:
-        names: One name for each class, all different.
-        templates: Sentences with one `{}` each; a class text is the mean over them.
-        descriptions: Sentences that replace the name of a class, by class id.
+        names: One distinct name per class.
+        templates: Sentences with one `{}` each; a class is represented by the mean of their embeddings.
+        descriptions: Sentences used instead of the name of a class, by class id.
     """
 
     names: tuple[str, ...]
@@ -34,23 +34,23 @@ class Vocabulary:
     def __post_init__(self) -> None:
         problems = [*_name_problems(self.names), *_template_problems(self.templates)]
         problems += [
-            f"description for class {c}, but class ids run from 0 to {len(self.names) - 1}"
+            f"description for class {c}, but class ids are 0 to {len(self.names) - 1}"
             for c in self.descriptions
             if not 0 <= c < len(self.names)
         ]
-        raise_all(problems, "These class names and templates cannot be used")
+        raise_all(problems, "Cannot use these class names and templates")
 
     def __len__(self) -> int:
         return len(self.names)
 
     def texts(self, class_id: int) -> tuple[str, ...]:
-        """Return the sentences whose mean embedding stands for a class."""
+        """Return the sentences whose mean embedding represents a class."""
         if class_id in self.descriptions:
             return tuple(self.descriptions[class_id])
         return tuple(template.format(self.names[class_id]) for template in self.templates)
 
     def with_descriptions(self, descriptions: Mapping[int, Sequence[str]]) -> Vocabulary:
-        """Return a copy in which some classes are stood for by sentences instead of their name."""
+        """Return a copy in which some classes are represented by sentences instead of their name."""
         merged = {**self.descriptions, **{c: tuple(sentences) for c, sentences in descriptions.items()}}
         return replace(self, descriptions=merged)
 
@@ -60,7 +60,7 @@ class Vocabulary:
 
 
 def read_class_names(source: str | Path | Sequence[str]) -> tuple[str, ...]:
-    """Read class names from a text or YAML file, a comma list, a folder's sub-folders or a sequence."""
+    """Read class names from a text or YAML file, a comma-separated list, the subfolders of a folder or a sequence."""
     if not isinstance(source, (str, Path)):
         return tuple(name.strip() if isinstance(name, str) else name for name in source)
     path = Path(source)
@@ -70,20 +70,20 @@ def read_class_names(source: str | Path | Sequence[str]) -> tuple[str, ...]:
         if is_file(path):
             return _file_names(path)
     except OSError as error:
-        raise InputError(f"The class names in {source!r} cannot be read: {error.strerror}.") from error
+        raise InputError(f"Cannot read the class names in {str(source)!r}: {error.strerror}.") from error
     text = str(source)
     if "," in text:
         return tuple(name.strip() for name in text.split(","))
     raise InputError(
-        f"No class names in {text!r}: expected a text file (one name a line), a YAML list, a folder with one "
-        "sub-folder a class, or a comma list such as 'forest,river'. Check the path."
+        f"No class names in {text!r}: expected a text file (one name per line), a YAML list, a folder with one "
+        "subfolder per class, or a comma-separated list such as 'forest,river'. Check the path."
     )
 
 
 def _folder_names(folder: Path) -> tuple[str, ...]:
     found = sorted(child.name for child in folder.iterdir() if child.is_dir() and child.name[0] != ".")
     if not found:
-        raise InputError(f"The folder {str(folder)!r} has no sub-folders to take class names from.")
+        raise InputError(f"The folder {str(folder)!r} has no subfolders to take class names from.")
     return tuple(found)
 
 
@@ -101,24 +101,28 @@ def _file_names(path: Path) -> tuple[str, ...]:
     if isinstance(content, Mapping):
         content = content.get("classes", content.get("names"))
     if not isinstance(content, list):
-        raise InputError(f"The class file {str(path)!r} must hold a YAML list of names, or 'classes:' with one.")
+        raise InputError(
+            f"The class file {str(path)!r} must contain a YAML list of names, or 'classes:' followed by one."
+        )
     return tuple(name.strip() if isinstance(name, str) else name for name in content)
 
 
 def _name_problems(names: Sequence[object]) -> list[str]:
     if len(names) < 2:
-        return [f"{len(names)} class names given, at least 2 are needed"]
-    wrong = [f"class name {i} is {name!r}, expected text" for i, name in enumerate(names) if not isinstance(name, str)]
+        return [f"expected at least 2 class names, got {len(names)}"]
+    wrong = [
+        f"class name {i} is {name!r}, expected a string" for i, name in enumerate(names) if not isinstance(name, str)
+    ]
     if wrong:
         return [f"{problem} (in YAML, quote names such as 'no' or '7')" for problem in wrong]
     texts = [str(name) for name in names]
     problems = [f"class name {i} is empty" for i, name in enumerate(texts) if not name.strip()]
     counts = Counter(name.strip().casefold() for name in texts if name.strip())
-    return problems + [f"class name {name!r} stands {n} times" for name, n in counts.items() if n > 1]
+    return problems + [f"class name {name!r} is repeated {n} times" for name, n in counts.items() if n > 1]
 
 
 def _template_problems(templates: Sequence[str]) -> list[str]:
-    problems = [] if templates else ["no template given, expected at least one such as 'a photo of a {}'"]
+    problems = [] if templates else ["expected at least one template, such as 'a photo of a {}'"]
     for template in templates:
         try:
             fields = [field[1:] for field in string.Formatter().parse(template) if field[1] is not None]
@@ -126,5 +130,5 @@ def _template_problems(templates: Sequence[str]) -> list[str]:
             problems.append(f"template {template!r} is malformed: {error}")
             continue
         if fields != [("", "", None)]:
-            problems.append(f"template {template!r} must hold the placeholder {{}} exactly once")
+            problems.append(f"template {template!r} must contain the placeholder {{}} exactly once")
     return problems

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError
+from captune.data.decoding import UnreadableImageError
 from captune.data.images import ImageCollection, find_images, read_labels
-from captune.data.loading import UnreadableImageError, decode, read_bytes
 from captune.data.views import weak_view
 from captune.exports.base import ExportSettings, FinishedRun
 from captune.results.classifier import Classifier
@@ -92,7 +92,7 @@ def _read(
     kept, views = [], []
     for position in positions.tolist():
         try:
-            image = decode(read_bytes(images.paths[position], images.paths.span(position)))
+            image = images.read(position).decode()
         except UnreadableImageError:
             continue
         kept.append(position)

@@ -13,8 +13,7 @@ from captune.backbones.base import Backbone
 from captune.core.arrays import Floats
 from captune.core.errors import InputError
 from captune.core.runtime import Runtime
-from captune.data.images import ImageCollection
-from captune.data.loading import no_usable_image
+from captune.data.images import ImageCollection, no_usable_image
 from captune.data.task import AdaptationTask
 from captune.data.views import StrongView
 from captune.describers.base import Describer

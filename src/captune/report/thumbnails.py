@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from captune.data.loading import UnreadableImageError, decode, read_bytes
+from captune.data.decoding import UnreadableImageError, decode, read_bytes
 from captune.report.reading import RunRecord
 
 SIDE = 56

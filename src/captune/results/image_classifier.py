@@ -13,7 +13,7 @@ from PIL.Image import Image
 
 from captune.core.arrays import Floats, Ints
 from captune.core.scratch import row_parts
-from captune.data.loading import as_image, is_image_array
+from captune.data.decoding import as_image, is_image_array
 from captune.data.views import Preprocessing, weak_view
 
 AT_ONCE = 64

@@ -16,8 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 from captune.core.arrays import Floats
 from captune.core.errors import InputError, RunFolderError, missing_extra
 from captune.core.files import is_file
-from captune.data.images import ImageCollection
-from captune.data.loading import UnreadableImageError, decode, no_usable_image, read_bytes
+from captune.data.decoding import UnreadableImageError
+from captune.data.images import ImageCollection, no_usable_image
 from captune.data.views import Preprocessing, weak_view
 from captune.embeddings.predictions import Predictions
 from captune.results.image_classifier import ImageClassifier
@@ -115,8 +115,7 @@ class OnnxClassifier(ImageClassifier):
 
     def _view(self, images: ImageCollection, position: int) -> NDArray[np.uint8] | str:
         try:
-            content = read_bytes(images.paths[position], images.paths.span(position))
-            return weak_view(decode(content), self.preprocessing)
+            return weak_view(images.read(position).decode(), self.preprocessing)
         except UnreadableImageError as error:
             return str(error)
 

@@ -8,8 +8,8 @@ from captune.core import distributed
 from captune.core.errors import InputError
 from captune.core.runtime import Runtime
 from captune.core.scratch import empty_rows, take_rows
-from captune.data.images import ImageCollection
-from captune.data.loading import load_batches, no_usable_image
+from captune.data.images import ImageCollection, no_usable_image
+from captune.data.loading import load_batches
 from captune.data.views import WeakView
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import EmbeddedImages, embed_images, merge_parts

@@ -119,7 +119,7 @@ class PixelFeed(Feed):
     ) -> None:
         self.given_labels = given_labels
         # The unlabeled images stand twice: behind the second offset they are seen in the strong view.
-        self.images = ImageCollection(unlabeled.paths + labeled.paths + unlabeled.paths, unlabeled.root)
+        self.images = unlabeled + labeled + unlabeled
         self.given_from, self.strong_from = len(unlabeled), len(unlabeled) + len(labeled)
         self.preprocessing, self.runtime = preprocessing, runtime
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from captune import __version__
-from captune.data.loading import UnreadableImageError
+from captune.data.decoding import UnreadableImageError
 from captune.results.image_classifier import top_k
 from captune.web.body import DeadlineReader, announced_length, image_content, read_body
 from captune.web.limits import Refusal, busy

@@ -14,7 +14,7 @@ from typing import Protocol
 from PIL.Image import Image
 
 from captune.core.arrays import Floats
-from captune.data.loading import MOST_PIXELS, decode, measure
+from captune.data.decoding import MOST_PIXELS, decode, measure
 from captune.web.limits import Budget, too_slow
 
 MOST_AT_ONCE = 16

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from captune.core.errors import InputError
-from captune.data import loading
-from captune.data.loading import UnreadableImageError, as_image, decode, read_bytes
+from captune.data import decoding
+from captune.data.decoding import UnreadableImageError, as_image, decode, read_bytes
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)
 LOSSLESS = {"PNG": {}, "TIFF": {}, "BMP": {}, "GIF": {}, "WEBP": {"lossless": True}}
@@ -121,7 +121,7 @@ def test_damaged_exif_is_no_reason_to_do_without_the_image(monkeypatch: pytest.M
     def fail(image: Image.Image) -> Image.Image:
         raise SyntaxError("not a TIFF file")
 
-    monkeypatch.setattr(loading.ImageOps, "exif_transpose", fail)
+    monkeypatch.setattr(decoding.ImageOps, "exif_transpose", fail)
     assert pixels(saved(two_colors("RGB", RED, WHITE), "PNG"))[0, 0].tolist() == [255, 0, 0]
 
 
@@ -143,10 +143,10 @@ PHOTO = saved(Image.effect_noise((64, 64), 60).convert("RGB"), "JPEG")
     [
         (PHOTO[: len(PHOTO) // 2], "damaged image .*truncated"),
         (PHOTO[:20], "damaged image|not an image"),
-        (b"just some text", "not an image of a known format"),
+        (b"just some text", "known format"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image"),
         (huge_png(20_000, 20_000), "pixels"),
-        (huge_png(11_000, 10_000), "11000 x 10000 pixels, at most 100,000,000"),
+        (huge_png(11_000, 10_000), "11000 x 10000 .*100,000,000"),
         (saved(Image.effect_noise((32, 32), 60), "PNG")[:200], "damaged"),
     ],
     ids=["half", "header only", "text", "postscript", "bomb", "too large", "cut png"],
@@ -168,7 +168,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "folder.jpg").mkdir()
     (tmp_path / "big.jpg").write_bytes(b"12345")
     os.mkfifo(tmp_path / "pipe.jpg")
-    monkeypatch.setattr(loading, "MOST_BYTES", 4)
+    monkeypatch.setattr(decoding, "MOST_BYTES", 4)
     expected = {"empty": "empty", "folder": "not a regular file", "pipe": "not a regular file", "gone": "no such file"}
     for name, words in {**expected, "big": "5 bytes", "nul\0": "cannot be read"}.items():
         with pytest.raises(UnreadableImageError, match=words):
@@ -204,7 +204,7 @@ def test_images_in_memory(tmp_path: Path) -> None:
     [None, 5, [1, 2], np.zeros((2, 2, 2)), np.zeros((0, 4)), np.zeros(3), np.array([["a"]]), np.zeros((1, 1, 1, 3))],
 )
 def test_what_is_no_image_is_refused(source: object) -> None:
-    with pytest.raises(InputError, match="An image is"):
+    with pytest.raises(InputError, match=type(source).__name__):
         as_image(source)
 
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from captune.core.errors import InputError
+from captune.core.errors import InputError, MissingExtraError
 from captune.data import images
 from captune.data.images import ImageCollection, find_images
+from captune.data.keys import content_key
 
 
 def touch(*paths: Path) -> None:
@@ -62,7 +63,7 @@ def test_no_path_leads_out_of_the_root(tmp_path: Path, entry: str) -> None:
     (root / "link").symlink_to(tmp_path)
     (root / "m.csv").write_text(f"path\nok.jpg\n{entry}\n", encoding="utf-8")
     assert len(find_images(root / "m.csv")) == 2  # without a root, any path is allowed
-    with pytest.raises(InputError, match="leads outside") as caught:
+    with pytest.raises(InputError, match=Path(entry).name) as caught:
         find_images(root / "m.csv", root)
     assert "ok.jpg" not in str(caught.value)
 
@@ -77,7 +78,7 @@ def test_paths_inside_the_root_are_allowed_and_named_as_without_it(tmp_path: Pat
 def test_a_root_also_holds_for_links_in_a_folder(tmp_path: Path) -> None:
     touch(tmp_path / "secret.jpg", tmp_path / "root" / "ok.jpg")
     (tmp_path / "root" / "link.jpg").symlink_to(tmp_path / "secret.jpg")
-    with pytest.raises(InputError, match="leads outside"):
+    with pytest.raises(InputError, match=r"link\.jpg"):
         find_images(tmp_path / "root", tmp_path / "root")
 
 
@@ -88,7 +89,7 @@ def test_all_problems_of_a_manifest_are_listed_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         find_images(root / "m.csv", root)
     message = str(caught.value)
-    for words in ("row 2 has an empty path", "NUL", "leads outside", "a.jpg' is listed 2 times"):
+    for words in ("row 2", "row 5", "../b.jpg", "a.jpg' is listed 2 times"):
         assert words in message
 
 
@@ -104,10 +105,10 @@ def test_a_long_list_of_problems_is_shortened(tmp_path: Path) -> None:
         ("m.csv", b"", "no 'path' column"),
         ("m.csv", b"name,class\na,b\n", "found: name, class"),
         ("m.csv", b"id,path\n1,a.jpg\n2\n", "too few columns in line 3"),
-        ("m.csv", b"path\n\xff\xfe\n", "UTF-8"),
-        ("m.parquet", b"not parquet", "not a Parquet file"),
-        ("photo.jpg", b"\xff\xd8\xff\xe0", "captune predict"),
-        ("list.txt", b"a\0b.jpg\n", "NUL"),
+        ("m.csv", b"path\n\xff\xfe\n", "m.csv"),
+        ("m.parquet", b"not parquet", "m.parquet"),
+        ("photo.jpg", b"\xff\xd8\xff\xe0", "photo.jpg"),
+        ("list.txt", b"a\0b.jpg\n", "row 1"),
     ],
 )
 def test_a_file_that_is_no_manifest_is_one_clear_error(tmp_path: Path, file: str, content: bytes, words: str) -> None:
@@ -118,14 +119,15 @@ def test_a_file_that_is_no_manifest_is_one_clear_error(tmp_path: Path, file: str
 
 @pytest.mark.parametrize("source", ["missing", "x" * 5000, "nul\0"])
 def test_no_such_place_is_one_clear_error(source: str) -> None:
-    with pytest.raises(InputError, match="neither a folder nor a file"):
+    with pytest.raises(InputError) as caught:
         find_images(source)
+    assert repr(source) in str(caught.value)
 
 
 def test_parquet_without_its_extra_answers_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path / "m.parquet")
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(Exception, match=r"pip install 'captune\[parquet\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'captune\[parquet\]'"):
         find_images(tmp_path / "m.parquet")
 
 
@@ -158,8 +160,17 @@ def test_a_name_that_is_no_utf8_is_shown_escaped(tmp_path: Path) -> None:
 def test_any_list_of_names_is_read_back_or_refused(entries: list[str]) -> None:
     rows = [f"x{entry}" for entry in entries]
     try:
-        collection = images._resolve(rows, Path("list.txt"), None)
+        collection = images._from_manifest(rows, Path("list.txt"), images._RootGuard(None))
     except InputError:
         assert len({os.path.normpath(row.strip()) for row in rows}) < len(rows)
     else:
         assert [str(path) for path in collection.paths] == [str(Path(row.strip())) for row in rows]
+
+
+def test_collections_can_be_added_and_read(tmp_path: Path) -> None:
+    touch(tmp_path / "a" / "0.png", tmp_path / "b" / "1.png")
+    first, second = find_images(tmp_path / "a"), find_images(tmp_path / "b")
+    both = first + second
+    assert [path.name for path in both.paths] == ["0.png", "1.png"]
+    assert both.root == first.root
+    assert both.read(1).key.tobytes() == content_key(b"x").tobytes()

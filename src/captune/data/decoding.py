@@ -1,0 +1,205 @@
+"""Reading and decoding one image: the only file that opens images, and no image can stop a run."""
+
+from __future__ import annotations
+
+import stat
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from captune.core.errors import InputError
+from captune.data.keys import Keys, content_key
+from captune.data.paths import Span
+from captune.data.shards import locate
+
+MOST_PIXELS = 100_000_000
+MOST_BYTES = 512 * 1024 * 1024
+FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")
+
+
+class UnreadableImageError(InputError):
+    """An image that cannot be read or decoded; runs skip it and continue."""
+
+
+class ImageData(Protocol):
+    """One image of a collection, not decoded yet, wherever it comes from."""
+
+    @property
+    def key(self) -> Keys:
+        """Return the digest of the content, which caches use, `(16,)`."""
+
+    def decode(self, smallest: int | None = None) -> Image.Image:
+        """Return an upright 8-bit RGB image; with `smallest`, it may be smaller but no side below that."""
+
+
+@dataclass(frozen=True)
+class EncodedImage:
+    """The content of an image file."""
+
+    content: bytes
+
+    @property
+    def key(self) -> Keys:
+        """Return the digest of the file's content."""
+        return content_key(self.content)
+
+    def decode(self, smallest: int | None = None) -> Image.Image:
+        """Decode the file."""
+        return decode(self.content, smallest)
+
+
+def read_bytes(path: Path, span: Span | None = None) -> bytes:
+    """Return the content of an image file, or raise an UnreadableImageError with the reason.
+
+    The path may point into a tar shard, `shard.tar/member`; `span` gives the location if it is known already.
+    """
+    try:
+        if span is None:
+            try:
+                facts = path.stat()
+            except NotADirectoryError:
+                return _read_member(path)
+        else:
+            facts = span.shard.stat()
+        if not stat.S_ISREG(facts.st_mode):
+            raise UnreadableImageError("not a regular file")  # reading a pipe could block forever
+        size = facts.st_size if span is None else span.size
+        if size == 0:
+            raise UnreadableImageError("the file is empty")
+        if size > MOST_BYTES:
+            raise UnreadableImageError(f"the file has {size:,} bytes, the limit is {MOST_BYTES:,}")
+        return path.read_bytes() if span is None else _read_span(span)
+    except (OSError, ValueError) as error:  # a name with a NUL character is a ValueError
+        raise UnreadableImageError((getattr(error, "strerror", None) or "cannot be read").lower()) from error
+
+
+def _read_span(span: Span) -> bytes:
+    with span.shard.open("rb") as file:
+        file.seek(span.offset)
+        content = file.read(span.size)
+    if len(content) < span.size:
+        raise UnreadableImageError("its shard was truncated since it was indexed")
+    return content
+
+
+def _read_member(path: Path) -> bytes:
+    try:
+        span = locate(path)
+    except InputError as error:
+        raise UnreadableImageError(str(error)) from None
+    if span is None:
+        raise UnreadableImageError("not a directory")
+    return read_bytes(path, span)
+
+
+def decode(content: bytes, smallest: int | None = None) -> Image.Image:
+    """Decode a file's content to an upright 8-bit RGB image, or raise an UnreadableImageError with the reason.
+
+    With `smallest`, JPEG files are decoded at a reduced size, with sides of at least that many pixels, much faster.
+    """
+    with _pillow_errors():
+        image = _open(content)
+        if smallest is not None:
+            image.draft("RGB", (smallest, smallest))
+        return to_rgb(_upright(image))
+
+
+def measure(content: bytes) -> tuple[int, int]:
+    """Return the width and height in a file's header, or raise an UnreadableImageError with the reason."""
+    with _pillow_errors():
+        return _open(content).size
+
+
+def _open(content: bytes) -> Image.Image:
+    image = Image.open(BytesIO(content), formats=FORMATS)
+    width, height = image.size
+    if width * height > MOST_PIXELS:
+        raise UnreadableImageError(f"{width} x {height} pixels, the limit is {MOST_PIXELS:,}")
+    return image
+
+
+@contextmanager
+def _pillow_errors() -> Iterator[None]:
+    """Turn whatever Pillow raises into an UnreadableImageError, and silence its warnings."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except UnreadableImageError:
+        raise
+    except UnidentifiedImageError:
+        raise UnreadableImageError("not an image in a known format") from None
+    except Image.DecompressionBombError:
+        raise UnreadableImageError(f"more than {MOST_PIXELS:,} pixels") from None
+    except MemoryError:
+        raise UnreadableImageError("not enough memory to decode it") from None
+    except Exception as error:  # Pillow's decoders raise anything from struct.error to SyntaxError
+        raise UnreadableImageError(f"damaged image ({str(error)[:80] or type(error).__name__})") from None
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Apply the EXIF rotation, unless the EXIF data is damaged."""
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # damaged pixels raise here too, and again when they are read
+        return image
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Convert any Pillow mode to RGB: 16-bit and float values are rescaled, transparency becomes white."""
+    if image.mode == "RGB":
+        image.load()
+        return image
+    if image.mode.startswith("I") or image.mode == "F":
+        return Image.fromarray(_to_uint8(np.asarray(image))).convert("RGB")
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, rgba).convert("RGB")
+    return image.convert("RGB")
+
+
+def _to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
+    finite = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    low, high = float(finite.min(initial=0.0)), float(finite.max(initial=0.0))
+    if low < 0 or high > 65535:
+        scale, offset = 255.0 / max(high - low, 1e-12), low
+    elif high > 255 or values.dtype.kind == "u":
+        scale, offset = 255.0 / 65535.0, 0.0  # 16-bit images keep their absolute brightness, however dark
+    else:
+        scale, offset = (255.0 if high <= 1.0 else 1.0), 0.0
+    return np.clip(np.round((finite - offset) * scale), 0, 255).astype(np.uint8)
+
+
+def as_image(source: object) -> Image.Image:
+    """Return an RGB image from a path, a Pillow image or an array (8-bit, 16-bit, or floats from 0 to 1)."""
+    if isinstance(source, Image.Image):
+        with _pillow_errors():
+            return to_rgb(_upright(source))
+    if isinstance(source, (str, Path)):
+        try:
+            return decode(read_bytes(Path(source)))
+        except UnreadableImageError as error:
+            raise UnreadableImageError(f"Cannot use the image {str(source)!r}: {error}.") from None
+    array = np.asarray(source) if hasattr(source, "__array__") else np.empty(0)
+    if not is_image_array(array):
+        raise InputError(
+            "Expected an image as a path, a Pillow image or a numeric array of shape (height, width) or "
+            f"(height, width, 1|3|4), got {type(source).__name__} of shape {getattr(source, 'shape', None)}."
+        )
+    pixels = array if array.dtype == np.uint8 else _to_uint8(array)
+    return to_rgb(Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels))
+
+
+def is_image_array(array: NDArray[Any]) -> bool:
+    """Return whether an array is one image: numeric, gray or with 1, 3 or 4 channels last."""
+    has_image_shape = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))
+    return has_image_shape and array.size > 0 and array.dtype.kind in "buif"
