@@ -99,13 +99,13 @@ def measure(n_images: int, n_classes: int, width: int, folder: Path) -> dict[str
     def fill_cache(images: ImageCollection) -> None:
         from captune.data.views import WeakView
 
-        with cache.open(backbone.fingerprint(), repr(WeakView(preprocessing)), width) as shelf:
+        with cache.open(backbone.fingerprint(), repr(WeakView(preprocessing)), width) as shard:
             for start in range(0, n_images, ROWS_PER_PART):
                 rows = range(start, min(start + ROWS_PER_PART, n_images))
                 keys = np.stack([content_key(bytes(images.paths[i])) for i in rows])
                 near = texts[generator.integers(n_classes, size=len(rows))]
                 noise = generator.normal(scale=3 / math.sqrt(width), size=near.shape)
-                shelf.add(keys, unit_rows((near + noise).astype(np.float32)))
+                shard.add(keys, unit_rows((near + noise).astype(np.float32)))
 
     def label(vectors: Floats) -> None:
         first = first_labels(vectors, texts, 100.0, k=N_LABELS)

@@ -29,7 +29,7 @@ def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         make_plan(tmp_path / "gone", ["cat", "cat"], None, wrong)
     message = str(caught.value)
-    for words in ("'duel'", "'photo'", "batch_size = 0", "'sead'", "'opanai'", "'cat' stands 2 times", "No images at"):
+    for words in ("'duel'", "'photo'", "batch_size = 0", "'sead'", "'opanai'", "'cat' is repeated 2 times", "No images at"):
         assert words in message
 
 
@@ -40,11 +40,11 @@ def test_a_method_that_is_no_name(photos: Path, value: object) -> None:
 
 
 def test_one_problem_is_told_without_a_heading(photos: Path) -> None:
-    with pytest.raises(InputError, match=r"^These class names"):
+    with pytest.raises(InputError, match=r"^Cannot use these class names"):
         make_plan(photos, ["cat"], None, {})
 
 
 def test_all_images_labeled_leaves_nothing_to_adapt_to(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "l.csv").write_text("path,label\n" + "".join(f"photos/00{i}.png,cat\n" for i in range(3)))
-    with pytest.raises(InputError, match="no unlabeled image"):
+    with pytest.raises(InputError, match="no unlabeled images"):
         make_plan(photos, ["cat", "dog"], tmp_path / "l.csv", {})

@@ -136,7 +136,7 @@ def _pillow_errors() -> Iterator[None]:
     except UnreadableImageError:
         raise
     except UnidentifiedImageError:
-        raise UnreadableImageError("not an image in a known format") from None
+        raise UnreadableImageError("not an image of a known format") from None
     except Image.DecompressionBombError:
         raise UnreadableImageError(f"more than {MOST_PIXELS:,} pixels") from None
     except MemoryError:

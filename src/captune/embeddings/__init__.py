@@ -1,1 +1,1 @@
-"""Images are embedded once, cached, and scored against class texts."""
+"""Embedding images and class texts, caching the embeddings, and scoring them."""

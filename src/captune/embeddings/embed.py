@@ -1,4 +1,4 @@
-"""Embed once, score often: embeddings of images and class texts, and the predictions they make."""
+"""Embeddings of images and class texts, and zero-shot scores from them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TEXTS_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class EmbeddedImages:
-    """Embeddings of the readable images of a collection, and why the others were skipped.
+    """Embeddings of the readable images of a collection.
 
     Attributes:
         image_index: Positions of the readable images, ascending, `(images,)`.
         vectors: Embeddings of length one, `(images, width)`.
-        skipped: Why each other image was left out, by position.
+        skipped: Why each unreadable image was skipped, by position.
     """
 
     image_index: Ints
@@ -46,26 +46,26 @@ def embed_images(
     batch_size: int = 32,
     strong: StrongView | None = None,
 ) -> EmbeddedImages:
-    """Embed the model's own view of every image, or a strong one; what the cache holds is not encoded again."""
+    """Embed the weak view of every image, or a strong one; images in the cache are not encoded again."""
     view = strong or WeakView(backbone.preprocessing)
-    # A strong view is drawn by the image's position, so it is worth nothing to another collection.
-    described = repr(view) + (images.fingerprint if strong else "")
-    described += "" if runtime.precision == "32-true" else runtime.precision
-    shelf = cache.open(backbone.fingerprint(), described, backbone.embed_dim)
+    # A strong view depends on the position of the image, so other collections cannot use it.
+    inputs = repr(view) + (images.fingerprint if strong else "")
+    inputs += "" if runtime.precision == "32-true" else runtime.precision
+    shard = cache.open(backbone.fingerprint(), inputs, backbone.embed_dim)
     n_images = len(images)
-    # Fixed batches, whatever the cache holds, so that a resumed run computes the same bits.
+    # The batches do not depend on what is cached, so a resumed run computes the same bits.
     batches = [np.arange(i, min(i + batch_size, n_images)) for i in range(0, n_images, batch_size)]
     vectors = empty_rows(n_images, backbone.embed_dim)
     is_done = np.zeros(n_images, dtype=np.bool_)
     skipped: dict[int, str] = {}
     own = distributed.part(batches)
-    with runtime.progress("Embedding images", sum(map(len, own))) as advance, shelf, runtime.autocast():
-        for batch in load_batches(images, own, view, shelf.known, runtime.workers):
+    with runtime.progress("Embedding images", sum(map(len, own))) as advance, shard, runtime.autocast():
+        for batch in load_batches(images, own, view, shard.known, runtime.workers):
             encoded = encode_pixels(backbone, batch.pixels)
             vectors[batch.positions[batch.is_decoded]] = encoded
-            shelf.add(batch.keys[batch.is_decoded], encoded)
+            shard.add(batch.keys[batch.is_decoded], encoded)
             is_cached = ~batch.is_decoded
-            vectors[batch.positions[is_cached]] = shelf.find(batch.keys[is_cached])
+            vectors[batch.positions[is_cached]] = shard.find(batch.keys[is_cached])
             is_done[batch.positions] = True
             skipped.update(batch.problems)
             advance(len(batch.positions) + len(batch.problems))
@@ -74,7 +74,7 @@ def embed_images(
 
 
 def merge_parts(rows: Floats, is_done: Bools, skipped: dict[int, str]) -> tuple[Ints, dict[int, str]]:
-    """Fill in the rows that other processes computed; return which images could be read, and why others could not."""
+    """Exchange rows between processes; return the positions of the readable images and why the others were skipped."""
     if distributed.size() > 1:
         distributed.merge_rows(rows, is_done)
         skipped = {p: why for part in distributed.gather(list(skipped.items())) for p, why in part}
@@ -86,7 +86,7 @@ def merge_parts(rows: Floats, is_done: Bools, skipped: dict[int, str]) -> tuple[
 
 @torch.inference_mode()
 def encode_pixels(backbone: Backbone, pixels: NDArray[np.uint8]) -> Floats:
-    """Encode decoded views `(images, height, width, 3)` to embeddings `(images, width)`."""
+    """Encode views `(images, height, width, 3)` as embeddings `(images, width)`."""
     if len(pixels) == 0:
         return np.empty((0, backbone.embed_dim), dtype=np.float32)
     batch = backbone.preprocessing.normalize(pixels).to(backbone.device)
@@ -95,13 +95,13 @@ def encode_pixels(backbone: Backbone, pixels: NDArray[np.uint8]) -> Floats:
 
 @torch.inference_mode()
 def embed_texts(backbone: Backbone, texts: Sequence[str]) -> Floats:
-    """Embed sentences, in chunks, `(texts, width)`."""
+    """Embed sentences in chunks, `(texts, width)`."""
     tokens = backbone.tokenize(texts)
     return np.concatenate([backbone.encode_text(part).cpu().numpy() for part in tokens.chunks(TEXTS_AT_ONCE)])
 
 
 def embed_classes(backbone: Backbone, vocabulary: Vocabulary) -> Floats:
-    """Embed every class as the mean of its sentences' embeddings, scaled to length one, `(classes, width)`."""
+    """Embed every class as the mean of its sentences' embeddings, normalized to length one, `(classes, width)`."""
     texts = [vocabulary.texts(class_id) for class_id in range(len(vocabulary))]
     flat = embed_texts(backbone, [sentence for sentences in texts for sentence in sentences])
     owner = np.repeat(np.arange(len(texts)), [len(sentences) for sentences in texts])
@@ -111,7 +111,7 @@ def embed_classes(backbone: Backbone, vocabulary: Vocabulary) -> Floats:
 
 
 def score(image_vectors: Floats, class_vectors: Floats, logit_scale: float) -> Floats:
-    """Return probabilities `(images, classes)`: softmax of the scaled cosine, as CLIP's zero-shot rule."""
+    """Return CLIP's zero-shot probabilities `(images, classes)`: the softmax of scaled cosine similarities."""
     return fill_rows(
         len(image_vectors),
         len(class_vectors),

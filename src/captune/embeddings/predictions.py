@@ -1,4 +1,4 @@
-"""What a classifier says about some images of a collection."""
+"""Class probabilities of images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from captune.core.errors import InputError
 
 @dataclass(frozen=True)
 class Predictions:
-    """Class probabilities of some images of a collection; columns are always all classes.
+    """Class probabilities of some images of a collection; there is a column for every class.
 
     Attributes:
         image_index: Positions of the images, `(images,)`.
@@ -23,8 +23,8 @@ class Predictions:
     def __post_init__(self) -> None:
         if self.probabilities.ndim != 2 or len(self.image_index) != len(self.probabilities):
             raise InputError(
-                f"Expected one row of probabilities for each of {len(self.image_index)} images, "
-                f"got shape {self.probabilities.shape}."
+                f"Expected probabilities of shape ({len(self.image_index)}, classes), one row per image, "
+                f"got {self.probabilities.shape}."
             )
 
     @property

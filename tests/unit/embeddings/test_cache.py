@@ -126,16 +126,16 @@ def test_a_damaged_part_repairs_itself(
 
 def test_a_part_of_another_width_is_dropped(tmp_path: Path) -> None:
     cache = EmbeddingCache(tmp_path)
-    with cache.open("w", "p", 3) as shelf:
-        shelf.add(np.zeros((1, 16), dtype=np.uint8), np.ones((1, 3), dtype=np.float32))
+    with cache.open("w", "p", 3) as shard:
+        shard.add(np.zeros((1, 16), dtype=np.uint8), np.ones((1, 3), dtype=np.float32))
     assert len(cache.open("w", "p", 3).known) == 1
     assert len(cache.open("w", "p", 4).known) == 0
 
 
 def test_a_part_that_vanishes_while_it_is_read_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = EmbeddingCache(tmp_path)
-    with cache.open("w", "p", 3) as shelf:
-        shelf.add(np.zeros((1, 16), dtype=np.uint8), np.ones((1, 3), dtype=np.float32))
+    with cache.open("w", "p", 3) as shard:
+        shard.add(np.zeros((1, 16), dtype=np.uint8), np.ones((1, 3), dtype=np.float32))
 
     def gone(path: Path) -> bytes:
         raise FileNotFoundError
@@ -150,16 +150,16 @@ def test_leftovers_of_a_killed_write_are_ignored_and_dropped(tmp_path: Path, pho
     cache = tmp_path / "cache"
     embed(photos, cache, ToyBackbone())
     embed(photos, cache, ToyBackbone(seed=1))
-    shelves = [part.parent for part in parts(cache)]
+    folders = [part.parent for part in parts(cache)]
     others = [cache / "descriptions" / "0a", cache / "shards"]
-    for folder in (*shelves, *others):
+    for folder in (*folders, *others):
         folder.mkdir(parents=True, exist_ok=True)
         leftover = leave_behind(folder)
         assert leftover.is_file()
     backbone = ToyBackbone()
     embed(photos, cache, backbone)
     assert backbone.n_encoded == 0
-    assert len(shelves) == 2
+    assert len(folders) == 2
     assert sorted(cache.rglob("*.*")) == parts(cache)  # nowhere in the cache, whoever's they were
 
 
@@ -182,16 +182,16 @@ def test_large_collections_are_written_in_several_parts(tmp_path: Path, monkeypa
     monkeypatch.setattr(cache_module, "ROWS_PER_PART", 5)
     keys = np.random.default_rng(0).integers(0, 256, (12, 16), dtype=np.uint8)
     vectors = np.arange(36, dtype=np.float32).reshape(12, 3)
-    with EmbeddingCache(tmp_path).open("w", "p", 3) as shelf:
+    with EmbeddingCache(tmp_path).open("w", "p", 3) as shard:
         for i in range(0, 12, 3):
-            shelf.add(keys[i : i + 3], vectors[i : i + 3])
+            shard.add(keys[i : i + 3], vectors[i : i + 3])
     assert len(parts(tmp_path)) == 2
     assert np.array_equal(EmbeddingCache(tmp_path).open("w", "p", 3).find(keys), vectors)
 
 
 def test_a_cache_that_cannot_be_written_says_so(tmp_path: Path, photos: Path) -> None:
     (tmp_path / "cache").write_text("a file is in the way")
-    with pytest.raises(CaptuneError, match="cannot be written"):
+    with pytest.raises(CaptuneError, match="cache"):
         embed(photos, tmp_path / "cache", ToyBackbone())
 
 
@@ -223,7 +223,7 @@ def test_contents_that_share_half_a_key_are_told_apart(halves: list[tuple[int, i
 
 
 @pytest.mark.parametrize("most_mapped", [1, 100])
-def test_a_large_shelf_is_read_from_its_files(
+def test_a_large_shard_is_read_from_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_mapped: int
 ) -> None:
     monkeypatch.setattr(cache_module, "ROWS_PER_PART", 5)
@@ -231,26 +231,27 @@ def test_a_large_shelf_is_read_from_its_files(
     monkeypatch.setattr(scratch, "LARGE_BYTES", 60)  # the first part is held, the others are mapped
     keys = np.random.default_rng(0).integers(0, 256, (23, 16), dtype=np.uint8)
     vectors = np.random.default_rng(1).normal(size=(23, 3)).astype(np.float32)
-    with EmbeddingCache(tmp_path).open("w", "p", 3) as shelf:
+    with EmbeddingCache(tmp_path).open("w", "p", 3) as shard:
         for i in range(0, 23, 5):
-            shelf.add(keys[i : i + 5], vectors[i : i + 5])
+            shard.add(keys[i : i + 5], vectors[i : i + 5])
     order = np.random.default_rng(2).permutation(23)
     large = EmbeddingCache(tmp_path).open("w", "p", 3)
     assert np.array_equal(large.find(keys[order]), vectors[order])
-    assert len(large._open) <= 1 + most_mapped
+    assert len(large._vectors) <= 1 + most_mapped
     assert len(large.find(keys[:0])) == 0
 
 
-def test_a_part_that_vanishes_from_a_large_shelf_says_what_to_do(
+def test_a_part_that_vanishes_from_a_large_shard_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scratch, "LARGE_BYTES", 0)
     keys = np.zeros((1, 16), dtype=np.uint8)
-    with EmbeddingCache(tmp_path).open("w", "p", 3) as shelf:
-        shelf.add(keys, np.ones((1, 3), dtype=np.float32))
+    with EmbeddingCache(tmp_path).open("w", "p", 3) as shard:
+        shard.add(keys, np.ones((1, 3), dtype=np.float32))
     large = EmbeddingCache(tmp_path).open("w", "p", 3)
-    parts(tmp_path)[0].unlink()
-    with pytest.raises(CaptuneError, match=r"lost.*Start again"):
+    (part,) = parts(tmp_path)
+    part.unlink()
+    with pytest.raises(CaptuneError, match=part.name):
         large.find(keys)
 
 

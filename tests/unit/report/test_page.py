@@ -181,7 +181,7 @@ def test_figures_are_files_and_old_ones_go_away(run_folder: Any) -> None:
 
 def test_wrong_folders_labels_and_targets_are_clear_errors(run_folder: Any, tmp_path: Path) -> None:
     folder = run_folder()
-    with pytest.raises(InputError, match="names no class"):
+    with pytest.raises(InputError, match="is not a class"):
         write_report([folder], labels="folders")
     with pytest.raises(RunFolderError, match="not a run folder"):
         write_report([tmp_path / "nothing"])

@@ -145,7 +145,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no version": (lambda folder: edit_card(folder, version=None), "format version None"),
     "names are numbers": (lambda folder: edit_card(folder, names=[1, 2, 3]), "is damaged: names"),
     "one name less": (lambda folder: edit_card(folder, names=NAMES[:2]), "does not fit together.*expected finite"),
-    "equal names": (lambda folder: edit_card(folder, names=["a", "a", "b"]), "does not fit together.*stands 2 times"),
+    "equal names": (lambda folder: edit_card(folder, names=["a", "a", "b"]), "does not fit together.*2 times"),
     "unknown setting": (lambda folder: edit_card(folder, tuner_settings={"x": 1}), "no setting 'x'"),
     "other weights": (lambda folder: edit_card(folder, backbone_fingerprint="0"), "not those that the classifier"),
     "no class vectors": (lambda f: rewrite_weights(f, lambda t: t.pop("class_vectors") is None), "class_vectors"),
