@@ -1,4 +1,4 @@
-"""The frozen encoder pair and the seam through which prompts enter it."""
+"""The frozen image-text encoder pair, and the hook through which prompts enter it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Side: TypeAlias = Literal["image", "text"]
 Edit: TypeAlias = Callable[[int, Tensor], Tensor]
 """`edit(depth, tokens)` returns the tokens `(batch, length, width)` that enter the layer at this depth.
 
-It may append tokens at the end, replace tokens, or remove what it appended. Depth 0 comes after the position
+It may append tokens at the end, replace tokens, or remove tokens it appended. Depth 0 is after the position
 embedding and before the entry norm.
 """
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokenized texts: ids and which of them are real, both `(texts, length)`."""
+    """Tokenized texts: ids and a mask that is False for padding, both `(texts, length)`."""
 
     ids: Tensor
     mask: Tensor
@@ -41,7 +41,7 @@ class Tokens:
         return Tokens(self.ids[start:stop], self.mask[start:stop])
 
     def chunks(self, size: int) -> list[Tokens]:
-        """Return all texts in their order, so many at a time."""
+        """Return all texts in order, at most `size` per chunk."""
         return [self.slice(i, i + size) for i in range(0, len(self), size)] or [self]
 
     def shortened(self, chosen: Tensor) -> Tokens:
@@ -52,11 +52,11 @@ class Tokens:
 
 
 class Tower(ABC):
-    """One transformer as captune sees it; a library's model is made to fit by these few parts."""
+    """One transformer in the form captune needs; subclasses adapt the models of a library."""
 
     width: int
     layers: Sequence[nn.Module]
-    """The layers that prompts can enter; empty for an encoder that cannot carry prompts, such as a ResNet."""
+    """The layers that prompts can enter; empty for encoders without such layers, such as a ResNet."""
 
     @abstractmethod
     def enter(self, inputs: Tensor) -> Tensor:
@@ -66,13 +66,13 @@ class Tower(ABC):
         """Return the tokens as the first layer expects them."""
         return tokens
 
-    @abstractmethod
     def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
-        """Return what one layer makes of the tokens."""
+        """Apply one layer to the tokens."""
+        return layer(tokens)
 
     @abstractmethod
     def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
-        """Pool and project the last tokens to features `(batch, features)`."""
+        """Pool and project the tokens of the last layer to features `(batch, features)`."""
 
     @property
     def depth(self) -> int:
@@ -81,30 +81,27 @@ class Tower(ABC):
 
 
 class TextTower(Tower):
-    """A tower over token ids; prompts replace placeholder words, so positions and masks stay right."""
+    """A tower over token ids; prompts replace placeholder words, so positions and masks stay correct."""
 
     prompt_start: int = 1
-    """Position of the first word: after the start token, where there is one."""
+    """Position of the first word: after the start token, if there is one."""
 
     padding_matters: bool = True
-    """Whether what stands behind the end of a text changes its embedding."""
+    """Whether padding after a text changes its embedding."""
 
-    @abstractmethod
     def word_embedding(self, ids: Tensor) -> Tensor:
         """Return the embeddings of token ids without their positions, `(..., width)`."""
+        raise _no_prompts(self)
 
-    @abstractmethod
     def position_embedding(self, start: int, stop: int) -> Tensor:
         """Return what the tower adds to words at these positions, `(stop - start, width)`."""
+        raise _no_prompts(self)
 
 
 def run_tower(tower: Tower, inputs: Tensor, mask: Tensor | None, edit: Edit | None) -> Tensor:
-    """Run a tower with the edit before every layer; this is the only loop over layers there is."""
+    """Run a tower, calling the edit before every layer; this is the only loop over layers."""
     if edit is not None and not tower.layers:
-        raise ModelError(
-            f"{type(tower).__name__} has no layers that prompts can enter. Choose a tuner that works on embeddings, "
-            "or a backbone with transformer towers."
-        )
+        raise _no_prompts(tower)
     tokens = tower.enter(inputs)
     for depth, layer in enumerate(tower.layers):
         if edit is not None:
@@ -116,8 +113,15 @@ def run_tower(tower: Tower, inputs: Tensor, mask: Tensor | None, edit: Edit | No
     return tower.leave(tokens, inputs, mask)
 
 
+def _no_prompts(tower: Tower) -> ModelError:
+    return ModelError(
+        f"The {type(tower).__name__} of this backbone does not support prompts. Choose a tuner that works on "
+        "embeddings, or a backbone with transformer towers."
+    )
+
+
 def _fit_mask(mask: Tensor | None, length: int) -> Tensor | None:
-    """Appended tokens are visible; removing them removes their mask."""
+    """Extend the mask for appended tokens, which are visible, or shorten it after they are removed."""
     if mask is None or mask.shape[1] == length:
         return mask
     if mask.shape[1] > length:
@@ -130,7 +134,7 @@ class Backbone(ABC):
     """A frozen image-text encoder pair whose embeddings have length one."""
 
     examples: ClassVar[tuple[str, ...]] = ()
-    """Well-known names of this source, offered when an id is wrong."""
+    """Well-known names of this source, suggested when an id is wrong."""
 
     identifier: str
     image_tower: Tower
@@ -139,12 +143,12 @@ class Backbone(ABC):
     embed_dim: int
     logit_scale: float
     texts_at_once: int = 1024
-    """Texts that are encoded at once; more are encoded in turn, and while training computed again for the gradients."""
+    """Texts encoded at once; larger sets are encoded in chunks and, in training, recomputed for the gradients."""
 
     @classmethod
     @abstractmethod
     def load(cls, name: str) -> Backbone:
-        """Load the weights called `name` at this source, frozen and in fp32."""
+        """Load the model called `name` from this source, frozen and in fp32."""
 
     @classmethod
     @abstractmethod
@@ -153,16 +157,16 @@ class Backbone(ABC):
 
     @classmethod
     def prompt_towers(cls, name: str) -> frozenset[Side]:
-        """Return which towers of the model called `name` can carry prompts, known before weights are loaded."""
+        """Return which towers of the model called `name` support prompts, without loading its weights."""
         return frozenset(("image", "text"))
 
     @abstractmethod
     def modules(self) -> Iterator[nn.Module]:
-        """Return the modules that hold the weights."""
+        """Return the modules that contain the weights."""
 
     @abstractmethod
     def tokenize(self, texts: Sequence[str]) -> Tokens:
-        """Tokenize texts, no longer than the longest of them needs."""
+        """Tokenize texts, padded no further than the longest one needs."""
 
     def image_features(self, pixels: Tensor, edit: Edit | None = None) -> Tensor:
         """Return the projected image features before normalization, `(images, embed_dim)`."""
@@ -181,10 +185,10 @@ class Backbone(ABC):
         return self.encode_text_parts(tokens.chunks(self.texts_at_once), edit)
 
     def encode_text_parts(self, parts: Sequence[Tokens], edit: Edit | None = None) -> Tensor:
-        """Return the embeddings of texts that come in parts, each of its own length, `(texts, embed_dim)`."""
+        """Return the embeddings of texts in parts that may differ in length, `(texts, embed_dim)`."""
         encode = self._encode_text_part
         if is_grad_enabled() and sum(len(part) for part in parts) > self.texts_at_once:
-            # Only the part at hand keeps its activations; those of the others come back when gradients need them.
+            # Activations are kept for one part at a time; the others are recomputed when gradients need them.
             encode = partial(checkpoint, encode, use_reentrant=False)
         return torch.cat([encode(part, edit) for part in parts])
 
@@ -192,7 +196,7 @@ class Backbone(ABC):
         return normalize(self.text_features(tokens, edit).float(), dim=-1)
 
     def freeze(self) -> None:
-        """Put the weights in evaluation mode and take them out of every optimizer's reach."""
+        """Put the model in evaluation mode and disable gradients of its weights."""
         for module in self.modules():
             module.eval().requires_grad_(False)
 
@@ -204,11 +208,11 @@ class Backbone(ABC):
 
     @property
     def device(self) -> torch.device:
-        """Return where the weights are."""
+        """Return the device of the weights."""
         return next(parameter.device for module in self.modules() for parameter in module.parameters())
 
     def fingerprint(self) -> str:
-        """Return a digest of every weight, which caches and saved classifiers are keyed by."""
+        """Return a digest of all weights, by which caches and saved classifiers identify the model."""
         digest = hashlib.blake2b(digest_size=16)
         for module in self.modules():
             for name, tensor in sorted(module.state_dict().items()):

@@ -1,4 +1,4 @@
-"""Two Hugging Face towers (ViT or DINOv2, and BERT) joined by projections: a folder with dual_encoder.json."""
+"""Two transformers towers (ViT or DINOv2, and BERT) joined by projections: a folder with dual_encoder.json."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-from annotated_types import Ge
 from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import normalize
 
-from captune.backbones import _transformers_io as library
-from captune.backbones._towers import BertTextTower, VitImageTower
-from captune.backbones.base import Backbone, Tokens
+from captune.backbones import _hub
+from captune.backbones.base import Backbone, TextTower, Tokens
+from captune.backbones.hf import TransformersTower
 from captune.core.errors import ModelError
 from captune.core.files import is_file
+from captune.core.settings import Positive
 from captune.data.views import Preprocessing, Resample
 
 FORMAT, VERSION = "captune-dual-encoder", 1
-Positive = Annotated[int, Ge(1)]
 
 
 @dataclass(frozen=True)
 class VisionPart:
-    """The image tower: its folder, pooling and preprocessing."""
+    """The settings of the image tower."""
 
     folder: str
     image_size: Positive
@@ -40,7 +40,7 @@ class VisionPart:
 
 @dataclass(frozen=True)
 class TextPart:
-    """The text tower: its folder, pooling and longest text."""
+    """The settings of the text tower."""
 
     folder: str
     pooling: Literal["mean", "cls"] = "mean"
@@ -49,7 +49,7 @@ class TextPart:
 
 @dataclass(frozen=True)
 class Layout:
-    """What dual_encoder.json says."""
+    """The content of dual_encoder.json."""
 
     format: Literal["captune-dual-encoder"]
     version: int
@@ -58,6 +58,65 @@ class Layout:
     text: TextPart
     projection: str = "projection.safetensors"
     normalize_before_projection: bool = True
+
+
+class VitImageTower(TransformersTower):
+    """The image tower of ViT and DINOv2: the normalized class token, projected."""
+
+    def __init__(self, model: Any, projection: nn.Module, normalize_first: bool) -> None:
+        super().__init__(model, projection)
+        self.normalize_first = normalize_first
+        self.options = {} if model.config.model_type == "dinov2" else {"interpolate_pos_encoding": True}
+
+    def enter(self, inputs: Tensor) -> Tensor:
+        """Return class and patch tokens with positions, interpolated to the size of the image."""
+        return self.model.embeddings(inputs, **self.options)
+
+    def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
+        """Project the normalized class token."""
+        feature = self.model.layernorm(tokens[:, 0])
+        return self.projection(normalize(feature, dim=-1) if self.normalize_first else feature)
+
+
+class BertTextTower(TransformersTower, TextTower):
+    """The text tower of BERT: a norm before the first layer; the mean of real tokens, or the first, is the feature."""
+
+    padding_matters = False
+
+    def __init__(self, model: Any, projection: nn.Module, pooling: str, normalize_first: bool) -> None:
+        super().__init__(model, projection)
+        self.pooling, self.normalize_first = pooling, normalize_first
+
+    def enter(self, inputs: Tensor) -> Tensor:
+        """Return words with position and segment."""
+        return self.word_embedding(inputs) + self.position_embedding(0, int(inputs.shape[1]))
+
+    def entry_norm(self, tokens: Tensor) -> Tensor:
+        """Apply BERT's norm of the embeddings."""
+        return self.model.embeddings.LayerNorm(tokens)
+
+    def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
+        """Apply a layer in which every token attends to the real tokens."""
+        visible = None if mask is None else mask[:, None, None, :].expand(-1, 1, tokens.shape[1], -1)
+        return layer(tokens, visible)
+
+    def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
+        """Project the mean over the real tokens of the text, without appended prompts, or its first token."""
+        feature = tokens[:, 0]
+        if self.pooling == "mean":
+            own = tokens[:, : inputs.shape[1]]
+            weights = own.new_ones(own.shape[:2]) if mask is None else mask[:, : own.shape[1]].to(own.dtype)
+            feature = (own * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
+        return self.projection(normalize(feature, dim=-1) if self.normalize_first else feature)
+
+    def word_embedding(self, ids: Tensor) -> Tensor:
+        """Return word embeddings without position and segment."""
+        return self.model.embeddings.word_embeddings(ids)
+
+    def position_embedding(self, start: int, stop: int) -> Tensor:
+        """Return what BERT adds to words of the first segment at these positions."""
+        embeddings = self.model.embeddings
+        return embeddings.position_embeddings.weight[start:stop] + embeddings.token_type_embeddings.weight[0]
 
 
 class DualEncoder(Backbone):
@@ -89,10 +148,10 @@ class DualEncoder(Backbone):
 
         folder, layout = _read_layout(name)
         configs = _tower_configs(folder, layout)
-        tokenizer = library.load_tokenizer(str(folder / layout.text.folder), int(configs["text"].vocab_size))
+        tokenizer = _hub.load_tokenizer(str(folder / layout.text.folder), int(configs["text"].vocab_size))
         towers = {
-            # A pooler that the files do not hold would be made up at random, and the fingerprint with it.
-            side: library.load_model(
+            # A pooler that is missing from the files would be initialized at random and change the fingerprint.
+            side: _hub.load_model(
                 AutoModel,
                 str(folder / part.folder),
                 **({} if configs[side].model_type == "dinov2" else {"add_pooling_layer": False}),
@@ -120,10 +179,10 @@ class DualEncoder(Backbone):
 
 
 def _read_layout(name: str) -> tuple[Path, Layout]:
-    folder = Path(library.local_path(name))
+    folder = Path(_hub.local_path(name))
     file = folder / "dual_encoder.json"
     if not name or not is_file(file):
-        hint = f" The folder holds one model: load it as hf:{name}" if is_file(folder / "config.json") else ""
+        hint = f" The folder contains a single model: load it as hf:{name}" if is_file(folder / "config.json") else ""
         raise ModelError(
             f"No dual encoder at {name!r}: expected a folder with {file.name}, as in dual:path/to/folder.{hint}"
         )
@@ -131,37 +190,38 @@ def _read_layout(name: str) -> tuple[Path, Layout]:
         content = json.loads(file.read_text(encoding="utf-8"))
         version = content.get("version") if isinstance(content, dict) else None
         if isinstance(version, int) and version > VERSION:
-            raise ModelError(f"{str(file)!r} has version {version}, expected at most {VERSION}. Upgrade captune.")
+            raise ModelError(
+                f"{str(file)!r} has version {version}, but this captune supports up to {VERSION}. Upgrade captune."
+            )
         layout = TypeAdapter(Layout).validate_python(content)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ModelError(f"{str(file)!r} is not valid JSON: {error}. Correct the file.") from error
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'content'}: {e['msg']}" for e in error.errors())
-        raise ModelError(f"{str(file)!r} does not describe a dual encoder: {problems}. Correct the file.") from error
-    inside = folder.resolve()
+        raise ModelError(f"{str(file)!r} is not a valid dual encoder: {problems}. Correct the file.") from error
     for part in (layout.vision.folder, layout.text.folder, layout.projection):
-        if not (folder / part).resolve().is_relative_to(inside):
-            raise ModelError(f"{str(file)!r} names {part!r}, which leads outside the folder. Put it inside.")
+        if not (folder / part).resolve().is_relative_to(folder.resolve()):
+            raise ModelError(f"{str(file)!r} refers to {part!r}, which is outside the folder. Move it inside.")
     return folder, layout
 
 
 def _tower_configs(folder: Path, layout: Layout) -> dict[str, Any]:
     configs = {}
-    for side, part, supported in (
-        ("vision", layout.vision, ("vit", "dinov2")),
-        ("text", layout.text, ("bert",)),
+    for side, subfolder, supported in (
+        ("vision", layout.vision.folder, ("vit", "dinov2")),
+        ("text", layout.text.folder, ("bert",)),
     ):
-        path = folder / part.folder
+        path = folder / subfolder
         if not (path / "config.json").is_file():
             raise ModelError(
                 f"No {side} tower at {str(path)!r}: expected a folder with config.json and model.safetensors. "
                 "Complete the folder or correct dual_encoder.json."
             )
-        configs[side] = library.load_config(str(path), supported)
+        configs[side] = _hub.load_config(str(path), supported)
     patch = int(configs["vision"].patch_size)
     if layout.vision.image_size < patch:
         raise ModelError(
-            f"vision.image_size in {str(folder)!r} is {layout.vision.image_size}, expected at least {patch}, one patch."
+            f"vision.image_size in {str(folder)!r} is {layout.vision.image_size}, smaller than one patch ({patch})."
         )
     return configs
 
@@ -169,12 +229,12 @@ def _tower_configs(folder: Path, layout: Layout) -> dict[str, Any]:
 def _projection_weights(path: Path) -> dict[str, torch.Tensor]:
     try:
         weights = load_file(str(path))
-    except Exception as error:  # safetensors has an error class of its own, missing files another
-        raise ModelError(f"The projections {str(path)!r} cannot be read: {error}. Save them again.") from error
+    except Exception as error:  # safetensors and missing files raise unrelated errors
+        raise ModelError(f"Cannot read the projections {str(path)!r}: {error}. Save them again.") from error
     scale = weights.get("logit_scale")
     if scale is None or scale.numel() != 1:
         found = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in sorted(weights.items()))
-        raise ModelError(f"The projections {str(path)!r} hold no single number 'logit_scale', found {found}.")
+        raise ModelError(f"The projections {str(path)!r} must contain a scalar 'logit_scale', found {found}.")
     return weights
 
 
@@ -187,7 +247,7 @@ def _linear(weights: dict[str, torch.Tensor], name: str, width: int, embed_dim: 
                 f"{name}.{part} in {str(folder)!r} has shape {shape}, expected {expected} from the towers and "
                 "embed_dim. Save the projections again."
             )
-    assert weight is not None  # its shape was right
+    assert weight is not None  # its shape was checked
     linear = nn.Linear(width, embed_dim, bias=bias is not None)
     with torch.no_grad():
         linear.weight.copy_(weight)

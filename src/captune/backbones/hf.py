@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from captune.backbones import _transformers_io as library
-from captune.backbones._towers import ClipImageTower, ClipTextTower, SiglipImageTower, SiglipTextTower
-from captune.backbones.base import Backbone, Tokens
+from captune.backbones import _hub
+from captune.backbones.base import Backbone, TextTower, Tokens, Tower
 from captune.core.errors import ModelError
 from captune.data.views import Preprocessing, Resample
 
@@ -18,6 +18,97 @@ SUPPORTED = ("clip", "siglip", "siglip2")
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 HALF = (0.5, 0.5, 0.5)
 RESAMPLE: dict[int, Resample] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+
+
+class TransformersTower(Tower):
+    """A tower of the transformers library, with the names that most of its models use."""
+
+    def __init__(self, model: Any, projection: nn.Module) -> None:
+        self.model, self.projection, self.width = model, projection, int(model.config.hidden_size)
+        encoder = model.encoder if hasattr(model, "encoder") else model
+        self.layers = encoder.layer if hasattr(encoder, "layer") else encoder.layers
+
+    def enter(self, inputs: Tensor) -> Tensor:
+        """Return token embeddings with positions."""
+        return self.model.embeddings(inputs)
+
+    def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
+        """Apply a layer in which every token attends to every other."""
+        return layer(tokens, None)
+
+
+class ClipImageTower(TransformersTower):
+    """The image tower of CLIP: a norm before the first layer; the class token is the feature."""
+
+    def entry_norm(self, tokens: Tensor) -> Tensor:
+        """Apply CLIP's norm before the first layer."""
+        return self.model.pre_layrnorm(tokens)
+
+    def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
+        """Project the normalized class token."""
+        return self.projection(self.model.post_layernorm(tokens[:, 0]))
+
+
+class SiglipImageTower(TransformersTower):
+    """The image tower of SigLIP and SigLIP 2: no class token; an attention head pools all tokens."""
+
+    def enter(self, inputs: Tensor) -> Tensor:
+        """Return patch tokens with positions; the flexible SigLIP 2 models expect the image cut into patches."""
+        if not isinstance(self.model.embeddings.patch_embedding, nn.Linear):
+            return self.model.embeddings(inputs)
+        images, channels, height, width = inputs.shape
+        size = int(self.model.config.patch_size)
+        grid = inputs.reshape(images, channels, height // size, size, width // size, size)
+        patches = grid.permute(0, 2, 4, 3, 5, 1).reshape(images, -1, channels * size * size)
+        shapes = torch.tensor([[height // size, width // size]]).expand(images, 2)
+        return self.model.embeddings(patches, shapes)
+
+    def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
+        """Pool all tokens, including prompts, with the attention head."""
+        return self.projection(self.model.post_layernorm(tokens))
+
+
+class ClipTextTower(TransformersTower, TextTower):
+    """The text tower of CLIP: causal; the end-of-text token is the feature."""
+
+    padding_matters = False
+
+    def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
+        """Apply a causal layer, in which padding after the end needs no mask."""
+        return layer(tokens, None, is_causal=True)
+
+    def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
+        """Project the normalized token at the end of each text."""
+        chosen = tokens[torch.arange(len(tokens), device=tokens.device), self.end_position(inputs)]
+        return self.projection(self.model.final_layer_norm(chosen))
+
+    def end_position(self, ids: Tensor) -> Tensor:
+        """Return where each text ends; old checkpoints declare a wrong end token, there it is the largest id."""
+        eos = int(self.model.config.eos_token_id)
+        return ids.argmax(dim=-1) if eos == 2 else (ids == eos).int().argmax(dim=-1)
+
+    def word_embedding(self, ids: Tensor) -> Tensor:
+        """Return word embeddings without positions."""
+        return self.model.embeddings.token_embedding(ids)
+
+    def position_embedding(self, start: int, stop: int) -> Tensor:
+        """Return the position embeddings."""
+        return self.model.embeddings.position_embedding.weight[start:stop]
+
+
+class SiglipTextTower(ClipTextTower):
+    """The text tower of SigLIP and SigLIP 2: not causal; the last token (often padding) is the feature."""
+
+    prompt_start = 0
+    padding_matters = True
+
+    def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
+        """Apply a layer without a mask: SigLIP was trained to attend to padding too."""
+        return layer(tokens, None)
+
+    def end_position(self, ids: Tensor) -> Tensor:
+        """Return the last position of the unedited text."""
+        return torch.full((len(ids),), ids.shape[1] - 1, device=ids.device)
 
 
 class HuggingFace(Backbone):
@@ -41,8 +132,8 @@ class HuggingFace(Backbone):
             self.text_tower = ClipTextTower(model.text_model, model.text_projection)
             self.embed_dim = int(model.config.projection_dim)
         else:
-            self.image_tower = SiglipImageTower(model.vision_model)
-            self.text_tower = SiglipTextTower(model.text_model)
+            self.image_tower = SiglipImageTower(model.vision_model, model.vision_model.head)
+            self.text_tower = SiglipTextTower(model.text_model, model.text_model.head)
             self.embed_dim = int(model.config.text_config.projection_size)
         self.longest_text = int(model.config.text_config.max_position_embeddings)
         self.logit_scale = math.exp(model.logit_scale.item())
@@ -53,24 +144,24 @@ class HuggingFace(Backbone):
         """Load a model by hub name or local folder."""
         from transformers import AutoModel
 
-        path = library.local_path(name)
-        config = library.load_config(path, SUPPORTED, cls.examples)
-        tokenizer = library.load_tokenizer(path, int(config.text_config.vocab_size))
-        preprocessing = read_preprocessing(library.load_image_settings(path), config, name)
-        return cls(f"hf:{name}", library.load_model(AutoModel, path), tokenizer, preprocessing)
+        path = _hub.local_path(name)
+        config = _hub.load_config(path, SUPPORTED, cls.examples)
+        tokenizer = _hub.load_tokenizer(path, int(config.text_config.vocab_size))
+        preprocessing = read_preprocessing(_hub.load_image_settings(path), config, name)
+        return cls(f"hf:{name}", _hub.load_model(AutoModel, path), tokenizer, preprocessing)
 
     @classmethod
     def check(cls, name: str) -> None:
         """Read only the configuration, so that a wrong name is found before anything else."""
-        library.load_config(library.local_path(name), SUPPORTED, cls.examples)
+        _hub.load_config(_hub.local_path(name), SUPPORTED, cls.examples)
 
     def modules(self) -> Iterator[nn.Module]:
         """Return the whole model."""
         yield self.model
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
-        """Tokenize; CLIP's causal text is cut after the longest end-of-text token, SigLIP's keeps its full length."""
-        # SigLIP was trained on lower case; not every checkpoint's tokenizer does it by itself.
+        """Tokenize; CLIP's causal texts are padded to the longest one, SigLIP's to the full length."""
+        # SigLIP was trained on lower case, but not every checkpoint's tokenizer converts texts itself.
         encoded = self.tokenizer(
             list(texts) if self.is_clip else [text.lower() for text in texts],
             padding="longest" if self.is_clip else "max_length",
@@ -79,36 +170,31 @@ class HuggingFace(Backbone):
             return_attention_mask=True,
             return_tensors="pt",
         )
-        ids = encoded["input_ids"].to(self.device)
-        return Tokens(ids, encoded["attention_mask"].bool().to(self.device))
+        return Tokens(encoded["input_ids"].to(self.device), encoded["attention_mask"].bool().to(self.device))
 
 
 def read_preprocessing(settings: dict[str, Any], config: Any, name: str) -> Preprocessing:
-    """Translate preprocessor_config.json; what it does not say follows the model family."""
-    is_clip, expected = config.model_type == "clip", _model_side(settings, config)
+    """Translate preprocessor_config.json; missing values are those of the model family."""
+    is_clip, expected = config.model_type == "clip", _input_side(settings, config)
     size, crop = settings.get("size"), settings.get("crop_size")
     side = (_side(crop) if settings.get("do_center_crop", is_clip) else 0) or _side(size) or expected
     if side != expected:
         raise ModelError(
-            f"The preprocessing of {name!r} gives images of {side} pixels, expected {expected}, which the model takes. "
+            f"The preprocessing of {name!r} makes images of {side} pixels, but the model expects {expected}. "
             "Correct preprocessor_config.json."
         )
     keeps_shape = is_clip if size is None else isinstance(size, int) or "shortest_edge" in size
     normalizes = settings.get("do_normalize", True)
-    mean, std = (settings.get(f"image_{part}") for part in ("mean", "std"))
+    resample = settings.get("resample", 2 if config.model_type == "siglip2" else 3)
+    if resample not in RESAMPLE:
+        raise ModelError(f"Unknown resample {resample!r} in preprocessor_config.json, expected one of {RESAMPLE}.")
     return Preprocessing(
         image_size=side,
         resize=(_side(size) or side) if keeps_shape else 0,
-        resample=_resample(settings.get("resample", 2 if config.model_type == "siglip2" else 3)),
-        mean=tuple(mean or (CLIP_MEAN if is_clip else HALF)) if normalizes else (0.0, 0.0, 0.0),
-        std=tuple(std or (CLIP_STD if is_clip else HALF)) if normalizes else (1.0, 1.0, 1.0),
+        resample=RESAMPLE[resample],
+        mean=tuple(settings.get("image_mean") or (CLIP_MEAN if is_clip else HALF)) if normalizes else (0.0, 0.0, 0.0),
+        std=tuple(settings.get("image_std") or (CLIP_STD if is_clip else HALF)) if normalizes else (1.0, 1.0, 1.0),
     )
-
-
-def _resample(number: Any) -> Resample:
-    if number not in RESAMPLE:
-        raise ModelError(f"Unknown resample {number!r} in preprocessor_config.json, expected one of {RESAMPLE}.")
-    return RESAMPLE[number]
 
 
 def _side(size: Any) -> int:
@@ -117,9 +203,9 @@ def _side(size: Any) -> int:
     return int(size or 0)
 
 
-def _model_side(settings: dict[str, Any], config: Any) -> int:
+def _input_side(settings: dict[str, Any], config: Any) -> int:
     vision = config.vision_config
     if config.model_type != "siglip2":
         return int(vision.image_size)
-    # Flexible models take any shape of at most so many patches: the square of them, so that images make one batch.
+    # Flexible models take any shape up to a number of patches; squares of one size can be batched.
     return int(math.isqrt(settings.get("max_num_patches") or vision.num_patches) * vision.patch_size)

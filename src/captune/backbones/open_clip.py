@@ -2,24 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from captune.backbones import _transformers_io as library
-from captune.backbones._open_clip_towers import OpenClipImageTower, OpenClipTextTower, SealedTower
+from captune.backbones import _hub
 from captune.backbones.base import Backbone, Side, TextTower, Tokens, Tower
 from captune.core.errors import ModelError, missing_extra, nearest
 from captune.core.files import is_file
 from captune.data.views import Preprocessing
 
 
+class OpenClipImageTower(Tower):
+    """open_clip's vision transformer: a norm before the first layer; the class token (or a mean) is the feature."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.layers = model, model.transformer.resblocks
+        self.width = int(model.conv1.out_channels)
+
+    def enter(self, inputs: Tensor) -> Tensor:
+        """Return class and patch tokens with positions."""
+        patches = self.model.conv1(inputs).flatten(2).transpose(1, 2)
+        first = self.model.class_embedding.expand(patches.shape[0], 1, -1)
+        return torch.cat([first, patches], dim=1) + self.model.positional_embedding
+
+    def entry_norm(self, tokens: Tensor) -> Tensor:
+        """Apply the norm before the first layer, if there is one."""
+        return self.model.ln_pre(tokens)
+
+    def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
+        """Pool and normalize (in the model's order) and project; a mean includes all tokens but the class token."""
+        if self.model.final_ln_after_pool:
+            return self.model.ln_post(self._pool(tokens)) @ self.model.proj
+        return self._pool(self.model.ln_post(tokens)) @ self.model.proj
+
+    def _pool(self, tokens: Tensor) -> Tensor:
+        return tokens[:, 1:].mean(dim=1) if self.model.pool_type == "avg" else tokens[:, 0]
+
+
+class OpenClipTextTower(TextTower):
+    """open_clip's text transformer, which is part of the model itself or a separate module."""
+
+    def __init__(self, model: Any, pooling: str, end_id: int) -> None:
+        self.model, self.pooling, self.end_id = model, pooling, end_id
+        self.layers, self.width = model.transformer.resblocks, int(model.token_embedding.embedding_dim)
+        self.is_causal = model.attn_mask is not None
+        self.padding_matters = not self.is_causal
+        self.prompt_start = 1 if pooling in ("argmax", "eos") else 0
+
+    def enter(self, inputs: Tensor) -> Tensor:
+        """Return words with positions."""
+        return self.word_embedding(inputs) + self.position_embedding(0, int(inputs.shape[1]))
+
+    def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
+        """Apply a layer; tokens attend to earlier ones only if the tower is causal, otherwise to all with padding."""
+        if not self.is_causal:
+            return layer(tokens)
+        length = tokens.shape[1]
+        hidden = tokens.new_full((length, length), float("-inf")).triu(1)
+        return layer(tokens, attn_mask=hidden)
+
+    def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
+        """Normalize and project the token that represents the text."""
+        chosen = tokens[torch.arange(len(tokens), device=tokens.device), self.end_position(inputs)]
+        feature, projection = self.model.ln_final(chosen), self.model.text_projection
+        if projection is None:
+            return feature
+        return projection(feature) if isinstance(projection, nn.Module) else feature @ projection
+
+    def end_position(self, ids: Tensor) -> Tensor:
+        """Return the position of the token that represents each text."""
+        if self.pooling == "argmax":
+            return ids.argmax(dim=-1)
+        if self.pooling == "eos":
+            return (ids == self.end_id).int().argmax(dim=-1)
+        return ids.new_full((len(ids),), 0 if self.pooling == "first" else ids.shape[1] - 1)
+
+    def needed_length(self, ids: Tensor) -> int:
+        """Return how many tokens affect the result: causal texts can be cut after the longest end token."""
+        return int(self.end_position(ids).max()) + 1 if self.is_causal else int(ids.shape[1])
+
+    def word_embedding(self, ids: Tensor) -> Tensor:
+        """Return word embeddings without positions."""
+        return self.model.token_embedding(ids)
+
+    def position_embedding(self, start: int, stop: int) -> Tensor:
+        """Return the position embeddings."""
+        return self.model.positional_embedding[start:stop]
+
+
+class SealedTower(TextTower):
+    """An encoder that prompts cannot enter, such as a ResNet, a timm tower or a Hugging Face tower."""
+
+    def __init__(self, encode: Callable[[Tensor], Tensor], width: int) -> None:
+        self.encode, self.width, self.layers = encode, width, ()
+
+    def enter(self, inputs: Tensor) -> Tensor:
+        """Return the features."""
+        return self.encode(inputs)
+
+    def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the features unchanged."""
+        return tokens
+
+
 class OpenClip(Backbone):
-    """A model of the open_clip library; vision transformers carry prompts, ResNets and timm towers do not."""
+    """A model of the open_clip library; vision transformers support prompts, ResNets and timm towers do not."""
 
     examples: ClassVar[tuple[str, ...]] = (
         "ViT-B-32/laion2b_s34b_b79k",
@@ -48,30 +140,30 @@ class OpenClip(Backbone):
         """Load a model with downloaded weights, or with a local safetensors file."""
         open_clip = _library()
         model_name, weights, config = _find(name)
-        library.quiet()
-        # Weights were trained with one activation; the name of the architecture does not always say which.
+        _hub.quiet()
+        # The activation that the weights were trained with does not always follow from the architecture name.
         quick = bool(open_clip.get_pretrained_cfg(model_name, weights).get("quick_gelu"))
         try:
             model = open_clip.create_model(
                 model_name, pretrained=weights, force_quick_gelu=quick, require_pretrained=True, weights_only=True
             )
             tokenizer = open_clip.get_tokenizer(model_name)
-        except Exception as error:  # open_clip, the hub, torch and safetensors have no common ancestor
+        except Exception as error:  # the errors of open_clip, the hub, torch and safetensors have no common base class
             raise ModelError(
-                f"The weights {weights!r} of {model_name!r} cannot be loaded: {str(error).splitlines()[0][:200]} "
-                "Check the connection (HF_HUB_OFFLINE must not be 1 to download) and the file."
+                f"Cannot load the weights {weights!r} of {model_name!r}: {str(error).splitlines()[0][:200]} "
+                "Check the connection (downloading needs HF_HUB_OFFLINE unset) and the file."
             ) from error
         return cls(name, model, tokenizer, config)
 
     @classmethod
     def check(cls, name: str) -> None:
-        """Look the model and its weights up in open_clip's lists."""
+        """Look up the model and its weights in open_clip's lists."""
         _library()
         _find(name)
 
     @classmethod
     def prompt_towers(cls, name: str) -> frozenset[Side]:
-        """Read from the architecture's configuration which towers are transformers with a seam."""
+        """Read from the architecture's configuration which towers prompts can enter."""
         _library()
         return _prompt_towers(_find(name)[2])
 
@@ -80,7 +172,7 @@ class OpenClip(Backbone):
         yield self.model
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
-        """Tokenize; causal text is cut after the longest end-of-text token."""
+        """Tokenize; causal texts are cut after the longest end-of-text token."""
         ids = self.tokenizer(list(texts)).to(self.device)
         if not isinstance(self.text_tower, OpenClipTextTower):
             return Tokens(ids, torch.ones_like(ids, dtype=torch.bool))
@@ -96,7 +188,7 @@ def read_preprocessing(settings: dict[str, Any], name: str) -> Preprocessing:
     mode = settings.get("resize_mode", "shortest")
     if len(sides) != 1 or mode not in ("shortest", "squash"):
         raise ModelError(
-            f"{name!r} takes images of size {size} resized by {mode!r}, expected a square resized by 'shortest' or "
+            f"{name!r} uses images of size {size} resized by {mode!r}, expected a square resized by 'shortest' or "
             "'squash'. Choose another model."
         )
     side = int(sides.pop())
@@ -116,32 +208,32 @@ def _library() -> Any:
         import open_clip
     except Exception as error:  # a torchvision built for another torch raises RuntimeError
         raise ModelError(
-            f"The package open_clip is installed but does not import: {str(error).splitlines()[0]} "
-            "Install the torchvision release that belongs to your torch: pip install --upgrade torch torchvision"
+            f"The package open_clip is installed but cannot be imported: {str(error).splitlines()[0]} "
+            "Install the torchvision release that matches torch: pip install --upgrade torch torchvision"
         ) from error
     return open_clip
 
 
 def _find(name: str) -> tuple[str, str, dict[str, Any]]:
-    """Return the architecture, its weights (a tag or a file) and its configuration, or say what is wrong."""
+    """Return the architecture, its weights (a tag or a file) and its configuration."""
     open_clip = _library()
     model_name, _, weights = name.partition("/")
     known = open_clip.list_models()
     if model_name not in known:
         raise ModelError(
-            f"No architecture {model_name!r} in open_clip.{nearest(model_name, known)} An id reads "
+            f"No architecture {model_name!r} in open_clip.{nearest(model_name, known)} Expected an id like "
             "open_clip:model/pretrained, for example 'open_clip:ViT-B-32/laion2b_s34b_b79k'."
         )
     config: dict[str, Any] = open_clip.get_model_config(model_name)
     tags = open_clip.list_pretrained_tags_by_model(model_name)
     if weights and open_clip.is_pretrained_cfg(model_name, weights):
         return model_name, weights, config
-    path = Path(library.local_path(weights))
+    path = Path(_hub.local_path(weights))
     if weights and is_file(path) and path.suffix == ".safetensors":
         return model_name, str(path), config
-    found = f"the file {weights!r} is not a safetensors file" if is_file(path) else f"there are no weights {weights!r}"
+    found = f"{weights!r} is not a safetensors file" if is_file(path) else f"no weights {weights!r}"
     raise ModelError(
-        f"For {model_name!r} {found}.{nearest(weights, tags)} Available: {', '.join(tags) or 'none'}; "
+        f"Cannot load {model_name!r}: {found}.{nearest(weights, tags)} Available: {', '.join(tags) or 'none'}; "
         f"or a local file: open_clip:{model_name}/path/to/weights.safetensors"
     )
 

@@ -127,7 +127,7 @@ def test_prompt_towers_are_known_before_loading(kind: str, saved: Callable[[str]
         "text" in CARRIED[kind],
     )
     if "image" not in CARRIED[kind]:
-        with pytest.raises(ModelError, match="has no layers that prompts can enter"):
+        with pytest.raises(ModelError, match="SealedTower"):
             backbone.encode_image(images(1), lambda depth, tokens: tokens)
 
 
@@ -194,24 +194,22 @@ def test_weak_view_is_the_librarys_preprocessing(saved: Callable[[str], str]) ->
 
 @needs_open_clip
 def test_wrong_names(saved: Callable[[str], str], tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"No architecture 'ViT-B-23' in open_clip. Did you mean 'ViT-B-32'"):
+    with pytest.raises(ModelError, match=r"'ViT-B-23'.*'ViT-B-32'"):
         check_backbone("open_clip:ViT-B-23/openai")
-    with pytest.raises(
-        ModelError, match=r"no weights 'laion2b_s34b'.*Did you mean 'laion2b_s34b_b79k'.*or a local file"
-    ):
+    with pytest.raises(ModelError, match=r"'laion2b_s34b'.*'laion2b_s34b_b79k'"):
         check_backbone("open_clip:ViT-B-32/laion2b_s34b")
-    with pytest.raises(ModelError, match="no weights ''"):
+    with pytest.raises(ModelError, match="ViT-B-32"):
         check_backbone("open_clip:ViT-B-32")
     pickled = tmp_path / "weights.pt"
     torch.save({}, pickled)
-    with pytest.raises(ModelError, match="is not a safetensors file"):
+    with pytest.raises(ModelError, match=pickled.name):
         check_backbone(f"open_clip:ViT-B-32/{pickled}")
     check_backbone("open_clip:ViT-B-32/laion2b_s34b_b79k")
     truncated = tmp_path / "weights.safetensors"
     truncated.write_bytes(b"short")
     from captune.backbones.open_clip import OpenClip
 
-    with pytest.raises(ModelError, match="cannot be loaded"):
+    with pytest.raises(ModelError, match=truncated.name):
         OpenClip.load(saved("tiny-vit").partition("/")[0] + f"/{truncated}")
 
 
@@ -228,7 +226,7 @@ def test_library_that_does_not_import_says_why(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(ours, "find_spec", lambda name: name)
     monkeypatch.setitem(sys.modules, "open_clip", None)
-    with pytest.raises(ModelError, match="is installed but does not import"):
+    with pytest.raises(ModelError, match="torchvision"):
         check_backbone("open_clip:ViT-B-32/laion2b_s34b_b79k")
 
 
@@ -244,5 +242,5 @@ def test_preprocessing_that_cannot_be_followed_is_refused() -> None:
     }
     assert (read_preprocessing(settings, "x").image_size, read_preprocessing(settings, "x").resize) == (32, 0)
     for wrong in ({"size": (32, 48)}, {"resize_mode": "longest"}):
-        with pytest.raises(ModelError, match="expected a square"):
+        with pytest.raises(ModelError, match="'x'"):
             read_preprocessing({**settings, **wrong}, "x")

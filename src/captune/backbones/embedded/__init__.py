@@ -1,4 +1,4 @@
-"""Tiny models that come with the package, for the demo and for tests; no download is needed."""
+"""Tiny models included in the package for the demo and tests; no download is needed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ FOLDER = Path(__file__).parent
 
 
 def available() -> tuple[str, ...]:
-    """Return the names of the models in the package."""
+    """Return the names of the included models."""
     return tuple(sorted(path.parent.name for path in FOLDER.glob("*/config.json")))
 
 
 class Embedded(HuggingFace):
-    """A small CLIP in transformers' format whose weights are part of the package."""
+    """A small CLIP in transformers' format, included in the package."""
 
     examples: ClassVar[tuple[str, ...]] = available()
 
     @classmethod
     def load(cls, name: str) -> Embedded:
-        """Load a model of the package by name."""
+        """Load an included model by name."""
         cls.check(name)
         backbone = super().load(str(FOLDER / name))
         backbone.identifier = f"embedded:{name}"
@@ -32,7 +32,7 @@ class Embedded(HuggingFace):
 
     @classmethod
     def check(cls, name: str) -> None:
-        """Say which models there are when the name is none of them."""
+        """Raise an error that lists the included models if the name is none of them."""
         if name not in available():
             known = ", ".join(f"embedded:{one}" for one in available()) or "none"
             raise ModelError(f"No embedded model {name!r}.{nearest(name, available())} Available: {known}.")

@@ -1,4 +1,4 @@
-"""Loading from the Hugging Face hub or a local folder, with errors that a person can act on."""
+"""Loading from the Hugging Face hub or a local folder, with errors that tell what to do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from captune.core.files import is_file, is_folder
 
 
 def quiet() -> None:
-    """Keep the libraries' own progress bars and advice off the screen."""
+    """Silence the progress bars and advice of transformers and huggingface_hub."""
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.set_verbosity_error()
@@ -24,13 +24,13 @@ def quiet() -> None:
 
 
 def local_path(name: str) -> str:
-    """Return the name with `~` expanded, which no shell does after `source:`."""
+    """Expand `~`, which the shell does not do after `source:`."""
     return str(Path(name).expanduser()) if name.startswith("~") else name
 
 
 @cache
 def hub_unreachable() -> bool:
-    """Tell whether the hub's address cannot be resolved, where its client would retry each file for half a minute."""
+    """Return whether the hub's address cannot be resolved; its client would retry every file for half a minute."""
     from huggingface_hub import constants
 
     if any(os.environ.get(variable) for variable in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
@@ -43,13 +43,13 @@ def hub_unreachable() -> bool:
 
 
 def load_config(name: str, supported: tuple[str, ...], known: tuple[str, ...] = ()) -> Any:
-    """Return a model's configuration, or say what is missing or not supported."""
+    """Return the configuration of a model of a supported type."""
     from transformers import AutoConfig
 
     quiet()
     if not name:
         example = f", for example {known[0]!r}" if known else ""
-        raise ModelError(f"The id names no model: expected a hub name or a folder after the colon{example}.")
+        raise ModelError(f"The model id is incomplete: expected a hub name or a folder after the colon{example}.")
     _check_folder(name)
     try:
         config = AutoConfig.from_pretrained(name, **_source(name))
@@ -57,16 +57,16 @@ def load_config(name: str, supported: tuple[str, ...], known: tuple[str, ...] = 
         raise ModelError(_not_loaded(name, "config.json", error, known)) from error
     if config.model_type not in supported:
         raise ModelError(
-            f"{name!r} is a {config.model_type!r} model, expected {' or '.join(supported)}. Choose such a model."
+            f"{name!r} is a {config.model_type!r} model, expected {' or '.join(supported)}. Choose another model."
         )
     return config
 
 
 def load_model(model_class: Any, name: str, **options: Any) -> Any:
-    """Return a model in fp32 from safetensors; weights that are missing or do not fit are an error."""
+    """Return a model in fp32 from safetensors; missing weights or weights of a wrong shape are an error."""
     import torch
 
-    # Else transformers asks a public service to convert pickled weights that we would not load anyway.
+    # Otherwise transformers asks a public service to convert pickled weights, which we would not load anyway.
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
     try:
         model, info = model_class.from_pretrained(
@@ -78,45 +78,47 @@ def load_model(model_class: Any, name: str, **options: Any) -> Any:
             **_source(name),
             **options,
         )
-    except Exception as error:  # safetensors, hub and shape errors have no common ancestor
+    except Exception as error:  # safetensors, hub and shape errors have no common base class
         raise ModelError(_not_loaded(name, "model.safetensors", error, ())) from error
     missing = sorted(info.get("missing_keys", ())) + sorted(str(key) for key in info.get("mismatched_keys", ()))
     if missing:
         raise ModelError(
-            f"The weights of {name!r} are incomplete: {len(missing)} tensors are missing or of a wrong shape, "
-            f"first {missing[0]!r}. Download or save the model again."
+            f"The weights of {name!r} are incomplete: {len(missing)} tensors are missing or have a wrong shape, "
+            f"the first is {missing[0]!r}. Download or save the model again."
         )
     return model
 
 
 def load_tokenizer(name: str, vocabulary: int) -> Any:
-    """Return a model's tokenizer, which pads on the right and knows no more words than the model's `vocabulary`."""
+    """Return a model's tokenizer, padding on the right, with at most `vocabulary` tokens."""
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **_source(name))
-        # Special tokens do not count: transformers makes up those that a tokenizer's files do not hold.
-        words = len(tokenizer) - len(set(tokenizer.all_special_tokens))
+        # Special tokens do not count: transformers adds those that are missing from the files.
+        n_tokens = len(tokenizer) - len(set(tokenizer.all_special_tokens))
     except Exception as error:  # the tokenizers library raises plain Exception for a damaged file
         raise ModelError(_not_loaded(name, "tokenizer.json", error, ())) from error
-    if words < 2:
+    if n_tokens < 2:
         raise ModelError(
-            f"The tokenizer of {name!r} is missing or empty. Put tokenizer.json and tokenizer_config.json of the model "
+            f"The tokenizer of {name!r} is missing or empty. Put the model's tokenizer.json and tokenizer_config.json "
             "next to its config.json."
         )
-    if words > vocabulary:
+    if n_tokens > vocabulary:
         raise ModelError(
-            f"The tokenizer of {name!r} has {words} tokens, expected at most the {vocabulary} of the model. "
+            f"The tokenizer of {name!r} has {n_tokens} tokens, but the model supports only {vocabulary}. "
             "Use the tokenizer that the model was trained with."
         )
-    tokenizer.padding_side = "right"  # SigLIP 2's class pads left by default, the model was trained on right
+    tokenizer.padding_side = (
+        "right"  # SigLIP 2's tokenizer pads left by default, but the model was trained with padding on the right
+    )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
 def load_image_settings(name: str) -> dict[str, Any]:
-    """Return what preprocessor_config.json says, or an empty mapping where there is none."""
+    """Return the content of preprocessor_config.json, or an empty mapping if there is none."""
     from transformers.image_processing_base import ImageProcessingMixin
 
     try:
@@ -134,32 +136,32 @@ def _source(name: str) -> dict[str, Any]:
 
 
 def _check_folder(name: str) -> None:
-    """Raise for a local folder that cannot hold a model, before anything heavy is imported or read."""
+    """Raise for a local folder without a usable model, before anything heavy is imported or read."""
     folder = Path(name)
     if not is_folder(folder):
         return
     if (folder / "dual_encoder.json").is_file() and not (folder / "config.json").is_file():
-        raise ModelError(f"The folder {name!r} holds a dual encoder. Load it as: dual:{name}")
+        raise ModelError(f"The folder {name!r} contains a dual encoder. Load it as dual:{name}")
     if (folder / "config.json").is_file() and not any(folder.glob("*.safetensors")):
         pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
-        found = f"only {pickled[0]!r}, a pickle, which could run any code when it is read" if pickled else "no weights"
+        found = f"only {pickled[0]!r}, a pickle, which can run arbitrary code when loaded" if pickled else "no weights"
         raise ModelError(
-            f"The folder {name!r} holds {found}; expected model.safetensors. Save the model as safetensors: "
-            "model.save_pretrained(folder) in a current transformers does it."
+            f"The folder {name!r} contains {found}; expected model.safetensors. Save the model in this format with "
+            "model.save_pretrained(folder)."
         )
 
 
 def _not_loaded(name: str, file: str, error: Exception, known: tuple[str, ...]) -> str:
     if is_folder(name):
         return (
-            f"The folder {name!r} does not hold a usable {file}: {_first_line(error)} "
+            f"The folder {name!r} does not contain a usable {file}: {_first_line(error)} "
             "Download or save the model again, or check the path."
         )
     hint = "" if name in known else nearest(name, known)
     return (
         f"No model {name!r}: it is not a local folder, and {file} is neither in the local cache nor could it be "
-        f"fetched from the hub.{hint} Check the name and the connection (HF_HUB_OFFLINE must not be 1 "
-        "to download), or give a local folder: hf:path/to/folder."
+        f"downloaded from the hub.{hint} Check the name and the connection (downloading needs HF_HUB_OFFLINE unset), "
+        "or pass a local folder: hf:path/to/folder."
     )
 
 
