@@ -1,4 +1,4 @@
-"""The straight line: images and class names in, a saved and measurable classifier out."""
+"""The straight line from images and class names to a saved classifier with a report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from captune.backbones.base import Backbone
 from captune.core import distributed, runtime
 from captune.core.errors import InputError
-from captune.core.settings import NO_RESULT, WHERE
+from captune.core.settings import WHERE
 from captune.describers.base import open_describer
 from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.embeddings.predictions import Predictions
@@ -23,6 +23,7 @@ from captune.results.evidence import Evidence, gather
 from captune.results.predict import predict_collection
 from captune.results.run import CHECKPOINTS, AdaptationRun
 from captune.training.checkpoint import CheckpointFolder, digest_of, drop_checkpoints
+from captune.tuners.base import Tuner
 from captune.tuners.frozen import Frozen
 
 
@@ -42,8 +43,7 @@ def adapt(
     Keyword settings are those of every run (method, backbone, template, seed, ...) and those of the method.
     """
     plan = make_plan(images, classes, labels, settings)
-    sources = _sources(images, classes, labels)
-    return carry_out(plan, out=out, overwrite=overwrite, resume=resume, quiet=quiet, sources=sources)
+    return carry_out(plan, out=out, overwrite=overwrite, resume=resume, quiet=quiet)
 
 
 def carry_out(
@@ -53,157 +53,135 @@ def carry_out(
     overwrite: bool = False,
     resume: bool = False,
     quiet: bool = False,
-    sources: Mapping[str, str] | None = None,
     report: bool = True,
     keep_checkpoints: bool = False,
 ) -> AdaptationRun:
-    """Do what a plan says; `sources` tells where its images and names came from, in the words of the command line."""
+    """Carry out a plan and return the run; with `out`, also save it as a folder with a report."""
     check_backbone(plan.settings.backbone, getattr(plan.method.settings, "tuner", ""))
     workers = None if plan.settings.workers < 0 else plan.settings.workers
-    where = {name: getattr(plan.settings, name) for name in WHERE}
-    engine = runtime.start(seed=plan.settings.seed, workers=workers, quiet=quiet, **where)
-    target = Path(out) if out is not None else None
+    devices = {name: getattr(plan.settings, name) for name in WHERE}
+    engine = runtime.start(seed=plan.settings.seed, workers=workers, quiet=quiet, **devices)
+    folder = None if out is None else Path(out)
     with engine.together():
-        with ExitStack() as stack:  # what the first process claims is its own until the run is saved
-            if target is not None:
-                claim = claim_folder(target, overwrite, resume)
+        with ExitStack() as stack:  # the first process keeps the folder locked until the run is saved
+            if folder is not None:
+                claim = claim_folder(folder, overwrite, resume)
                 distributed.from_first(lambda: ({}, str(stack.enter_context(claim))))
-            run = _carry_out(plan, engine, target, sources or {}, report)
-        if target is not None and engine.is_writer and not keep_checkpoints:
-            drop_checkpoints(target / CHECKPOINTS)  # last, so that a kill at any moment before costs no training
-        return run
+            run = _adapt(plan, engine, folder)
+            if folder is not None and engine.is_writer:
+                run.save(folder)
+                if report:
+                    _write_report(folder, engine)
+        if folder is not None and engine.is_writer and not keep_checkpoints:
+            drop_checkpoints(folder / CHECKPOINTS)  # last, so that a killed process never loses its training
+    return run
 
 
-def _carry_out(
-    plan: Plan, engine: runtime.Runtime, target: Path | None, sources: Mapping[str, str], report: bool
-) -> AdaptationRun:
+def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> AdaptationRun:
     cache_folder = Path(plan.settings.cache) if plan.settings.cache else default_folder()
     describer = open_describer(plan.settings.describer, cache_folder)
 
     backbone = load_backbone(plan.settings.backbone).to(engine.device)
     backbone.texts_at_once = plan.settings.class_chunk
-    environment = {
-        "versions": runtime.versions(),
-        "seed": plan.settings.seed,
-        "data_fingerprint": plan.images.fingerprint,
-        "backbone_fingerprint": backbone.fingerprint(),
-        "device": str(engine.device),
-        "processes": distributed.size(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-    _check_alike(plan, environment)
-    checkpoints = CheckpointFolder(target / CHECKPOINTS, _key(plan, environment)) if target is not None else None
+    environment = _environment(plan, backbone, engine)
     context = Context(
         runtime=engine,
         cache=EmbeddingCache(cache_folder),
         batch_size=plan.settings.batch_size,
         describer=describer,
         domain=plan.settings.domain,
-        checkpoints=checkpoints,
+        checkpoints=None if folder is None else CheckpointFolder(folder / CHECKPOINTS, _key(plan, environment)),
     )
     if plan.settings.preset:
         engine.say(f"Method {plan.settings.method}, preset {plan.settings.preset}.")
 
     tuner = plan.method.adapt(plan.task, backbone, context)
-    classifier = Classifier.from_tuner(tuner)
-    embedded = None if tuner.edits_images else context.embed(backbone, plan.images)
-    predictions, skipped = predict_collection(
-        classifier, plan.images, context.cache, engine, plan.settings.batch_size, embedded
-    )
+
+    classifier, predictions, skipped = _predict(plan, tuner, context)
     if skipped:
-        engine.say(f"{len(skipped)} of {len(plan.images)} images were skipped because they cannot be read.")
+        engine.say(f"Skipped {len(skipped)} of {len(plan.images)} images that cannot be read.")
 
-    evidence, kept = _evidence(plan, backbone, context, predictions), "adapted"
-    if _is_refused(plan, evidence, engine):
+    evidence, kept = _collect_evidence(plan, backbone, context, predictions), "adapted"
+    if _keeps_zero_shot(plan, evidence, engine):
         evidence, kept = evidence.undone() if evidence is not None else None, "zero_shot"
-        classifier = Classifier.from_tuner(Frozen(backbone, plan.task.vocabulary))
-        embedded = context.embed(backbone, plan.images)
-        predictions, skipped = predict_collection(
-            classifier, plan.images, context.cache, engine, plan.settings.batch_size, embedded
-        )
+        classifier, predictions, skipped = _predict(plan, Frozen(backbone, plan.task.vocabulary), context)
 
-    run = AdaptationRun(
+    times = {"seconds": round(engine.seconds(), 3)}
+    steps = {step: round(seconds, 3) for step, seconds in engine.spent.items()}
+    return AdaptationRun(
         settings=plan.all_settings(),
         images=plan.images,
         predictions=predictions,
         skipped=skipped,
         classifier=classifier,
-        environment={
-            **environment,
-            "seconds": round(engine.seconds(), 3),
-            "seconds_of_steps": {what: round(seconds, 3) for what, seconds in engine.spent.items()},
-        },
+        environment={**environment, **times, "seconds_of_steps": steps},
         rounds=context.rounds,
         evidence=evidence,
         kept=kept,
-        sources=sources,
+        sources=plan.sources,
     )
-    if target is not None and engine.is_writer:
-        run.save(target)
-        if report:
-            _write_report(target, engine)
-    return run
 
 
-def _check_alike(plan: Plan, environment: Mapping[str, Any]) -> None:
-    """Make sure that all processes see the same images and weights, also where they run on other machines."""
-    seen = distributed.gather([len(plan.images), environment["data_fingerprint"], environment["backbone_fingerprint"]])
-    other = next((number for number, facts in enumerate(seen) if facts != seen[0]), None)
-    if other is not None:
+def _environment(plan: Plan, backbone: Backbone, engine: runtime.Runtime) -> dict[str, Any]:
+    """Return what identifies the data, weights and libraries of a run; all processes must use the same."""
+    data, weights = plan.images.fingerprint, backbone.fingerprint()
+    inputs = distributed.gather([len(plan.images), data, weights])
+    different = next((number for number, own in enumerate(inputs) if own != inputs[0]), None)
+    if different is not None:
         raise InputError(
-            f"Process {other} sees other files than the first: {seen[other][0]} images and weights "
-            f"{seen[other][2]}, the first {seen[0][0]} images and weights {seen[0][2]}. Give all machines the same."
+            f"Process {different} has {inputs[different][0]} images and weights {inputs[different][2]}, but the first "
+            f"process has {inputs[0][0]} images and weights {inputs[0][2]}. Use the same files on all machines."
         )
+    return {
+        "versions": runtime.versions(),
+        "seed": plan.settings.seed,
+        "data_fingerprint": data,
+        "backbone_fingerprint": weights,
+        "device": str(engine.device),
+        "processes": distributed.size(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
 
 
-def _sources(images: str | Path, classes: str | Path | Sequence[str], labels: str | Path | None) -> dict[str, str]:
-    """Return where everything came from, as the command line would say it."""
-    given = str(classes) if isinstance(classes, (str, Path)) else ",".join(classes)
-    return {"images": str(images), "classes": given, **({"labels": str(labels)} if labels is not None else {})}
+def _key(plan: Plan, environment: Mapping[str, Any]) -> str:
+    """Return a digest of everything that training depends on, so that only the same run resumes from a checkpoint."""
+    inputs = ("data_fingerprint", "backbone_fingerprint", "versions")
+    return digest_of({**plan.training_facts(), **{name: environment[name] for name in inputs}})
 
 
-def _evidence(plan: Plan, backbone: Backbone, context: Context, predictions: Predictions) -> Evidence | None:
-    """Gather what the report needs; the run is saved in any case."""
+def _predict(plan: Plan, tuner: Tuner, context: Context) -> tuple[Classifier, Predictions, dict[int, str]]:
+    classifier = Classifier.from_tuner(tuner)
+    embedded = None if tuner.edits_images else context.embed(tuner.backbone, plan.images)
+    size = plan.settings.batch_size
+    return classifier, *predict_collection(classifier, plan.images, context.cache, context.runtime, size, embedded)
+
+
+def _collect_evidence(plan: Plan, backbone: Backbone, context: Context, predictions: Predictions) -> Evidence | None:
+    """Collect what the report needs; a failure must not lose the run."""
     try:
         return gather(plan.task, plan.images, backbone, context, predictions)
     except Exception as error:
-        context.say(f"The report will be short, evidence is missing: {type(error).__name__}: {error}")
+        context.say(f"The report will be incomplete: {type(error).__name__}: {error}")
         return None
 
 
-def _is_refused(plan: Plan, evidence: Evidence | None, engine: runtime.Runtime) -> bool:
-    """Say what the check without labels found; return whether zero-shot is kept instead, as the first process says."""
+def _keeps_zero_shot(plan: Plan, evidence: Evidence | None, engine: runtime.Runtime) -> bool:
+    """Show the result of the health check; return whether to keep zero-shot, as decided by the first process."""
     health = evidence.health if evidence is not None else None
     if health is not None:
         engine.say(health.sentence)
     is_harmful = health is not None and health.verdict == "harmful"
-    _, is_refused = distributed.from_first(lambda: ({}, plan.settings.keep_better and is_harmful))
-    if is_refused:
-        engine.say("Zero-shot stays the classifier.")
-    return bool(is_refused)
+    _, keeps = distributed.from_first(lambda: ({}, plan.settings.keep_better and is_harmful))
+    if keeps:
+        engine.say("Keeping the zero-shot classifier.")
+    return bool(keeps)
 
 
-def _write_report(target: Path, engine: runtime.Runtime) -> None:
-    """Write the report; a run that is complete is worth more than its page, so a failure is only told."""
+def _write_report(folder: Path, engine: runtime.Runtime) -> None:
+    """Write the report; if this fails, the run is still complete."""
     try:
         from captune.report.page import write_report
 
-        write_report([target])
+        write_report([folder])
     except Exception as error:
-        engine.say(f"The run is saved, but its report could not be made: {type(error).__name__}: {error}")
-
-
-def _key(plan: Plan, environment: dict[str, Any]) -> str:
-    """Return a digest of everything that the training depends on; where it runs and what it is called do not count."""
-    settings = {key: value for key, value in plan.all_settings().items() if key not in NO_RESULT}
-    task = plan.task
-    facts = {
-        "settings": settings,
-        "names": list(task.vocabulary.names),
-        "labels": [[task.labeled.images.name(i), int(label)] for i, label in enumerate(task.labeled.labels)],
-        "target_classes": task.target_classes.tolist(),
-        "data": environment["data_fingerprint"],
-        "weights": environment["backbone_fingerprint"],
-        "versions": environment["versions"],
-    }
-    return digest_of(facts)
+        engine.say(f"The run is saved, but the report could not be written: {type(error).__name__}: {error}")

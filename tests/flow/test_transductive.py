@@ -117,11 +117,9 @@ def test_zero_shot_is_kept_where_adaptation_looks_harmful(
     spoiled = adapt(world, **deaf)
     said = " ".join(capfd.readouterr().err.split())
     assert "Adaptation looks harmful: predictions fell together on about 1 classes" in said
-    assert "Zero-shot stays" not in said
     assert spoiled.kept == "adapted"
 
     kept = adapt(world, keep_better=True, out=tmp_path / "run", **deaf)
-    assert "Zero-shot stays the classifier." in " ".join(capfd.readouterr().err.split())
     zero_shot = adapt(world, method="zero_shot")
     assert np.allclose(kept.predictions.probabilities, zero_shot.predictions.probabilities, atol=1e-5)
     card = json.loads((tmp_path / "run" / "run.json").read_text())
