@@ -1,4 +1,4 @@
-"""The command line: thin words over the Python API; errors are sentences, never tracebacks."""
+"""The command line, a thin layer over the Python API; errors are printed as messages, never as tracebacks."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from captune import __version__
 from captune.core.errors import CaptuneError, ToldElsewhereError
 
 COMMANDS = ("demo", "audit", "adapt", "predict", "evaluate", "report", "export", "serve", "benchmark", "list")
-"""In the order of --help; each is a file in captune/commands."""
+"""In the order of --help; each is a module in captune/commands."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 2 wrong input, 1 unexpected, 130 interrupted."""
+    """Run one command and return its exit code: 0 success, 2 invalid input, 1 unexpected error, 130 interrupted."""
     options = _parser().parse_args(arguments)
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch's remarks to developers are not for the screen
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # hide messages for torch developers
     try:
         return _run(options)
     except ToldElsewhereError:
         return 2
     except CaptuneError as error:
-        _complain(f"error: {error}")
+        _print_error(f"error: {error}")
         return 2
     except KeyboardInterrupt:
-        _complain("interrupted")
+        _print_error("interrupted")
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -36,9 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("CAPTUNE_DEBUG"):
             raise
-        _complain(
+        _print_error(
             f"unexpected error: {type(error).__name__}: {error}\n"
-            "This is a defect of captune. Set CAPTUNE_DEBUG=1 to see where, and please report it."
+            "This is a bug in captune. Set CAPTUNE_DEBUG=1 to see the traceback, and please report it."
         )
         return 1
 
@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> int:
     code: int | None = _module(options.command).run(options)
-    sys.stdout.flush()  # here and not at exit, so that a closed pipe is noticed where it is handled
+    sys.stdout.flush()  # not at exit, so that a closed pipe raises where it is handled
     return code or 0
 
 
@@ -64,7 +64,7 @@ def _module(command: str) -> Any:  # noqa: ANN401 (modules with `add` and `run`)
     return importlib.import_module(f"captune.commands.{command}")
 
 
-def _complain(message: str) -> None:
+def _print_error(message: str) -> None:
     sys.stderr.write(message + "\n")
 
 

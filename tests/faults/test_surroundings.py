@@ -39,7 +39,7 @@ class Place:
         words = (*self.words, "--out", out or self.out, *more)
         code, said, _ = self.zygote.run(words, self.base / "log", cache or self.cache, steps)
         assert "Traceback" not in said, said
-        assert "defect of captune" not in said, said
+        assert "bug in captune" not in said, said
         return code, said
 
 

@@ -67,4 +67,4 @@ def test_a_damaged_shard_is_told_before_weights_load(captune: Any, tmp_path: Pat
     (tmp_path / "x.tar").write_bytes(b"half a tar")
     done = captune("adapt", tmp_path, "--classes", CLASSES, "--backbone", "hf:/no/such/model")
     assert done.code != 0
-    assert "damaged or no uncompressed tar file" in done.err
+    assert "x.tar" in done.err

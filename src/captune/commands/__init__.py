@@ -1,1 +1,1 @@
-"""The commands of the command line, one file each: `add` declares its words, `run` does it with the Python API."""
+"""The commands of the command line, one file each: `add` declares its options, `run` calls the Python API."""

@@ -1,4 +1,4 @@
-"""Standard output as every command uses it."""
+"""The console that commands print to."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from rich.console import Console
 
 
 class Screen(Console):
-    """Standard output; a reader that went away is left to the command line, which ends quietly."""
+    """Standard output; a closed pipe is handled by the command line, which exits quietly."""
 
     def on_broken_pipe(self) -> None:
-        """Let the error through, where rich would end with code 1."""
+        """Raise the error, where rich would exit with code 1."""
         raise BrokenPipeError

@@ -1,4 +1,4 @@
-"""captune adapt: a classifier from images and class names."""
+"""captune adapt: train a classifier from images and class names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captune.commands._options import add_settings, add_where, values
+from captune.commands._shared import IMAGES_HELP, add_device_options, add_run_options, read_settings
 from captune.core import registry
 from captune.core.errors import CaptuneError
 
@@ -18,38 +18,40 @@ if TYPE_CHECKING:
 
 def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
     """Declare the command."""
-    words = commands.add_parser(
+    parser = commands.add_parser(
         "adapt",
-        help="make a classifier from images and class names",
+        help="train a classifier from images and class names",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Every setting can also stand in the --config file or be given with --set.\n"
-        "captune adapt --help-settings METHOD explains them.",
+        epilog="Settings can also be given in a --config file or with --set.\n"
+        "captune adapt --help-settings METHOD lists all of them.",
     )
-    words.add_argument("images", metavar="IMAGES", help="folder, CSV/Parquet manifest, or text file of paths")
-    words.add_argument("--labels", metavar="CSV", help="table (path, label) of the images whose class is known")
-    words.add_argument("--method", help="adaptation method (see: captune list methods)")
-    words.add_argument("--preset", metavar="quick|full", help="full is the paper, quick needs no GPU")
-    words.add_argument(
+    parser.add_argument("images", metavar="IMAGES", help=IMAGES_HELP)
+    parser.add_argument("--labels", metavar="CSV", help="table (path, label) of labeled images")
+    parser.add_argument("--method", help="adaptation method (see: captune list methods)")
+    parser.add_argument("--preset", metavar="quick|full", help="full follows the paper, quick needs no GPU")
+    parser.add_argument(
         "--keep-better",
         action="store_const",
         const=True,
-        help="keep zero-shot as the classifier where adaptation looks harmful, judged without labels",
+        help="keep the zero-shot classifier if a check without labels finds adaptation harmful",
     )
-    add_settings(words, "run folder to write (default: captune-METHOD)")
-    add_where(words)
-    words.add_argument("--resume", action="store_true", help="go on with the interrupted run in --out")
-    words.add_argument("--help-settings", action=_SettingsHelp, metavar="METHOD", help="explain a method's settings")
+    add_run_options(parser, "run folder (default: captune-METHOD)")
+    add_device_options(parser)
+    parser.add_argument("--resume", action="store_true", help="continue the interrupted run in --out")
+    parser.add_argument(
+        "--help-settings", action=_SettingsHelp, metavar="METHOD", help="explain the settings of a method"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
-    """Adapt, save the run and say in a few lines what came out."""
+    """Adapt, save the run and print a summary."""
     from captune.core import distributed, settings
 
-    given = values(options)  # checked before heavy imports
+    values = read_settings(options)  # checked before heavy imports
     from captune.pipeline import adapt
 
-    out = options.out or f"captune-{given.get('method', settings.RunSettings.method)}"
+    out = options.out or f"captune-{values.get('method', settings.RunSettings.method)}"
     adapted = adapt(
         options.images,
         options.classes,
@@ -57,28 +59,27 @@ def run(options: argparse.Namespace) -> None:
         out=out,
         overwrite=options.overwrite,
         resume=options.resume,
-        **given,
+        **values,
     )
     if distributed.rank() == 0:
         _print_summary(adapted, Path(out))
 
 
 def settings_help(method: str) -> str:
-    """Return a method's settings and those of every run, with defaults and sentences."""
+    """Return the settings of a method and of every run, with defaults and explanations."""
     from captune.core.settings import RunSettings, explain
 
     own = registry.load("methods", method).Settings
     lines = []
     for title, cls in ((f"Settings of {method}", own), ("Settings of every run", RunSettings)):
-        sentences = explain(cls)
-        fields = dataclasses.fields(cls)
+        help_texts, fields = explain(cls), dataclasses.fields(cls)
         lines.append(f"{title}:" if fields else f"{title}: none")
-        lines += [f"  {field.name} = {field.default!r}\n      {sentences.get(field.name, '')}" for field in fields]
+        lines += [f"  {field.name} = {field.default!r}\n      {help_texts.get(field.name, '')}" for field in fields]
     return "\n".join(lines) + "\n"
 
 
 class _SettingsHelp(argparse.Action):
-    """Prints the settings of a method and ends, like --help."""
+    """Print the settings of a method and exit, like --help."""
 
     def __call__(
         self,

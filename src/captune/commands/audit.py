@@ -1,4 +1,4 @@
-"""captune audit: names that mislead and classes that collide, without training."""
+"""captune audit: find misleading class names and confused classes, without training."""
 
 from __future__ import annotations
 
@@ -6,26 +6,25 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from captune.commands._options import add_settings, values
+from captune.commands._shared import IMAGES_HELP, LABELS_HELP, add_run_options, read_settings
 
 
 def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
     """Declare the command."""
-    words = commands.add_parser(
-        "audit", help="find names that mislead and classes that collide, without training", allow_abbrev=False
+    parser = commands.add_parser(
+        "audit", help="find misleading class names and confused classes, without training", allow_abbrev=False
     )
-    words.add_argument("images", metavar="IMAGES", help="folder, CSV/Parquet manifest, or text file of paths")
-    words.add_argument("--labels", metavar="folders|CSV", help="known classes, to measure the audit against")
-    add_settings(words, "audit folder to write (default: captune-audit)")
+    parser.add_argument("images", metavar="IMAGES", help=IMAGES_HELP)
+    parser.add_argument("--labels", metavar="folders|CSV", help=f"labels to measure the audit: {LABELS_HELP}")
+    add_run_options(parser, "audit folder (default: captune-audit)")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Audit, save what was found and show it."""
+    """Audit, save and print the result."""
     from captune.auditing import screen
     from captune.auditing.audit import audit
 
     out = options.out or "captune-audit"
-    found = audit(
-        options.images, options.classes, labels=options.labels, out=out, overwrite=options.overwrite, **values(options)
-    )
-    screen.show(found.facts, Path(out))
+    inputs = {"labels": options.labels, "out": out, "overwrite": options.overwrite}
+    result = audit(options.images, options.classes, **inputs, **read_settings(options))
+    screen.show(result.facts, Path(out))

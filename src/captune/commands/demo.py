@@ -1,4 +1,4 @@
-"""captune demo: the whole story on embedded images, offline, in about a minute."""
+"""captune demo: zero-shot, audit and CAP on generated images, offline, in about a minute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRAIN_IMAGES, TEST_IMAGES = 50, 25
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo measured, on images that nothing was adapted to."""
+    """The results of the demo, measured on images not used for adaptation."""
 
     before: Metrics
     after: Metrics
@@ -29,13 +29,15 @@ class Demo:
 
 def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
     """Declare the command."""
-    words = commands.add_parser("demo", help="show the whole story on embedded images, offline", allow_abbrev=False)
-    words.add_argument("--out", default="captune-demo", metavar="FOLDER", help="folder to write (captune-demo)")
-    words.add_argument("--seed", type=int, default=0, help="seed of the images and of everything else random")
+    parser = commands.add_parser(
+        "demo", help="run zero-shot, audit and CAP on generated images, offline", allow_abbrev=False
+    )
+    parser.add_argument("--out", default="captune-demo", metavar="FOLDER", help="output folder (default: captune-demo)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Run the demo and show before and after."""
+    """Run the demo and print the accuracy before and after adaptation."""
     from rich.table import Table
 
     from captune.commands._screen import Screen
@@ -55,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def run_demo(out: Path, seed: int = 0, train_images: int = TRAIN_IMAGES, quiet: bool = False, **settings: Any) -> Demo:  # noqa: ANN401
-    """Photograph textile patterns, look at zero-shot, audit the names, adapt with CAP and measure."""
+    """Generate images of textile patterns, run zero-shot, audit the names, adapt with CAP and measure."""
     from captune.auditing.audit import audit
     from captune.pipeline import adapt
     from captune.report.page import write_report
@@ -64,24 +66,24 @@ def run_demo(out: Path, seed: int = 0, train_images: int = TRAIN_IMAGES, quiet: 
     started = time.monotonic()
     train, test = out / "images" / "train", out / "images" / "test"
     names = list(class_names())
-    _say(quiet, f"1/4  Photographing {len(names)} textile patterns, {train_images} images each")
+    _print(quiet, f"1/4  Generating images of {len(names)} textile patterns, {train_images} each")
     write_world(train, train_images, seed, split="train")
     write_world(test, TEST_IMAGES, seed, split="test")
     common: dict[str, Any] = {"backbone": BACKBONE, "seed": seed, "cache": str(out / "cache"), "quiet": quiet}
 
-    _say(quiet, "2/4  Zero-shot: the class whose name is nearest to the image")
+    _print(quiet, "2/4  Zero-shot: the class whose name is closest to the image")
     zero_shot = adapt(train, names, method="zero_shot", out=out / "zero_shot", overwrite=True, **common)
 
-    _say(quiet, "3/4  Audit: which names mislead the model?")
+    _print(quiet, "3/4  Audit: which class names are misleading?")
     describer = f"file:{descriptions_path()}"
     found = audit(train, names, describer=describer, out=out / "audit", overwrite=True, **common)
     mismatched = tuple(found.facts["mismatched"])
-    _say(quiet, f"     {', '.join(mismatched) or 'none'}")
+    _print(quiet, f"     {', '.join(mismatched) or 'none'}")
 
-    _say(quiet, "4/4  CAP: describe those, then train on pseudo-labels with the calibrated margin")
+    _print(quiet, "4/4  CAP: describe those classes, then train on pseudo-labels with the calibrated margin")
     cap_settings = {"method": "cap", "preset": "quick", "describer": describer, **common, **settings}
     adapted = adapt(train, names, out=out / "run", overwrite=True, **cap_settings)
-    write_report([out / "run"], labels="folders")  # the world's folders hold the truth, so the report can show it
+    write_report([out / "run"], labels="folders")  # the folder names are the true classes
     before, after = (_measure(run, test, out / "cache", seed) for run in (zero_shot, adapted))
     return Demo(before, after, mismatched, out / "run", time.monotonic() - started)
 
@@ -100,8 +102,8 @@ def _measure(run: AdaptationRun, folder: Path, cache: Path, seed: int) -> Metric
     return summarize(predictions.probabilities, labels[predictions.image_index], n_classes=len(run.classifier.names))
 
 
-def _say(quiet: bool, words: str) -> None:
+def _print(quiet: bool, text: str) -> None:
     from captune.core.runtime import console
 
     if not quiet:
-        console.print(words)
+        console.print(text)

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from captune.commands._options import add_where
+from captune.commands._shared import IMAGES_HELP, LABELS_HELP, add_device_options, add_workers_option
 from captune.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
 
 def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
     """Declare the command."""
-    words = commands.add_parser("evaluate", help="measure a run on labeled images", allow_abbrev=False)
-    words.add_argument("run", metavar="RUN", help="run folder, or an ONNX export (model.onnx)")
-    words.add_argument("images", metavar="IMAGES", help="folder, manifest, or text file of paths")
-    words.add_argument("--labels", required=True, metavar="folders|CSV", help="folder names, or a table (path, label)")
-    words.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    words.add_argument("--workers", type=int, help="processes that decode images")
-    add_where(words)
+    parser = commands.add_parser("evaluate", help="measure a run on labeled images", allow_abbrev=False)
+    parser.add_argument("run", metavar="RUN", help="run folder, or an ONNX export (model.onnx)")
+    parser.add_argument("images", metavar="IMAGES", help=IMAGES_HELP)
+    parser.add_argument("--labels", required=True, metavar="folders|CSV", help=LABELS_HELP)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add_workers_option(parser)
+    add_device_options(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure a run on labeled images and print the numbers."""
+    """Measure a run on labeled images and print the metrics."""
     import numpy as np
 
-    from captune.commands._images import find_any, score_images
+    from captune.commands._shared import find_images_or_file, predict_images
     from captune.core import distributed
     from captune.data.images import read_labels
     from captune.results.load import load
     from captune.results.metrics import summarize
 
-    images = find_any(options.images)
+    images = find_images_or_file(options.images)
     classifier = load(options.run)
     labels = read_labels(options.labels, images, classifier.names)
     if not np.any(labels >= 0):
         raise InputError(f"None of the {len(images)} images in {options.images!r} has a label in {options.labels!r}.")
-    predictions, skipped = score_images(options, classifier, images)
+    predictions, skipped = predict_images(options, classifier, images)
     if distributed.rank() > 0:
-        return  # the first process writes for all
+        return  # only the first process prints
     names = classifier.names
     known = labels[predictions.image_index] >= 0
     metrics = summarize(predictions.probabilities[known], labels[predictions.image_index][known], n_classes=len(names))

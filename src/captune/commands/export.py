@@ -1,4 +1,4 @@
-"""captune export: take a run elsewhere, as a model or as labels."""
+"""captune export: write the model or the labels of a run for other tools."""
 
 from __future__ import annotations
 
@@ -8,35 +8,41 @@ from typing import Any
 
 def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
     """Declare the command."""
-    words = commands.add_parser(
+    parser = commands.add_parser(
         "export",
         help="write the model (onnx, hf) or the labels of a run for other tools",
         allow_abbrev=False,
-        epilog="captune list exports explains the formats.",
+        epilog="captune list exports describes the formats.",
     )
-    words.add_argument("run", metavar="RUN", help="run folder")
-    words.add_argument(
+    parser.add_argument("run", metavar="RUN", help="run folder")
+    parser.add_argument(
         "--format", required=True, metavar="NAME", help="onnx, hf, csv, parquet, label-studio, coco, links or cleanlab"
     )
-    words.add_argument("--out", metavar="PATH", help="file or folder to write (default: below RUN/exports)")
-    words.add_argument("--overwrite", action="store_true", help="replace what an earlier export wrote there")
-    labels = words.add_argument_group("labels")
-    labels.add_argument("--min-confidence", type=float, metavar="P", help="leave out images that are less sure")
+    parser.add_argument("--out", metavar="PATH", help="output file or folder (default: in RUN/exports)")
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
+    labels = parser.add_argument_group("labels")
+    labels.add_argument(
+        "--min-confidence", type=float, metavar="P", help="only export images with at least this confidence"
+    )
     labels.add_argument(
         "--source",
         choices=("predictions", "pseudo-labels"),
-        help="labels of all images (default), or those the training used",
+        help="labels of all images (default), or those used for training",
     )
-    labels.add_argument("--prefix", help="what stands before each image's name, such as s3://bucket/")
-    model = words.add_argument_group("models")
-    model.add_argument("--int8", action="store_true", default=None, help="onnx: write name.int8.onnx too")
-    model.add_argument("--images", metavar="IMAGES", help="images to check the export with (default: those of the run)")
+    labels.add_argument("--prefix", help="prefix of all image names, such as s3://bucket/")
+    model = parser.add_argument_group("models")
+    model.add_argument("--int8", action="store_true", default=None, help="onnx: also write name.int8.onnx")
+    model.add_argument(
+        "--images", metavar="IMAGES", help="images to verify the export with (default: those of the run)"
+    )
     model.add_argument("--labels", metavar="folders|CSV", help="onnx: measure accuracy; cleanlab: use these labels")
-    model.add_argument("--check", dest="n_checked", type=int, metavar="N", help="images to check with (default: 64)")
+    model.add_argument(
+        "--check", dest="n_checked", type=int, metavar="N", help="number of images to verify with (default: 64)"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
-    """Export, and say what was written and where."""
+    """Export, and print what was written and where."""
     from captune.commands._screen import Screen
     from captune.exports.base import export
 

@@ -1,4 +1,4 @@
-"""captune list: what can be chosen."""
+"""captune list: show the available methods, backbones and other plug-ins."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ CHOICES = (*ROLES, "suites")
 
 def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
     """Declare the command."""
-    words = commands.add_parser("list", help="show what can be chosen", allow_abbrev=False)
-    words.add_argument("what", choices=CHOICES, metavar="|".join(CHOICES))
-    words.add_argument("--data", metavar="ROOT", help="datasets: the folder to look for them in")
-    words.add_argument(
-        "--download", action="append", default=[], metavar="NAME", help="datasets: bring this one to --data first"
+    parser = commands.add_parser(
+        "list", help="show the available methods, backbones and other plug-ins", allow_abbrev=False
+    )
+    parser.add_argument("what", choices=CHOICES, metavar="|".join(CHOICES))
+    parser.add_argument("--data", metavar="ROOT", help="datasets: folder to look in")
+    parser.add_argument(
+        "--download", action="append", default=[], metavar="NAME", help="datasets: download this one to --data first"
     )
 
 
 def run(options: argparse.Namespace) -> None:
-    """Show plug-ins with their first sentence, datasets with what is known of them, suites with their title."""
+    """List plug-ins with a summary, datasets with their facts, or suites with their titles."""
     from rich.table import Table
     from rich.text import Text
 
     from captune.commands._screen import Screen
 
     if options.what != "datasets" and (options.data or options.download):
-        raise InputError(f"--data and --download are for datasets, not for {options.what}.")
+        raise InputError(f"--data and --download apply to datasets, not to {options.what}.")
     if options.what == "datasets":
         _download(options.download, options.data)
         Screen(highlight=False).print(_datasets(Path(options.data) if options.data else None))
         return
-    shown = Table("name", "what it is", box=None, pad_edge=False)
+    shown = Table("name", "description", box=None, pad_edge=False)
     for name, sentence in _sentences(options.what):
         shown.add_row(name, Text(sentence))
     Screen(highlight=False).print(shown)
@@ -61,13 +63,13 @@ def _datasets(root: Path | None) -> Any:  # noqa: ANN401 (a table of rich, which
             dataset = registry.load("datasets", name)()
             facts = dataset.facts
             found = "?" if root is None else "yes" if dataset.is_found(root) else "no"
-        except CaptuneError as error:  # a broken third-party plug-in does not hide the others
+        except CaptuneError as error:  # a broken third-party plug-in must not hide the others
             shown.add_row(name, "no", "", "", "", Text(str(error)))
             continue
         sizes = ("any" if size is None else f"{size:,}" for size in (facts.n_classes, facts.n_pool, facts.n_test))
         shown.add_row(name, found, *sizes, Text(f"{facts.license}\n{facts.source}"))
     if root is None:
-        shown.caption = "With --data ROOT, the column 'found' tells which of them are there."
+        shown.caption = "With --data ROOT, the column 'found' shows which ones exist there."
     return shown
 
 
@@ -75,7 +77,7 @@ def _download(wanted: list[str], data: str | None) -> None:
     if not wanted:
         return
     if data is None:
-        raise InputError("--download needs --data ROOT, the folder that datasets are put into.")
+        raise InputError("--download needs --data ROOT, the folder to download to.")
     from captune.benchmark.downloading import fetch
 
     for dataset in [registry.load("datasets", name)() for name in wanted]:  # all names are checked first

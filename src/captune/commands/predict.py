@@ -8,24 +8,24 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from captune.commands._options import add_where
+from captune.commands._shared import IMAGES_HELP, add_device_options, add_workers_option
 from captune.core.errors import InputError
 
 
 def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
     """Declare the command."""
-    words = commands.add_parser("predict", help="classify images with a run or an ONNX export", allow_abbrev=False)
-    words.add_argument("run", metavar="RUN", help="run folder, or an ONNX export (model.onnx)")
-    words.add_argument("images", metavar="IMAGES", help="image, folder, .tar shards, manifest, or text file of paths")
-    words.add_argument("--top-k", type=int, default=1, metavar="K", help="classes to show for each image")
-    words.add_argument("--out", metavar="CSV", help="table to write (default: standard output)")
-    words.add_argument("--workers", type=int, help="processes that decode images")
-    add_where(words)
+    parser = commands.add_parser("predict", help="classify images with a run or an ONNX export", allow_abbrev=False)
+    parser.add_argument("run", metavar="RUN", help="run folder, or an ONNX export (model.onnx)")
+    parser.add_argument("images", metavar="IMAGES", help=f"image, {IMAGES_HELP}")
+    parser.add_argument("--top-k", type=int, default=1, metavar="K", help="number of classes per image")
+    parser.add_argument("--out", metavar="CSV", help="output table (default: standard output)")
+    add_workers_option(parser)
+    add_device_options(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Classify images and write a table of paths, labels and probabilities."""
-    from captune.commands._images import find_any, score_images
+    from captune.commands._shared import find_images_or_file, predict_images
     from captune.core import distributed
     from captune.core.files import table, write_whole
     from captune.results.image_classifier import top_k
@@ -33,19 +33,19 @@ def run(options: argparse.Namespace) -> None:
 
     if options.top_k < 1:
         raise InputError(f"--top-k is {options.top_k}, expected at least 1.")
-    images = find_any(options.images)
+    images = find_images_or_file(options.images)
     classifier = load(options.run)
-    predictions, skipped = score_images(options, classifier, images)
+    predictions, skipped = predict_images(options, classifier, images)
     if distributed.rank() > 0:
-        return  # the first process writes for all
+        return  # only the first process writes
     best = top_k(predictions.probabilities, options.top_k)
     header = ["path", "label", "confidence"]
     header += [f"{what}_{rank}" for rank in range(2, best.shape[1] + 1) for what in ("label", "confidence")]
 
     def rows() -> Iterator[Sequence[object]]:
         for row, position in enumerate(predictions.image_index):
-            shown = [(classifier.names[c], f"{predictions.probabilities[row, c]:.6f}") for c in best[row]]
-            yield images.name(position), *(word for pair in shown for word in pair)
+            pairs = [(classifier.names[c], f"{predictions.probabilities[row, c]:.6f}") for c in best[row]]
+            yield images.name(position), *(cell for pair in pairs for cell in pair)
 
     if options.out:
         write_whole(Path(options.out), table(header, rows()))

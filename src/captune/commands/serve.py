@@ -1,4 +1,4 @@
-"""captune serve: an HTTP service for the predictions of a run."""
+"""captune serve: classify images over HTTP."""
 
 from __future__ import annotations
 
@@ -10,21 +10,27 @@ from captune.web.limits import Limits
 
 def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
     """Declare the command."""
-    words = commands.add_parser(
-        "serve", help="classify images over HTTP, with a page to drop them on", allow_abbrev=False
+    parser = commands.add_parser("serve", help="classify images over HTTP or on a web page", allow_abbrev=False)
+    parser.add_argument("run", metavar="RUN", help="run folder, or an ONNX export (model.onnx)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on; 0 picks a free one")
+    parser.add_argument(
+        "--max-bytes", type=int, default=Limits.max_bytes, metavar="N", help="maximum size of a request"
     )
-    words.add_argument("run", metavar="RUN", help="run folder, or an ONNX export (model.onnx)")
-    words.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
-    words.add_argument("--port", type=int, default=8000, help="port to listen on; 0 takes a free one")
-    words.add_argument("--max-bytes", type=int, default=Limits.max_bytes, metavar="N", help="largest request")
-    words.add_argument("--concurrency", type=int, default=Limits.concurrency, metavar="N", help="images at once")
-    words.add_argument(
-        "--timeout", type=float, default=Limits.timeout, metavar="SECONDS", help="for a request, and for its answer"
+    parser.add_argument(
+        "--concurrency", type=int, default=Limits.concurrency, metavar="N", help="maximum number of images at once"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=Limits.timeout,
+        metavar="SECONDS",
+        help="time limit for a request and for its response",
     )
 
 
 def run(options: argparse.Namespace) -> None:
-    """Serve until it is interrupted."""
+    """Serve until interrupted."""
     limits = Limits(options.max_bytes, options.concurrency, options.timeout)
     from captune.web.server import serve
 

@@ -1,0 +1,108 @@
+"""Options that several commands share, and how predict and evaluate find and classify images."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from captune.data.images import ImageCollection
+    from captune.embeddings.predictions import Predictions
+    from captune.results.image_classifier import ImageClassifier
+
+IMAGES_HELP = "folder, .tar shards, CSV/Parquet manifest, or text file of paths"
+LABELS_HELP = "'folders' (folder names are classes), or a table (path, label)"
+
+
+def add_run_options(parser: argparse.ArgumentParser, out: str) -> None:
+    """Declare the options of adapt and audit."""
+    parser.add_argument(
+        "--classes",
+        required=True,
+        metavar="FILE|a,b,c",
+        help="text or YAML file, comma-separated list, or folder with a subfolder per class",
+    )
+    parser.add_argument("--backbone", metavar="ID", help="encoder pair as source:name (see: captune list backbones)")
+    parser.add_argument("--template", help="sentence with one {} for the class name")
+    parser.add_argument(
+        "--describer", metavar="ID", help="source of descriptions for misleading names: openai:MODEL, file:YAML, none"
+    )
+    parser.add_argument("--domain", metavar="PHRASE", help="what the images show, e.g. 'a satellite photo of {}'")
+    parser.add_argument("--seed", type=int, help="random seed")
+    add_workers_option(parser)
+    parser.add_argument("--root", help="folder that all image paths must be in")
+    parser.add_argument("--config", metavar="YAML", help="settings file")
+    parser.add_argument("--set", action="append", default=[], metavar="key=value", help="one setting; can be repeated")
+    parser.add_argument("--out", metavar="FOLDER", help=out)
+    parser.add_argument("--overwrite", action="store_true", help="replace existing results in --out")
+
+
+def add_workers_option(parser: argparse.ArgumentParser) -> None:
+    """Declare the number of worker processes."""
+    parser.add_argument("--workers", type=int, help="number of processes that decode images")
+
+
+def add_device_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options for devices and precision."""
+    parser.add_argument("--accelerator", metavar="auto|cpu|cuda|mps", help="device type (default: auto)")
+    parser.add_argument("--devices", type=int, metavar="N", help="number of processes per machine, one per GPU")
+    parser.add_argument("--strategy", metavar="auto|ddp", help="how several processes work together")
+    parser.add_argument("--num-nodes", type=int, metavar="M", help="number of machines (see docs/scaling.md)")
+    parser.add_argument("--precision", metavar="32-true|bf16-mixed|16-mixed", help="precision of the encoders")
+
+
+def read_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings from --config, then flags, then --set; later ones take precedence."""
+    from captune.core import settings
+
+    values: dict[str, Any] = settings.read_yaml(options.config) if options.config else {}
+    return values | _given(options) | settings.parse_overrides(options.set)
+
+
+def _given(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the run settings that were given as flags."""
+    from dataclasses import fields
+
+    from captune.core.settings import RunSettings
+
+    flags = {field.name: getattr(options, field.name, None) for field in fields(RunSettings)}
+    return {name: value for name, value in flags.items() if value is not None}
+
+
+def find_images_or_file(source: str) -> ImageCollection:
+    """Return the images of a folder, shards, manifest or list, or the single image file that is given."""
+    from captune.core.errors import InputError
+    from captune.core.files import is_file
+    from captune.data.images import ImageCollection, find_images, no_usable_image
+    from captune.data.paths import SUFFIXES
+
+    path = Path(source)
+    if path.suffix.lower() in SUFFIXES and is_file(path):
+        return ImageCollection((path,), path.parent)
+    images = find_images(source)
+    if len(images) == 0:
+        raise InputError(no_usable_image(images, {}))
+    return images
+
+
+def predict_images(
+    options: argparse.Namespace, classifier: ImageClassifier, images: ImageCollection
+) -> tuple[Predictions, dict[int, str]]:
+    """Return the predictions for a collection, and why images were skipped."""
+    from captune.core import runtime
+    from captune.results.onnx_classifier import OnnxClassifier
+
+    if isinstance(classifier, OnnxClassifier):  # does not need PyTorch, whose import takes seconds
+        return classifier.predict_collection(images, runtime.count_workers(options.workers))
+    from captune.core.settings import WHERE, RunSettings, build
+    from captune.embeddings.cache import EmbeddingCache
+    from captune.results.classifier import Classifier
+    from captune.results.predict import predict_collection
+
+    assert isinstance(classifier, Classifier)
+    settings = build(RunSettings, _given(options), "options")
+    engine = runtime.start(workers=options.workers, **{name: getattr(settings, name) for name in WHERE})
+    classifier.to(engine.device)
+    with engine.together():
+        return predict_collection(classifier, images, EmbeddingCache(), engine)
