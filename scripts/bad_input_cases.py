@@ -110,7 +110,7 @@ CASES = (
     Case(
         "manifest: paths that leave the root",
         adapt("--root", "photos", images="out.csv"),
-        ("leads outside",),
+        ("is outside",),
         write("out.csv", "path\nphotos/cat/0.png\n../secret.png\n"),
     ),
     Case(
@@ -119,16 +119,16 @@ CASES = (
         ("row 1 has an empty path", "listed 2 times"),
         write("rows.csv", "path,n\n,1\nphotos/cat/0.png,2\nphotos/cat/0.png,3\n"),
     ),
-    Case("manifest: not a Parquet file", adapt(images="m.parquet"), ("not a Parquet file",), write("m.parquet", "x")),
+    Case("manifest: not a Parquet file", adapt(images="m.parquet"), ("not a readable Parquet file",), write("m.parquet", "x")),
     Case("manifest: an image instead of a list", adapt(images="photos/cat/0.png"), ("captune predict",)),
     Case(
         "classes: file not found", adapt(classes="classes.txt"), ("No class names in 'classes.txt'", "Check the path")
     ),
-    Case("classes: only one", adapt(classes="one.txt"), ("at least 2 are needed",), write("one.txt", "cat\n")),
+    Case("classes: only one", adapt(classes="one.txt"), ("expected at least 2 class names, got 1",), write("one.txt", "cat\n")),
     Case(
         "classes: empty and repeated names",
         adapt(classes="cat,,Cat"),
-        ("class name 1 is empty", "'cat' stands 2 times"),
+        ("class name 1 is empty", "'cat' is repeated 2 times"),
     ),
     Case(
         "classes: YAML turns a name into a truth",
@@ -136,7 +136,7 @@ CASES = (
         ("quote names",),
         write("c.yaml", "[yes, cat]"),
     ),
-    Case("template without a placeholder", adapt("--template", "a photo"), ("'a photo' must hold the placeholder {}",)),
+    Case("template without a placeholder", adapt("--template", "a photo"), ("'a photo' must contain the placeholder {}",)),
     Case("method: misspelt", adapt("--method", "zeroshot"), ("Did you mean 'zero_shot'",)),
     Case("backbone: unknown source", adapt(backbone="duel:model"), ("Did you mean 'dual'",)),
     Case("backbone: an id without a source", adapt(backbone="openai/clip"), ("source:name",)),
@@ -160,12 +160,12 @@ CASES = (
     Case(
         "several things wrong at once",
         adapt("--method", "capp", "--template", "photo", images="fotos", classes="cat,cat"),
-        ("This run cannot start", "'capp'", "'photo'", "'cat' stands 2 times", "No images at 'fotos'"),
+        ("Cannot start this run", "'capp'", "'photo'", "'cat' is repeated 2 times", "No images at 'fotos'"),
     ),
     Case(
         "labels: names that are no class",
         adapt("--labels", "labels.csv"),
-        ("'lion' names no class", "'gone.png'"),
+        ("'lion' is not a class", "'gone.png'"),
         write("labels.csv", "path,label\nphotos/cat/0.png,lion\ngone.png,cat\n"),
     ),
     Case("output: a folder with other files", adapt("--out", "photos"), ("'photos' is not empty and holds no run",)),
@@ -178,7 +178,7 @@ CASES = (
     Case(
         "evaluate: folders that are no classes",
         ("evaluate", "run", "damaged", "--labels", "folders"),
-        ("'damaged' names no class (3 images)",),
+        ("'damaged' is not a class (images: 3)",),
         _unreadable_only,
     ),
     Case(
