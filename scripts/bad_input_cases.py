@@ -119,12 +119,22 @@ CASES = (
         ("row 1 has an empty path", "listed 2 times"),
         write("rows.csv", "path,n\n,1\nphotos/cat/0.png,2\nphotos/cat/0.png,3\n"),
     ),
-    Case("manifest: not a Parquet file", adapt(images="m.parquet"), ("not a readable Parquet file",), write("m.parquet", "x")),
+    Case(
+        "manifest: not a Parquet file",
+        adapt(images="m.parquet"),
+        ("not a readable Parquet file",),
+        write("m.parquet", "x"),
+    ),
     Case("manifest: an image instead of a list", adapt(images="photos/cat/0.png"), ("captune predict",)),
     Case(
         "classes: file not found", adapt(classes="classes.txt"), ("No class names in 'classes.txt'", "Check the path")
     ),
-    Case("classes: only one", adapt(classes="one.txt"), ("expected at least 2 class names, got 1",), write("one.txt", "cat\n")),
+    Case(
+        "classes: only one",
+        adapt(classes="one.txt"),
+        ("expected at least 2 class names, got 1",),
+        write("one.txt", "cat\n"),
+    ),
     Case(
         "classes: empty and repeated names",
         adapt(classes="cat,,Cat"),
@@ -136,7 +146,9 @@ CASES = (
         ("quote names",),
         write("c.yaml", "[yes, cat]"),
     ),
-    Case("template without a placeholder", adapt("--template", "a photo"), ("'a photo' must contain the placeholder {}",)),
+    Case(
+        "template without a placeholder", adapt("--template", "a photo"), ("'a photo' must contain the placeholder {}",)
+    ),
     Case("method: misspelt", adapt("--method", "zeroshot"), ("Did you mean 'zero_shot'",)),
     Case("backbone: unknown source", adapt(backbone="duel:model"), ("Did you mean 'dual'",)),
     Case("backbone: an id without a source", adapt(backbone="openai/clip"), ("source:name",)),

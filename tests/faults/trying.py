@@ -64,8 +64,8 @@ def look(folder: Path, images: Any) -> None:
 
 def try_image(folder: Path, generator: Seeded) -> None:
     """Decode a damaged image; raise what would set it aside."""
-    from captune.data.images import find_images
     from captune.data.decoding import decode, read_bytes
+    from captune.data.images import find_images
 
     path = generator.choice(sorted((folder / "images").iterdir()))
     change(path, generator)

@@ -29,7 +29,15 @@ def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         make_plan(tmp_path / "gone", ["cat", "cat"], None, wrong)
     message = str(caught.value)
-    for words in ("'duel'", "'photo'", "batch_size = 0", "'sead'", "'opanai'", "'cat' is repeated 2 times", "No images at"):
+    for words in (
+        "'duel'",
+        "'photo'",
+        "batch_size = 0",
+        "'sead'",
+        "'opanai'",
+        "'cat' is repeated 2 times",
+        "No images at",
+    ):
         assert words in message
 
 

@@ -57,7 +57,7 @@ def test_a_file_without_names_is_one_clear_error(tmp_path: Path, file: str, cont
 def test_no_source_of_names(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=tmp_path.name):
         read_class_names(tmp_path)
-    with pytest.raises(InputError, match="missing.txt"):
+    with pytest.raises(InputError, match=r"missing\.txt"):
         read_class_names("missing.txt")
 
 
