@@ -27,16 +27,7 @@ State = Literal["finished", "outdated", "interrupted", "to do"]
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement of a benchmark.
-
-    Attributes:
-        dataset: The dataset's id.
-        setting: `ul`, `ssl` or `trzsl`.
-        seed: Random seed of the run.
-        split_seed: Random seed of the split.
-        settings: All run and method settings, flat; paths still contain `{data}` and `{models}`.
-        split: Which part of the dataset the method may see.
-    """
+    """One measurement of a benchmark; the settings are complete and flat, with `{data}` and `{models}` in paths."""
 
     dataset: str
     setting: Setting

@@ -29,24 +29,14 @@ class SplitSizes:
 
 @dataclass(frozen=True)
 class CellCost:
-    """The cost of one cell.
-
-    Attributes:
-        cell: The cell.
-        state: Its state.
-        is_found: Whether its dataset is on this machine.
-        problem: What is missing, if anything.
-        sizes: Its sizes; None if they depend on files that are missing.
-        to_encode: Number of images that no earlier cell encodes.
-        steps: Number of training steps.
-        seconds: Estimated time; 0 for a finished cell.
-    """
+    """The estimated cost of one cell; `to_encode` counts images that no earlier cell encodes."""
 
     cell: Cell
     state: State
     is_found: bool
     problem: str
     sizes: SplitSizes | None
+    """None if the sizes depend on files that are missing."""
     to_encode: int
     steps: int
     seconds: float | None

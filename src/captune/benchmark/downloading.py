@@ -73,18 +73,13 @@ def download(remote: RemoteFile, target: Path, quiet: bool = False) -> None:
     except OSError as error:
         raise InputError(f"{str(part)!r} cannot be written: {error.strerror or error}.") from error
     part.replace(target)
-    _tag_path(part).unlink(missing_ok=True)
     _check_digest(remote, target)
 
 
 def _receive(remote: RemoteFile, part: Path, quiet: bool) -> None:
-    """Append the missing bytes to a partial download, or start over if the file on the server has changed."""
-    tag = _tag_path(part).read_text() if _tag_path(part).is_file() else ""
-    # Without a tag, only the digest shows whether old and new bytes belong to the same file.
-    start = part.stat().st_size if part.is_file() and (tag or remote.md5) else 0
-    headers = {"User-Agent": "captune"}
-    if start:
-        headers |= {"Range": f"bytes={start}-", **({"If-Range": tag} if tag else {})}
+    """Append the missing bytes to a partial download if a digest can tell that they belong together, or start over."""
+    start = part.stat().st_size if part.is_file() and remote.md5 else 0
+    headers = {"User-Agent": "captune", **({"Range": f"bytes={start}-"} if start else {})}
     try:
         response = urllib.request.urlopen(urllib.request.Request(remote.url, headers=headers), timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
@@ -96,7 +91,6 @@ def _receive(remote: RemoteFile, part: Path, quiet: bool) -> None:
         return  # interrupted after the last byte
     with response:
         is_resumed = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
-        is_resumed &= response.status == http.HTTPStatus.PARTIAL_CONTENT
         _write(response, part, start if is_resumed else 0, quiet)
 
 
@@ -107,7 +101,6 @@ def _write(response: Any, part: Path, start: int, quiet: bool) -> None:  # noqa:
     free = shutil.disk_usage(part.parent).free
     if total is not None and total - start > free:
         raise InputError(f"{part.stem} needs {total - start:,} bytes, but {str(part.parent)!r} has {free:,} free.")
-    write_whole(_tag_path(part), _tag(response))
     with _bar(part.stem, start, total, quiet) as advance, part.open("ab" if start else "wb") as file:
         while chunk := response.read(CHUNK):
             file.write(chunk)
@@ -115,12 +108,6 @@ def _write(response: Any, part: Path, start: int, quiet: bool) -> None:  # noqa:
     arrived = part.stat().st_size
     if total is not None and arrived != total:
         raise ConnectionError(f"connection closed after {arrived:,} of {total:,} bytes")
-
-
-def _tag(response: Any) -> str:  # noqa: ANN401
-    """Return an id of the file's version on the server; a weak ETag does not promise identical bytes."""
-    tag = response.headers.get("ETag") or ""
-    return tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified") or ""
 
 
 def _check_digest(remote: RemoteFile, target: Path) -> None:
@@ -157,10 +144,6 @@ def _bar(what: str, start: int, total: int | None, quiet: bool) -> Iterator[Any]
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=quiet) as bars:
         task = bars.add_task(what, total=total, completed=start)
         yield lambda n: bars.advance(task, n)
-
-
-def _tag_path(part: Path) -> Path:
-    return part.with_name(part.name + ".tag")
 
 
 def _by_hand(target: Path) -> str:

@@ -32,13 +32,7 @@ class FoundDataset:
 
 @dataclass(frozen=True)
 class Environment:
-    """Where datasets and models are.
-
-    Attributes:
-        root: Folder of the datasets, `{data}` in suite files.
-        models: Folder of model folders, `{models}` in suite files.
-        settings: Settings of the machine, such as the number of workers.
-    """
+    """The folders of datasets (`{data}` in suite files) and models (`{models}`), and the settings of this machine."""
 
     root: Path | None = None
     models: Path | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from captune.benchmark.splits import SETTING_TITLES
@@ -102,53 +103,49 @@ def _score_grid(part: MeasuredTable, columns: Sequence[tuple[str, tuple[str, str
 
 def detail_grid(part: MeasuredTable) -> Grid:
     """Return one row of details per finished dataset, setting and method."""
+    metrics = ("accuracy", "balanced_accuracy", "lowest_five", "seen_accuracy", "unseen_accuracy")
     header = ["dataset", "setting", "method", "accuracy", "balanced", "lowest five", "seen", "unseen"]
     header += ["pseudo-labels right, first → last", "health", "minutes", "memory MB"]
     rows = []
     for (dataset, setting, method), entry in part.entries.items():
-        if "score" not in entry.numbers:
-            continue
         get = entry.numbers.get
-        rows.append([dataset, SETTING_TITLES[setting], method])
-        rows[-1] += [show(get(name)) for name in ("accuracy", "balanced_accuracy", "lowest_five")]
-        rows[-1] += [show(get(name)) for name in ("seen_accuracy", "unseen_accuracy")]
+        if get("score") is None:
+            continue
         first, last = get("first_precision"), get("last_precision")
-        rows[-1].append(f"{first.mean:.1f} → {last.mean:.1f}" if first and last else MISSING)
-        rows[-1].append(", ".join(f"{verdict} {n}" for verdict, n in sorted(entry.verdicts.items())) or MISSING)
-        rows[-1] += [show(get("minutes"), 2), show(get("memory_mb"), 0, deviation=False)]
+        precision = f"{first.mean:.1f} → {last.mean:.1f}" if first and last else MISSING
+        verdicts = ", ".join(f"{verdict} {n}" for verdict, n in sorted(entry.verdicts.items())) or MISSING
+        cost = [show(get("minutes"), 2), show(get("memory_mb"), 0, deviation=False)]
+        scores = [show(get(name)) for name in metrics]
+        rows.append([dataset, SETTING_TITLES[setting], method, *scores, precision, verdicts, *cost])
     return [header, *rows]
 
 
 def minutes_grid(part: MeasuredTable) -> Grid:
     """Return methods x datasets with the mean minutes of a run over settings."""
-    file = part.table.file
-    rows = []
+    file, rows = part.table.file, []
     for method in file.methods:
-        words = []
-        for dataset in file.datasets:
-            entries = [entry for key, entry in part.entries.items() if (key[0], key[2]) == (dataset, method)]
-            means = [entry.numbers["minutes"].mean for entry in entries if "minutes" in entry.numbers]
-            words.append(f"{sum(means) / len(means):.1f}" if means else MISSING)
-        rows.append([method, *words])
+        means = [_means(part, "minutes", dataset=dataset, method=method) for dataset in file.datasets]
+        rows.append([method, *(f"{sum(found) / len(found):.1f}" if found else MISSING for found in means)])
     return [["method", *file.datasets], *rows]
 
 
 def mismatch_grid(part: MeasuredTable) -> Grid:
     """Return datasets x settings with the number of misleading class names that concept alignment found."""
-    file = part.table.file
-    rows = []
+    file, rows = part.table.file, []
     for dataset in file.datasets:
-        words = []
-        for setting in file.settings:
-            found = [
-                e.numbers["mismatched"].mean
-                for key, e in part.entries.items()
-                if key[:2] == (dataset, setting) and "mismatched" in e.numbers
-            ]
-            words.append(" / ".join(f"{mean:.1f}" for mean in dict.fromkeys(found)) or MISSING)
-        if any(word != MISSING for word in words):
-            rows.append([dataset, *words])
+        means = [_means(part, "mismatched", dataset=dataset, setting=setting) for setting in file.settings]
+        if any(means):
+            rows.append(
+                [dataset, *(" / ".join(f"{x:.1f}" for x in dict.fromkeys(found)) or MISSING for found in means)]
+            )
     return [["dataset", *(SETTING_TITLES[setting] for setting in file.settings)], *rows]
+
+
+def _means(part: MeasuredTable, name: str, **place: str) -> list[float]:
+    """Return the means of a number at all matching places of a table."""
+    keys = [dict(zip(("dataset", "setting", "method"), key, strict=True)) for key in part.entries]
+    entries = [entry for key, entry in zip(keys, part.entries.values(), strict=True) if place.items() <= key.items()]
+    return [entry.numbers[name].mean for entry in entries if name in entry.numbers]
 
 
 def data_sentences(part: MeasuredTable, datasets: Sequence[str]) -> Iterator[str]:
@@ -191,16 +188,16 @@ def as_csv(measured: MeasuredSuite) -> str:
     rows: list[list[object]] = []
     for part in measured.tables:
         for key, entry in part.entries.items():
-            score = entry.numbers.get("score")
-            rows.append([part.table.name, *key, score.n if score else 0, entry.n_seeds])
-            for name in NUMBERS:
-                number = entry.numbers.get(name)
-                rows[-1] += [_digits(number.mean if number else None), _digits(number.deviation if number else None)]
-            published = entry.published or PublishedNumber(float("nan"))
-            rows[-1] += [part.table.file.published if entry.published else "", _digits(published.mean)]
-            rows[-1] += [_digits(published.deviation), _digits(entry.difference)]
-            rows[-1] += [""] * 3 if entry.leakage is None else [entry.leakage, entry.n_test, " ".join(entry.remarks)]
-            rows[-1] += [" ".join(f"{verdict}:{n}" for verdict, n in sorted(entry.verdicts.items()))]
+            score, published = entry.numbers.get("score"), entry.published or PublishedNumber(math.nan)
+            numbers = [entry.numbers.get(name) for name in NUMBERS]
+            pairs = [(number.mean, number.deviation) if number else (None, None) for number in numbers]
+            row = [part.table.name, *key, score.n if score else 0, entry.n_seeds]
+            row += [_digits(value) for pair in pairs for value in pair]
+            row += [part.table.file.published if entry.published else ""]
+            row += [_digits(value) for value in (*published, entry.difference)]
+            row += [""] * 3 if entry.leakage is None else [entry.leakage, entry.n_test, " ".join(entry.remarks)]
+            row += [" ".join(f"{verdict}:{n}" for verdict, n in sorted(entry.verdicts.items()))]
+            rows.append(row)
     return "".join(csv_table(header, rows))
 
 
@@ -240,4 +237,4 @@ def _tex(text: str) -> str:
 
 
 def _digits(value: float | None) -> str:
-    return "" if value is None or value != value else f"{value:.4f}"  # noqa: PLR0124 (nan is not itself)
+    return "" if value is None or math.isnan(value) else f"{value:.4f}"

@@ -44,19 +44,7 @@ LEAKY_REMARK = "The pool contains the test images, as in the published tables: t
 
 @dataclass(frozen=True)
 class Job:
-    """A cell to measure, and the paths on this machine.
-
-    Attributes:
-        cell: The cell as plain values.
-        root: Folder of the datasets.
-        settings: The cell's settings with all paths filled in.
-        inputs: Fingerprints of data, descriptions and weights.
-        leakage: Number of test images whose content is also in the pool.
-        commit: The commit of captune, if it runs from a checkout.
-        result: The file to write.
-        run_folder: Folder of the run and its checkpoints.
-        keep_run: Whether to keep the run folder, with its report.
-    """
+    """A cell to measure (as plain values), and its data, settings and output paths on this machine."""
 
     cell: Mapping[str, Any]
     root: str

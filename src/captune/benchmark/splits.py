@@ -50,17 +50,12 @@ class SplitSettings:
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """True labels for evaluation; no method accepts this type, and a task holds no reference to it.
-
-    Attributes:
-        test_labels: Class ids of the test images.
-        unlabeled_labels: Class ids of the task's unlabeled images, to evaluate pseudo-labels.
-        seen_classes: Labeled classes in transductive zero-shot learning, sorted; otherwise empty.
-    """
+    """True labels for evaluation; no method accepts this type, and a task holds no reference to it."""
 
     test_labels: Ints
     unlabeled_labels: Ints
     seen_classes: Ints
+    """Labeled classes in transductive zero-shot learning, sorted; otherwise empty."""
 
     @property
     def is_transductive(self) -> bool:

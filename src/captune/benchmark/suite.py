@@ -251,8 +251,8 @@ def _shared_values(file: TableFile, of_dataset: Mapping[str, Any], method: str) 
     """Return the values given for all methods, without settings that only other methods of the table have."""
     methods = {str((values or {}).get("method", label)) for label, values in file.methods.items()}
     of_others = {name for other in methods for name in _setting_names(other)} - _setting_names(method)
-    shared = {**file.defaults, **{key: value for key, value in of_dataset.items() if key != "dataset"}}
-    return {key: value for key, value in shared.items() if key not in of_others}
+    shared = {**file.defaults, **of_dataset}
+    return {key: value for key, value in shared.items() if key not in of_others | {"dataset"}}
 
 
 def _setting_names(method: str) -> set[str]:

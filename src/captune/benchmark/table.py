@@ -26,23 +26,14 @@ class Number:
 
 @dataclass(frozen=True)
 class Entry:
-    """The results of one dataset, setting and method.
-
-    Attributes:
-        n_seeds: Number of seeds in the suite.
-        numbers: Aggregated numbers by name; see `NUMBERS`.
-        published: The published number, if there is one.
-        verdicts: Verdicts of the health check, with their counts.
-        leakage: Largest number of test images that are also in the pool; None if no seed is finished.
-        n_test: Number of test images.
-        remarks: Remarks about the data.
-    """
+    """The results of one dataset, setting and method over `n_seeds` planned seeds."""
 
     n_seeds: int
     numbers: Mapping[str, Number]
     published: PublishedNumber | None = None
     verdicts: Mapping[str, int] = field(default_factory=dict)
     leakage: int | None = None
+    """Largest number of test images that are also in the pool; None if no seed is finished."""
     n_test: int = 0
     remarks: tuple[str, ...] = ()
 

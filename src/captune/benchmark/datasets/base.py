@@ -19,13 +19,7 @@ from captune.data.images import ImageCollection
 class LoadedDataset:
     """Images and labels of a dataset; `benchmark/splits.py` decides what a method may see.
 
-    Attributes:
-        names: Class names; a class id is a position in it.
-        pool: Training images, in the order of the dataset.
-        pool_labels: Their class ids (pool images,).
-        test: Test images.
-        test_labels: Their class ids (test images,).
-        remarks: Differences from the published dataset that affect results, such as another split or other sizes.
+    A class id is a position in `names`. Remarks are differences from the published dataset that affect results.
     """
 
     names: tuple[str, ...]

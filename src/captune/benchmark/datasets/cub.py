@@ -8,6 +8,7 @@ from captune.benchmark.datasets._readers import Listed, from_lists, read_pairs
 from captune.benchmark.datasets.base import Dataset, DatasetFacts, Layout, LoadedDataset, RemoteFile
 from captune.core.errors import InputError
 
+SITE = "https://data.caltech.edu/records/65de6-vp158"
 LISTS = ("classes.txt", "images.txt", "image_class_labels.txt", "train_test_split.txt")
 FOLDERS = ("CUB_200_2011", "cub/CUB_200_2011", "CUB/CUB_200_2011")
 
@@ -33,17 +34,11 @@ class CUB(Dataset):
 
     facts = DatasetFacts(
         title="CUB",
-        source="https://data.caltech.edu/records/65de6-vp158",
+        source=SITE,
         license="for non-commercial research and education; images belong to their owners",
         n_classes=200,
         n_pool=5994,
         n_test=5794,
-        urls=(
-            RemoteFile(
-                "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
-                "CUB_200_2011",
-                "97eceeb196236b17998738112f37df78",
-            ),
-        ),
+        urls=(RemoteFile(f"{SITE}/files/CUB_200_2011.tgz", "CUB_200_2011", "97eceeb196236b17998738112f37df78"),),
     )
     layouts = (Layout("official", FOLDERS, ("images", *LISTS), _official),)

@@ -32,6 +32,7 @@ NAMES = {
     "River": "river",
     "SeaLake": "lake or sea",
 }
+URL = "https://huggingface.co/datasets/torchgeo/eurosat/resolve/c877bcd43f099cd0196738f714544e355477f3fd/EuroSAT.zip"
 FOLDERS = ("eurosat", "EuroSAT", "eurosat_clip")
 IMAGES = ("2750/AnnualCrop", "2750/SeaLake")
 
@@ -71,14 +72,7 @@ class EuroSAT(Dataset):
         n_classes=10,
         n_pool=N_IMAGES - N_TEST,
         n_test=N_TEST,
-        urls=(
-            RemoteFile(
-                "https://huggingface.co/datasets/torchgeo/eurosat/resolve/"
-                "c877bcd43f099cd0196738f714544e355477f3fd/EuroSAT.zip",
-                "eurosat/2750",
-                "c8fa014336c82ac7804f0398fcb19387",
-            ),
-        ),
+        urls=(RemoteFile(URL, "eurosat/2750", "c8fa014336c82ac7804f0398fcb19387"),),
     )
     layouts = (
         Layout("images and ELEVATER's list", FOLDERS, (*IMAGES, "test.txt"), _elevater),

@@ -8,6 +8,9 @@ from captune.benchmark.datasets._readers import Listed, class_id, from_lists, re
 from captune.benchmark.datasets.base import Dataset, DatasetFacts, Layout, LoadedDataset, RemoteFile
 
 SITE = "https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/"
+ARCHIVE = RemoteFile(
+    SITE + "archives/fgvc-aircraft-2013b.tar.gz", "fgvc-aircraft-2013b", "d4acdd33327262359767eeaa97a4f732"
+)
 LISTS = tuple(f"images_variant_{part}.txt" for part in ("train", "val", "test"))
 NEEDS = ("images", "variants.txt", *LISTS)
 
@@ -36,13 +39,7 @@ class FGVCAircraft(Dataset):
         n_classes=100,
         n_pool=6667,
         n_test=3333,
-        urls=(
-            RemoteFile(
-                SITE + "archives/fgvc-aircraft-2013b.tar.gz",
-                "fgvc-aircraft-2013b",
-                "d4acdd33327262359767eeaa97a4f732",
-            ),
-        ),
+        urls=(ARCHIVE,),
     )
     layouts = (
         Layout("official", ("fgvc-aircraft-2013b/data",), NEEDS, _read),

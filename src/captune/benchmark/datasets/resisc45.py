@@ -22,6 +22,7 @@ from captune.benchmark.datasets.base import Dataset, DatasetFacts, Layout, Loade
 from captune.core.errors import InputError
 
 N_IMAGES, N_POOL = 31500, 6300
+URL = "https://hf.co/datasets/torchgeo/resisc45/resolve/a826b44d938a883185f11ebe3d512d38b464312f/NWPU-RESISC45.zip"
 FOLDERS = ("NWPU-RESISC45", "resisc45/NWPU-RESISC45", "resisc45")
 IMAGES = ("airplane", "wetland")
 LISTS = ("train.json", "val.json", "test.json")
@@ -66,14 +67,7 @@ class RESISC45(Dataset):
         n_classes=45,
         n_pool=N_POOL,
         n_test=N_IMAGES - N_POOL,
-        urls=(
-            RemoteFile(
-                "https://hf.co/datasets/torchgeo/resisc45/resolve/"
-                "a826b44d938a883185f11ebe3d512d38b464312f/NWPU-RESISC45.zip",
-                "NWPU-RESISC45",
-                "75206b2e16446591afa88e2628744886",
-            ),
-        ),
+        urls=(RemoteFile(URL, "NWPU-RESISC45", "75206b2e16446591afa88e2628744886"),),
     )
     layouts = (
         Layout("images and ELEVATER's lists", FOLDERS, (*IMAGES, *LISTS), _elevater),
