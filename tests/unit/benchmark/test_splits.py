@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from toys import write_images
 
 from captune.benchmark.datasets.base import LoadedDataset
 from captune.benchmark.splits import (
@@ -29,7 +30,6 @@ from captune.data.images import ImageCollection, find_images
 from captune.data.task import AdaptationTask
 from captune.methods.base import Context
 from captune.plan import plan_for_task
-from toys import write_images
 
 EUROSAT = (
     "annual crop land",
