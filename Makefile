@@ -25,7 +25,7 @@ test-slow: $(READY)
 test-faults: $(READY)
 	$(BIN)/pytest -m slow tests/faults
 
-# Every method in every learning setting on the embedded world, cut short; two halves at once, each on one core.
+# Every method in every learning setting on the embedded world, shortened; two shards in parallel.
 SMOKE := OMP_NUM_THREADS=1 $(BIN)/captune benchmark smoke --out captune-smoke --workers 0
 smoke: $(READY)
 	$(SMOKE) --shard 1/2 & first=$$!; $(SMOKE) --shard 2/2 && wait $$first
@@ -43,7 +43,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/embed.py
 
-# The tables of docs/results: cells that are finished are kept in captune-benchmark, the rest is measured.
+# Write the tables of docs/results; finished cells in captune-benchmark are reused.
 TO_RESULTS := --out captune-benchmark --tables docs/results
 TESTBED_FOLDERS := --data $(CAPTUNE_TESTBED)/data --models $(CAPTUNE_TESTBED)/models
 results: $(READY)
@@ -52,7 +52,7 @@ ifdef CAPTUNE_TESTBED
 	$(BIN)/captune benchmark suites/ucmerced.yaml $(TESTBED_FOLDERS) $(TO_RESULTS)
 	$(BIN)/captune benchmark suites/ucmerced-ablations.yaml $(TESTBED_FOLDERS) $(TO_RESULTS)
 else
-	@echo "The suites on UC Merced are left out: set CAPTUNE_TESTBED to the folder that holds data/ and models/."
+	@echo "Skipping the UC Merced suites: set CAPTUNE_TESTBED to the folder with data/ and models/."
 endif
 
 clean:

@@ -1,6 +1,6 @@
-"""Embedding speed on real photographs, in one run: from JPEG files, on ready tensors, and one image at a time.
+"""Embedding speed on real photographs: from JPEG files, on tensors in memory, and one image at a time.
 
-The three are measured in turn, so that a busy machine slows all of them, and compared by medians.
+The three are measured in turn, so that other load affects all of them, and compared by medians.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def main() -> int:
             encode_pixels(backbone, np.stack([weak_view(as_image(path), backbone.preprocessing)]))
         return len(collection) / (time.perf_counter() - started)
 
-    bare()  # the first pass pays for memory and threads
+    bare()  # warm-up
     rates = {"bare": [bare()], "files": [], "single": []}  # the bare forward comes before and after the others
     for _ in range(options.rounds):
         rates["files"].append(from_files())

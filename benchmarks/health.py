@@ -4,7 +4,7 @@
     python benchmarks/health.py --names-only                     # the same without descriptions
     python benchmarks/health.py --world --methods transductive   # the embedded world; needs no files
 
-Long tails are drawn by `captune.benchmark.longtail`; a seed draws the tail and is the seed of the method too. Accuracy
+Long tails are drawn by `captune.benchmark.splits`; a seed draws the tail and is the seed of the method too. Accuracy
 is that of the images adapted to: the check is right if it says harmful where accuracy fell, and only there.
 """
 
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from captune.benchmark.longtail import long_tail
+from captune.benchmark.splits import long_tail
 from captune.core import registry
 from captune.data.images import ImageCollection, find_images, read_labels
 from captune.data.task import AdaptationTask

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
-from captune.benchmark.longtail import long_tail
+from captune.benchmark.splits import long_tail
 from captune.core import runtime
 from captune.core.arrays import Floats, Ints, softmax_rows
 from captune.data.descriptions import read_descriptions

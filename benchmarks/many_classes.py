@@ -1,7 +1,7 @@
-"""Training steps of MaPLe with thousands of classes: peak memory and loss, with the text side in chunks and whole.
+"""Peak memory and loss of MaPLe's training steps with thousands of classes, with texts encoded in chunks and at once.
 
-Each is measured in a process of its own: how far the highest memory of the steps lies above what the libraries,
-weights, tokens and the margin matrix take before (a step with four classes comes first, so that all is loaded).
+Each case runs in its own process. Memory is the peak during the steps above that before them; a first step with four
+classes loads libraries and weights.
 """
 
 from __future__ import annotations

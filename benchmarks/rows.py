@@ -1,10 +1,9 @@
-"""Growth with the number of images: seconds and memory to scan a manifest, to find every embedding, to pseudo-label.
+"""Time and memory by number of images: scan a manifest, look up cached embeddings, pseudo-label.
 
-Every size is measured in a process of its own. The manifest is a generated CSV file. Images are never decoded: the
-reader is replaced by one that gives an image's name as its content, and the cache holds an embedding for each, so that
-everything but decoding and encoding is the real code. Seconds are CPU time, the least of some rounds, because the
-machine may be shared; memory is the highest anonymous memory of the process above what it had at its start (pages of
-mapped files can be dropped at any time).
+Each size runs in its own process. Images are never decoded: the reader returns an image's name as its content, and the
+cache holds an embedding for each, so everything except decoding and encoding is the real code. Seconds are the smallest
+CPU time of several rounds; memory is the peak of anonymous memory above that at the start, because pages of mapped
+files can be dropped at any time.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def anonymous_megabytes() -> float:
 
 
 class Meter:
-    """Measures steps: CPU seconds, seconds on the clock, and the peak of anonymous memory above the start."""
+    """Measures CPU time, wall time and peak anonymous memory of steps."""
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[str, float]] = {}
@@ -51,7 +50,7 @@ class Meter:
             time.sleep(0.05)
 
     def measure(self, name: str, step: Callable[[], T]) -> T:
-        """Return what a step returns, and note what it took."""
+        """Run a step, record its cost and return its result."""
         self._peak = anonymous_megabytes()
         clock, cpu = time.perf_counter(), time.process_time()
         found = step()
@@ -64,14 +63,14 @@ class Meter:
 
 
 def write_manifest(path: Path, n_images: int) -> None:
-    """Write a CSV file of so many paths, a thousand in a folder."""
+    """Write a CSV file of paths, 1000 per folder."""
     with path.open("w", encoding="utf-8") as file:
         file.write("path\n")
         file.writelines(f"part-{i // PER_FOLDER:05d}/image-{i:08d}.jpg\n" for i in range(n_images))
 
 
 def measure(n_images: int, n_classes: int, width: int, folder: Path) -> dict[str, dict[str, float]]:
-    """Run all steps on one size and return what each took."""
+    """Run all steps for one size and return their costs."""
     import numpy as np
 
     from captune.core import runtime
@@ -153,7 +152,7 @@ def main() -> int:
     parser.add_argument("--classes", type=int, default=100)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", help="where files are made for a while (default: the system's)")
+    parser.add_argument("--folder", help="folder for temporary files (default: the system's)")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:

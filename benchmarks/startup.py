@@ -1,4 +1,4 @@
-"""How fast the command line answers: median of five `captune --help`, beside a bare Python."""
+"""Startup time of the command line: median of five `captune --help`, compared with a bare Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def seconds(words: list[str]) -> float:
 
 
 def main() -> int:
-    """Measure both commands in turn, so that a busy machine slows both, and print the medians."""
+    """Measure both commands in turn, so that other load affects both, and print the medians."""
     bare, full = [sys.executable, "-c", "pass"], [sys.executable, "-m", "captune.cli", "--help"]
     seconds(full)  # the first call may still write byte code
     pairs = [(seconds(bare), seconds(full)) for _ in range(REPEATS)]

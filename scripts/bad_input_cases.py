@@ -1,4 +1,4 @@
-"""Kinds of bad input: what is wrong, the command, and what the answer must say."""
+"""Examples of bad input: the mistake, the command, and key phrases of the error message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ADAPT = ("adapt", "photos", "--classes", "cat,dog", "--backbone", "hf:model", "-
 
 @dataclass(frozen=True)
 class Case:
-    """One mistake: what is done before, the command, and key words of the answer."""
+    """One mistake: a setup step, the command, and key phrases of the error message."""
 
     what: str
     command: tuple[str, ...]
@@ -25,7 +25,7 @@ class Case:
 def adapt(
     *changes: str, images: str = "photos", classes: str = "cat,dog", backbone: str = "hf:model"
 ) -> tuple[str, ...]:
-    """Return the words of a good `captune adapt`, with some of them changed."""
+    """Return the arguments of a valid `captune adapt`, with some changed."""
     replaced = {"photos": images, "cat,dog": classes, "hf:model": backbone}
     return (*(replaced.get(word, word) for word in ADAPT), *changes)
 
@@ -76,7 +76,7 @@ def _unreadable_only() -> None:
 
 
 def _foreign_onnx() -> None:
-    """Write an ONNX file that is sound and not ours."""
+    """Write a valid ONNX file that captune did not export."""
     import onnx
 
     pixels, same = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in ("x", "y"))

@@ -1,6 +1,6 @@
-"""Kinds of bad input and what captune answers: `python scripts/bad_input_table.py` writes docs/bad-input.md.
+"""Write docs/bad-input.md, a table of bad input and error messages, by running each command.
 
-The table is made by running each command; tests/flow/test_bad_input.py runs the same list.
+Run with `python scripts/bad_input_table.py`; tests/flow/test_bad_input.py runs the same cases.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ that cannot be read never stop a run: they are skipped, counted on screen and li
 
 
 def make_place(folder: Path, model: Path) -> None:
-    """Make the folder that the cases are tried in: six photos and a tiny model."""
+    """Create the folder in which the cases run: six photos and a tiny model."""
     shutil.copytree(model, folder / "model")
     for i in range(6):
         noise = np.random.default_rng(i).integers(0, 256, (40, 40, 3), dtype=np.uint8)
@@ -43,7 +43,7 @@ def make_place(folder: Path, model: Path) -> None:
 
 
 def run_captune(folder: Path, words: tuple[str, ...]) -> tuple[int, str]:
-    """Run one command in a folder and return its exit code and what it complained of."""
+    """Run one command in a folder and return its exit code and error output."""
     from captune.cli import main
 
     complaint, before = io.StringIO(), Path.cwd()

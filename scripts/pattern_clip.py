@@ -1,4 +1,4 @@
-"""The shape of `embedded:patterns`: its CLIP configuration, its byte-level tokenizer and its folder on disk."""
+"""The architecture of `embedded:patterns`: CLIP configuration, byte-level tokenizer and model folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WIDTH, HEADS, MLP, LAYERS = 128, 4, 384, 8
 
 
 def build_tokenizer(texts: list[str], n_merges: int = 640) -> CLIPTokenizer:
-    """Return a CLIP tokenizer whose pieces are learned from these texts and which can spell any string."""
+    """Return a CLIP tokenizer trained on these texts that can encode any string."""
     shape = CLIPTokenizer()._tokenizer  # normalizer and pre-tokenizer exactly as transformers will rebuild them
     learner = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
     learner.normalizer = shape.normalizer or normalizers.Lowercase()
@@ -83,7 +83,7 @@ def save_folder(model: CLIPModel, tokenizer: CLIPTokenizer, folder: Path, scale:
     model.config.dtype = torch.float32  # stored in half the space, computed in full precision
     model.config.save_pretrained(folder)
     weights = {name: value.detach().half().contiguous() for name, value in model.state_dict().items()}
-    # The scale is read by people who compare it with CLIP's 100: half precision would make it 99.96.
+    # In half precision, CLIP's logit scale of 100 would become 99.96.
     weights["logit_scale"] = model.logit_scale.detach().clone()
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     preprocessor = {

@@ -2,14 +2,14 @@
 
 Two phases on two cores, in well under two hours:
 
-1. *look*: the image tower learns to tell patterns apart with a linear head, which is thrown away at the end.
-   A contrastive start from nothing would spend most of its time on this.
+1. *look*: the image tower learns to distinguish patterns with a linear head, which is discarded at the end.
+   Contrastive training from scratch would spend most of its time on this.
 2. *caption*: both towers learn photograph-caption pairs with CLIP's loss. The logit scale rises on a fixed
-   schedule to CLIP's own 100 and stays there. The head keeps a small weight, so that images whose names are
-   mixed up in the captions stay apart.
+   schedule to CLIP's 100. The head keeps a small weight, so that classes whose names are confused in the
+   captions stay separated.
 
-Everything follows from `--seed` and the step number; an interrupted run goes on from its checkpoint with the
-same command and ends with the same weights.
+All randomness derives from `--seed` and the step number: an interrupted run resumes from its checkpoint with
+the same command and ends with the same weights.
 
     python scripts/pretrain_patterns.py --out src/captune/backbones/embedded/patterns --work /tmp/patterns
 """
@@ -45,7 +45,7 @@ PROMPT_WORDS = (
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how fast each phase learns."""
+    """Steps, learning rates and logit scale of both phases."""
 
     look_steps: int
     caption_steps: int
@@ -62,7 +62,7 @@ class Plan:
         return self.look_steps + self.caption_steps
 
     def rate(self, step: int) -> float:
-        """Return the learning rate: a short rise, then half a cosine, in each phase."""
+        """Return the learning rate: linear warmup and cosine decay in each phase."""
         done, total, peak = (
             (step, self.look_steps, self.look_rate)
             if step < self.look_steps
@@ -134,7 +134,7 @@ class Pretraining:
         pixels, chosen = draw_batch(photos, self.plan, generator, recolor=looking)
         image = self.model.visual_projection(self.model.vision_model(pixels).pooler_output)
         target = torch.from_numpy(photos.labels[chosen])
-        # The head reads directions, not lengths, because only directions count for a CLIP.
+        # The head sees normalized embeddings, because CLIP only compares directions.
         told = functional.cross_entropy(
             self.head(functional.normalize(image, dim=-1) * 16.0), target, label_smoothing=0.05
         )
@@ -156,7 +156,7 @@ class Pretraining:
         return contrastive_loss(image, text, self.plan.scale(self.step))
 
     def save(self, path: Path) -> None:
-        """Write the checkpoint in one piece."""
+        """Write the checkpoint atomically."""
         state = {
             "model": self.model.state_dict(),
             "head": self.head.state_dict(),
@@ -167,7 +167,7 @@ class Pretraining:
         path.with_suffix(".part").replace(path)
 
     def load(self, path: Path) -> None:
-        """Go back to a checkpoint."""
+        """Restore a checkpoint."""
         state = torch.load(path, weights_only=True)
         self.model.load_state_dict(state["model"])
         self.head.load_state_dict(state["head"])
@@ -175,11 +175,11 @@ class Pretraining:
         self.step = state["step"]
 
     def save_look(self, path: Path) -> None:
-        """Write what the first phase has learned; it depends on the photographs alone, not on the captions."""
+        """Save the weights of the first phase, which do not depend on the captions."""
         torch.save({"looker": self._looker().state_dict(), "head": self.head.state_dict()}, path)
 
     def load_look(self, path: Path) -> None:
-        """Begin at the second phase."""
+        """Restore the weights of the first phase and start the second one."""
         state = torch.load(path, weights_only=True)
         self._looker().load_state_dict(state["looker"])
         self.head.load_state_dict(state["head"])
@@ -216,7 +216,7 @@ def check(run: Pretraining, held_out: Photographs) -> str:
 
 
 def corpus(photos: Photographs, seed: int) -> list[str]:
-    """Return the texts from which the tokenizer learns its pieces."""
+    """Return the texts on which the tokenizer is trained."""
     generator = np.random.default_rng([seed, 2])
     chosen = generator.integers(0, len(photos.labels), 20_000)
     described = yaml.safe_load(descriptions_path().read_text())

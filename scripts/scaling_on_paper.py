@@ -1,4 +1,4 @@
-"""What a run on many images would take on GPUs, computed from a formula and stated assumptions: nothing is measured.
+"""Estimate the time and cost of a run on many images on GPUs from a formula; nothing is measured.
 
 seconds = encodings / min(GPUs * peak * utilisation / FLOP of an image, cores * decoded images a second and core)
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class VisionTower:
-    """A vision transformer by its sizes."""
+    """The sizes of a vision transformer."""
 
     name: str
     width: int
@@ -35,7 +35,7 @@ TOWERS = (
 
 
 def encodings(preset: str, epochs: int = 50, grow_every: int = 5, strong_views: int = 4) -> float:
-    """Return how often each image is encoded in a run of CAP, at most, without an embedding cache of earlier runs.
+    """Return the largest number of times that a run of CAP encodes each image, without cached embeddings.
 
     `quick` encodes each image once as it is and once for each strong view. `full` encodes it once at the start,
     whenever pseudo-labels grow, in every epoch in which it is pseudo-labeled (their share grows to about one), and

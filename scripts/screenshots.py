@@ -1,4 +1,4 @@
-"""Pictures of the pages for the documentation, made in the system's Chromium by Playwright.
+"""Take the screenshots of the documentation with Playwright and the system's Chromium.
 
     captune demo --out demo
     python scripts/screenshots.py demo --aerial RUN --photo PHOTO --out docs/images
@@ -27,7 +27,7 @@ DESK, TALL, PHONE = {"width": 1280, "height": 860}, {"width": 1280, "height": 12
 
 
 class Camera:
-    """Opens pages and writes what a person would see, in few colors so that files stay small."""
+    """Opens pages and saves screenshots with few colors to keep files small."""
 
     def __init__(self, browser: Any, out: Path) -> None:  # noqa: ANN401 (Playwright is not installed everywhere)
         self.browser, self.out = browser, out

@@ -31,7 +31,7 @@ FOLDER = Path(__file__).parents[1] / "src/captune/backbones/embedded/patterns"
 
 @dataclass(frozen=True)
 class Encoder:
-    """The saved model, loaded as anyone would load it."""
+    """The saved model, loaded with transformers."""
 
     model: CLIPModel
     tokenizer: AutoTokenizer

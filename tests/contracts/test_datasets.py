@@ -35,9 +35,9 @@ def test_downloads_are_safe(dataset: Dataset) -> None:
     for remote in dataset.facts.urls:
         assert remote.url.startswith("https://")
         assert re.fullmatch(r"([0-9a-f]{32})?", remote.md5)
-        gives = PurePosixPath(remote.gives)
-        assert not gives.is_absolute()
-        assert ".." not in gives.parts
+        target = PurePosixPath(remote.creates)
+        assert not target.is_absolute()
+        assert ".." not in target.parts
 
 
 @pytest.mark.parametrize("kind", ["empty", "missing", "file", "odd"])

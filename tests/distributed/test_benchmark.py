@@ -44,7 +44,7 @@ def measure(place: Path, name: str, start: list[str], *more: str) -> dict[str, d
     )
     logs = "\n".join(path.read_text() for path in (place / name / "logs").glob("*"))
     assert done.returncode == 0, done.stdout + done.stderr + logs
-    assert done.stdout.count("2 cells measured, 0 were there, 0 failed.") == 1
+    assert done.stdout.count("2 cells measured, 0 already finished, 0 failed.") == 1
     assert not list((place / name / "runs").iterdir()), "run folders and locks go with their cells"
     cells = [json.loads(path.read_text()) for path in (place / name / "cells").glob("*.json")]
     return {cell["cell"]["settings"]["method"]: cell for cell in cells}

@@ -11,7 +11,7 @@ from toys import write_images
 
 import captune
 from captune.benchmark.datasets.base import LoadedDataset
-from captune.benchmark.splits import make_split
+from captune.benchmark.splits import SplitSettings, make_split
 from captune.core import registry
 from captune.data.images import find_images
 from captune.pipeline import carry_out
@@ -24,7 +24,7 @@ def test_a_split_can_be_adapted_to(setting: str, clip_folder: Path, tmp_path: Pa
     test = find_images(write_images(tmp_path / "test", 4, side=36, seed=1))
     labels = np.arange(12) % 4
     data = LoadedDataset(("cat", "dog", "bird", "fish"), pool, labels, test, np.arange(4))
-    split = make_split(data, setting, seed=500, n_labels=1)  # type: ignore[arg-type]
+    split = make_split(data, setting, 500, SplitSettings(n_labels=1))  # type: ignore[arg-type]
     short = {"epochs": 2, "iterations": 2, "workers": 0}
     plan = plan_for_task(split.task, {"backbone": f"hf:{clip_folder}", "cache": str(tmp_path), **short})
     run = carry_out(plan, out=tmp_path / "run", quiet=True)

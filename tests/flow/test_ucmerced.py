@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from captune.benchmark.leakage import shared_images
+from captune.benchmark.splits import shared_images
 from captune.core import registry
 
 TESTBED = os.environ.get("CAPTUNE_TESTBED", "")
@@ -22,6 +22,5 @@ def test_the_photographs_are_read_and_a_shared_one_is_found() -> None:
     assert set(np.bincount(data.pool_labels)) == {60}
     assert set(np.bincount(data.test_labels)) == {40}
     shared = shared_images(data.pool, data.test)  # the original has this photograph twice
-    pairs = [(data.pool.name(i), data.test.name(j)) for i, j in shared.pairs]
+    pairs = [(data.pool.name(i), data.test.name(j)) for i, j in shared]
     assert pairs == [("airplane/airplane01.jpg", "airplane/airplane02.jpg")]
-    assert str(shared) == "1 of the 840 test images is in the pool"

@@ -1,57 +1,33 @@
-"""A cell of a benchmark: one dataset, learning setting, method and seed, named by a digest of all that was chosen."""
+"""A cell is one measurement (dataset, learning setting, method, seed); a finished cell is one JSON file."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
 
-from annotated_types import Ge, Gt, Le, Lt
-
-from captune.benchmark.splits import Setting
+from captune.benchmark.splits import SETTING_TITLES, Setting, SplitSettings
 from captune.core import registry
-from captune.core.settings import Positive, RunSettings, build_run
+from captune.core.settings import RunSettings, build_run
 from captune.plan import with_preset
-from captune.training.checkpoint import digest_of
+from captune.results.run import CHECKPOINTS
+from captune.training.checkpoint import digest_of, holds_checkpoints
 
-PLACE_SETTINGS = ("seed", "workers", "cache", "root", "target_classes")
-"""Settings that are no choice of a cell: they stand elsewhere in it, or belong to the machine."""
-TEST_BED = ("backbone", "template", "describer", "domain")
-"""Settings that most cells of a suite have in common."""
-SETTING_TITLES = {"ul": "UL", "ssl": "SSL", "trzsl": "TRZSL"}
-
-
-@dataclass(frozen=True)
-class SplitSettings:
-    """What of a dataset a method may see.
-
-    Attributes:
-        n_labels: Labeled images of each class in semi-supervised learning.
-        seen_share: Share of the classes that are labeled in transductive zero-shot learning.
-        unlabeled_share: Share of the unlabeled images that is kept.
-        imbalance: Unlabeled images of the largest class over those of the smallest; 1 leaves them as they are.
-    """
-
-    n_labels: Positive = 2
-    seen_share: Annotated[float, Gt(0), Lt(1)] = 0.62
-    unlabeled_share: Annotated[float, Gt(0), Le(1)] = 1.0
-    imbalance: Annotated[float, Ge(1)] = 1.0
+FORMAT, VERSION = "captune-cell", 1
+EXCLUDED_SETTINGS = ("seed", "workers", "cache", "root", "target_classes")
+"""Run settings that follow from the cell's other fields or from the machine."""
+COMMON_SETTINGS = ("backbone", "template", "describer", "domain")
+"""Settings that most cells of a suite share."""
+State = Literal["finished", "outdated", "interrupted", "to do"]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement to make.
-
-    Attributes:
-        dataset: The dataset's id.
-        setting: `ul`, `ssl` or `trzsl`.
-        seed: Seed of the run.
-        split_seed: Seed of the split.
-        settings: Everything that is set, flat; paths still hold `{data}` and `{models}`.
-        split: What the method may see of the dataset.
-    """
+    """One measurement of a benchmark; the settings are complete and flat, with `{data}` and `{models}` in paths."""
 
     dataset: str
     setting: Setting
@@ -67,45 +43,128 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Return the digest of all choices that differ from their default, so that new settings change no key."""
+        """Return a digest of all values that differ from their defaults, so that adding a setting changes no key."""
         defaults = _plain(RunSettings(), registry.load("methods", self.method).Settings())
         chosen = {name: value for name, value in self.settings.items() if value != defaults.get(name)}
-        chosen.pop("preset", None)  # it is spelled out
-        return digest_of({**self.facts(), "settings": {**chosen, "method": self.method}})[:16]
+        chosen.pop("preset", None)  # its values are in the settings
+        return digest_of({**self.as_dict(), "settings": {**chosen, "method": self.method}})[:16]
 
     @property
     def name(self) -> str:
-        """Return the name of the cell's files."""
+        """Return the stem of the cell's file names."""
         return f"{self.dataset}-{self.setting}-{self.method}-{self.seed}-{self.key}"
 
-    @property
-    def choices(self) -> dict[str, Any]:
-        """Return what sets the cell apart from others of its dataset, setting, method and preset."""
-        usual = resolve_settings({"method": self.method, "preset": self.settings.get("preset", "")})
-        usual |= {name: self.settings.get(name) for name in TEST_BED}
-        own = {name: value for name, value in self.settings.items() if value != usual.get(name)}
-        split = dataclasses.asdict(SplitSettings())
-        return own | {name: value for name, value in self.facts()["split"].items() if value != split[name]}
-
-    def facts(self) -> dict[str, Any]:
-        """Return all of it as plain values."""
+    def as_dict(self) -> dict[str, Any]:
+        """Return the cell as plain values."""
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> Cell:
-        """Return the cell that gave these facts."""
-        return cls(**{**facts, "split": SplitSettings(**facts["split"])})
+    def from_dict(cls, values: Mapping[str, Any]) -> Cell:
+        """Return the cell with these values."""
+        return cls(**{**values, "split": SplitSettings(**values["split"])})
+
+    def __str__(self) -> str:
+        """Return the cell in one line, with the settings that differ from those of its method and preset."""
+        usual = resolve_settings({"method": self.method, "preset": self.settings.get("preset", "")})
+        usual |= {name: self.settings.get(name) for name in COMMON_SETTINGS}
+        usual |= dataclasses.asdict(SplitSettings())
+        values = {**self.settings, **dataclasses.asdict(self.split)}
+        own = "".join(f" {name}={value}" for name, value in values.items() if value != usual.get(name))
+        return f"{self.dataset} {SETTING_TITLES[self.setting]} {self.method}{own} seed {self.seed} ({self.key[:8]})"
 
 
 def resolve_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every setting of a run with these values, presets spelled out; wrong ones are listed at once."""
+    """Return every setting of a run with these values and its preset's; one error lists all wrong values."""
     method_class = registry.load("methods", str(values["method"]))
     run, own = build_run(with_preset(method_class, values), method_class.Settings)
-    return {name: value for name, value in _plain(run, own).items() if name not in PLACE_SETTINGS}
+    return {name: value for name, value in _plain(run, own).items() if name not in EXCLUDED_SETTINGS}
 
 
 def _plain(*settings: Any) -> dict[str, Any]:  # noqa: ANN401 (settings dataclasses)
     """Return settings as JSON would give them back."""
-    everything = {name: value for part in settings for name, value in dataclasses.asdict(part).items()}
-    plain: dict[str, Any] = json.loads(json.dumps(everything))
+    merged = {name: value for part in settings for name, value in dataclasses.asdict(part).items()}
+    plain: dict[str, Any] = json.loads(json.dumps(merged))
     return plain
+
+
+@dataclass(frozen=True)
+class Results:
+    """The folder of a benchmark; results of two machines are merged by copying files."""
+
+    folder: Path
+
+    def cell_file(self, cell: Cell) -> Path:
+        """Return the file of a finished cell."""
+        return self.folder / "cells" / f"{cell.name}.json"
+
+    def run_folder(self, cell: Cell) -> Path:
+        """Return the folder of a cell's run, which exists until the cell is finished."""
+        return self.folder / "runs" / cell.name
+
+    def log_file(self, cell: Cell) -> Path:
+        """Return the file with the output of a cell's process."""
+        return self.folder / "logs" / f"{cell.name}.log"
+
+    def read(self, cell: Cell) -> dict[str, Any] | None:
+        """Return a cell's result; None if there is no valid file, or if a default has changed since."""
+        content = read_result(self.cell_file(cell))
+        if content is None:
+            return None
+        before, now = content["cell"]["settings"], cell.settings
+        is_same = all(before[name] == now[name] for name in before if name in now and name != "preset")
+        return content if is_same else None
+
+    def state(self, cell: Cell, inputs: Mapping[str, str]) -> State:
+        """Return the state of a cell; it is outdated if data, descriptions or weights have changed."""
+        content = self.read(cell)
+        if content is not None:
+            return "finished" if content["inputs"] == dict(inputs) else "outdated"
+        if holds_checkpoints(self.run_folder(cell) / CHECKPOINTS):
+            return "interrupted"
+        return "outdated" if self.cell_file(cell).is_file() else "to do"
+
+    def damaged(self, cells: Iterable[Cell]) -> list[Path]:
+        """Return the files of cells that exist but are not valid; their cells count as not measured."""
+        files = (self.cell_file(cell) for cell in cells)
+        return [file for file in files if file.is_file() and read_result(file) is None]
+
+
+def read_result(path: Path) -> dict[str, Any] | None:
+    """Return the content of a cell's file, None if it is missing or not valid."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        _result_schema().model_validate_json(text, strict=True)
+        content: dict[str, Any] = json.loads(text)
+    except (OSError, ValueError):  # a ValidationError is a ValueError
+        return None
+    return content
+
+
+@cache
+def _result_schema() -> Any:  # noqa: ANN401 (a model class, made at run time)
+    """Return the check of those parts of a cell's file that are read again; it holds more."""
+    from pydantic import create_model
+
+    def record(**fields: Any) -> Any:  # noqa: ANN401
+        required: dict[str, Any] = {name: (kind, ...) for name, kind in fields.items()}
+        return create_model("Record", **required)
+
+    metrics = dict.fromkeys(("accuracy", "balanced_accuracy", "lowest_five", "ece"), float)
+    groups = dict.fromkeys(("seen_accuracy", "unseen_accuracy", "harmonic_mean"), float | None)
+    return record(
+        format=Literal["captune-cell"],
+        version=Literal[1],
+        cell=record(settings=dict[str, Any]),
+        inputs=dict[str, str],
+        counts=record(test=int),
+        score=float,
+        metrics=record(**metrics, **groups),
+        leakage=int,
+        remarks=list[str],
+        mismatched=list[str] | None,
+        health=record(verdict=str) | None,
+        pseudo_labels=list[record(images=int, precision=float | None)],  # type: ignore[misc]
+        seconds=record(adapt=float, embedding=float, all=float),
+        peak_memory_mb=record(process=float),
+        environment=record(versions=record(captune=str, torch=str), commit=str | None, device=str),
+    )

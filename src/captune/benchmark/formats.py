@@ -1,27 +1,28 @@
-"""Measured tables as Markdown, LaTeX and CSV; published numbers are always in columns of their own."""
+"""Result tables as Markdown, LaTeX and CSV; published numbers are always in separate columns."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
-from captune.benchmark.cells import SETTING_TITLES
-from captune.benchmark.published import PublishedNumber, published_table
+from captune.benchmark.splits import SETTING_TITLES
+from captune.benchmark.suite import PublishedNumber, published_tables
 from captune.benchmark.table import NUMBERS, Entry, MeasuredSuite, MeasuredTable, Number
 from captune.core.files import table as csv_table
 
-NOTHING = "–"
+MISSING = "–"
 TEX = str.maketrans(
     {mark: f"\\{mark}" for mark in "_%&#${}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {"±": r"$\pm$", "–": "--", "−": "$-$", "→": r"$\to$"}
 )
-"""How LaTeX writes what it would read as a command, or does not know."""
+"""LaTeX escapes."""
 Grid = list[list[str]]
-"""A header and rows of words."""
+"""A header and rows of text."""
 
 
 def as_markdown(measured: MeasuredSuite, command: str) -> str:
-    """Return the page of a suite: the main numbers, then what lies behind them."""
+    """Return the page of a suite: scores first, then details."""
     origins = "; ".join(f"{what} {', '.join(values)}" for what, values in measured.origins.items() if values)
     lines = [
         f"# {measured.suite.title}",
@@ -30,8 +31,8 @@ def as_markdown(measured: MeasuredSuite, command: str) -> str:
         "",
         f"    {command}",
         "",
-        "Accuracy on the test images in percent, mean ± standard deviation (n − 1) over seeds; TRZSL is the "
-        "harmonic mean of seen and unseen accuracy, both predicted over all classes.",
+        "Test accuracy in percent, mean ± standard deviation (n − 1) over seeds. TRZSL is the harmonic mean of seen "
+        "and unseen accuracy, both predicted over all classes.",
     ]
     for part in measured.tables:
         lines += ["", *_markdown_part(part, len(measured.tables) > 1)]
@@ -43,9 +44,9 @@ def _markdown_part(part: MeasuredTable, has_heading: bool) -> Iterator[str]:
     if has_heading:
         yield from (f"## {file.title or part.table.name}", "")
     if file.published:
-        title = published_table(file.published)["title"]
+        title = published_tables()[file.published]["title"]
         yield from (
-            f"*paper* columns are published numbers ({title}; {file.published}), not ours; *diff* is ours − paper.",
+            f"*paper*: published numbers ({title}; {file.published}), not ours; *diff*: ours − paper.",
             "",
         )
     for heading, grid, datasets in score_grids(part):
@@ -56,22 +57,21 @@ def _markdown_part(part: MeasuredTable, has_heading: bool) -> Iterator[str]:
     if len(details) > 1:
         yield from ("<details><summary>Balance, pseudo-labels, health, time and memory</summary>", "", *_pipes(details))
         yield from ("", "</details>", "")
-    yield from ("Minutes of a run without embedding, which all methods share (mean over settings and seeds):", "")
+    yield from ("Minutes per run without embedding, which all methods share (mean over settings and seeds):", "")
     yield from (*_pipes(minutes_grid(part)), "")
     found = mismatch_grid(part)
     if len(found) > 1:
-        yield from ("Classes whose names were found to mislead (mean over seeds):", "", *_pipes(found), "")
+        yield from ("Number of misleading class names found (mean over seeds):", "", *_pipes(found), "")
 
 
 def score_grids(part: MeasuredTable) -> Iterator[tuple[str, Grid, list[str]]]:
-    """Yield heading, grid and its datasets: one grid of all where there is one setting, else one for each dataset."""
+    """Yield heading, grid and datasets: one grid if there is a single learning setting, else one per dataset."""
     file = part.table.file
     if len(file.settings) == 1:
         setting = file.settings[0]
         columns = [(dataset, (dataset, setting)) for dataset in file.datasets]
-        heading = SETTING_TITLES[setting]
         if grid := _score_grid(part, columns):
-            yield heading, grid, list(file.datasets)
+            yield SETTING_TITLES[setting], grid, list(file.datasets)
         return
     for dataset in file.datasets:
         columns = [(SETTING_TITLES[setting], (dataset, setting)) for setting in file.settings]
@@ -94,66 +94,62 @@ def _score_grid(part: MeasuredTable, columns: Sequence[tuple[str, tuple[str, str
             row.append(show_score(entry))
             if has_paper[place]:
                 published, difference = (entry.published, entry.difference) if entry else (None, None)
-                row += [f"*{show_published(published)}*" if published else NOTHING]
-                row += [NOTHING if difference is None else f"{difference:+.1f}"]
-        if any(word != NOTHING for word in row[1:]):
+                row += [f"*{show_published(published)}*" if published else MISSING]
+                row += [MISSING if difference is None else f"{difference:+.1f}"]
+        if any(word != MISSING for word in row[1:]):
             rows.append(row)
     return [header, *rows] if rows else []
 
 
 def detail_grid(part: MeasuredTable) -> Grid:
-    """Return one row for each measured place with what lies behind the score."""
+    """Return one row of details per finished dataset, setting and method."""
+    metrics = ("accuracy", "balanced_accuracy", "lowest_five", "seen_accuracy", "unseen_accuracy")
     header = ["dataset", "setting", "method", "accuracy", "balanced", "lowest five", "seen", "unseen"]
     header += ["pseudo-labels right, first → last", "health", "minutes", "memory MB"]
     rows = []
     for (dataset, setting, method), entry in part.entries.items():
-        if "score" not in entry.numbers:
-            continue
         get = entry.numbers.get
-        rows.append([dataset, SETTING_TITLES[setting], method])
-        rows[-1] += [show(get(name)) for name in ("accuracy", "balanced_accuracy", "lowest_five")]
-        rows[-1] += [show(get(name)) for name in ("seen_accuracy", "unseen_accuracy")]
+        if get("score") is None:
+            continue
         first, last = get("first_precision"), get("last_precision")
-        rows[-1].append(f"{first.mean:.1f} → {last.mean:.1f}" if first and last else NOTHING)
-        rows[-1].append(", ".join(f"{verdict} {n}" for verdict, n in sorted(entry.verdicts.items())) or NOTHING)
-        rows[-1] += [show(get("minutes"), 2), show(get("memory_mb"), 0, deviation=False)]
+        precision = f"{first.mean:.1f} → {last.mean:.1f}" if first and last else MISSING
+        verdicts = ", ".join(f"{verdict} {n}" for verdict, n in sorted(entry.verdicts.items())) or MISSING
+        cost = [show(get("minutes"), 2), show(get("memory_mb"), 0, deviation=False)]
+        scores = [show(get(name)) for name in metrics]
+        rows.append([dataset, SETTING_TITLES[setting], method, *scores, precision, verdicts, *cost])
     return [header, *rows]
 
 
 def minutes_grid(part: MeasuredTable) -> Grid:
-    """Return methods x datasets with the mean time of a run over settings."""
-    file = part.table.file
-    rows = []
+    """Return methods x datasets with the mean minutes of a run over settings."""
+    file, rows = part.table.file, []
     for method in file.methods:
-        words = []
-        for dataset in file.datasets:
-            entries = [entry for key, entry in part.entries.items() if (key[0], key[2]) == (dataset, method)]
-            means = [entry.numbers["minutes"].mean for entry in entries if "minutes" in entry.numbers]
-            words.append(f"{sum(means) / len(means):.1f}" if means else NOTHING)
-        rows.append([method, *words])
+        means = [_means(part, "minutes", dataset=dataset, method=method) for dataset in file.datasets]
+        rows.append([method, *(f"{sum(found) / len(found):.1f}" if found else MISSING for found in means)])
     return [["method", *file.datasets], *rows]
 
 
 def mismatch_grid(part: MeasuredTable) -> Grid:
-    """Return datasets x settings with the number of classes that concept alignment found."""
-    file = part.table.file
-    rows = []
+    """Return datasets x settings with the number of misleading class names that concept alignment found."""
+    file, rows = part.table.file, []
     for dataset in file.datasets:
-        words = []
-        for setting in file.settings:
-            found = [
-                e.numbers["mismatched"].mean
-                for key, e in part.entries.items()
-                if key[:2] == (dataset, setting) and "mismatched" in e.numbers
-            ]
-            words.append(" / ".join(f"{mean:.1f}" for mean in dict.fromkeys(found)) or NOTHING)
-        if any(word != NOTHING for word in words):
-            rows.append([dataset, *words])
+        means = [_means(part, "mismatched", dataset=dataset, setting=setting) for setting in file.settings]
+        if any(means):
+            rows.append(
+                [dataset, *(" / ".join(f"{x:.1f}" for x in dict.fromkeys(found)) or MISSING for found in means)]
+            )
     return [["dataset", *(SETTING_TITLES[setting] for setting in file.settings)], *rows]
 
 
+def _means(part: MeasuredTable, name: str, **place: str) -> list[float]:
+    """Return the means of a number at all matching places of a table."""
+    keys = [dict(zip(("dataset", "setting", "method"), key, strict=True)) for key in part.entries]
+    entries = [entry for key, entry in zip(keys, part.entries.values(), strict=True) if place.items() <= key.items()]
+    return [entry.numbers[name].mean for entry in entries if name in entry.numbers]
+
+
 def data_sentences(part: MeasuredTable, datasets: Sequence[str]) -> Iterator[str]:
-    """Yield one line for each dataset: how many test images are also in the pool, and what else a reader must know."""
+    """Yield one line per dataset: how many test images are also in the pool, and remarks about the data."""
     for dataset in datasets:
         entries = [entry for key, entry in part.entries.items() if key[0] == dataset]
         counts = [(entry.leakage, entry.n_test) for entry in entries if entry.leakage is not None]
@@ -169,8 +165,8 @@ def data_sentences(part: MeasuredTable, datasets: Sequence[str]) -> Iterator[str
 
 
 def as_latex(measured: MeasuredSuite) -> str:
-    """Return the main numbers as booktabs tables, published ones in italics in columns of their own."""
-    lines = ["% needs the package booktabs"]
+    """Return the scores as booktabs tables, with published numbers in italics."""
+    lines = ["% requires the booktabs package"]
     for part in measured.tables:
         for heading, grid, datasets in score_grids(part):
             title = part.table.file.title or measured.suite.title
@@ -184,39 +180,39 @@ def as_latex(measured: MeasuredSuite) -> str:
 
 
 def as_csv(measured: MeasuredSuite) -> str:
-    """Return every number with its deviation, one row for each place of each table."""
-    header = ["table", "dataset", "setting", "method", "seeds", "seeds_wanted"]
+    """Return every number with its deviation, one row per table, dataset, setting and method."""
+    header = ["table", "dataset", "setting", "method", "seeds", "seeds_planned"]
     header += [f"{name}{suffix}" for name in NUMBERS for suffix in ("", "_deviation")]
     header += ["published_table", "published", "published_deviation", "difference", "leakage", "n_test", "remarks"]
     header += ["health"]
     rows: list[list[object]] = []
     for part in measured.tables:
         for key, entry in part.entries.items():
-            score = entry.numbers.get("score")
-            rows.append([part.table.name, *key, score.n if score else 0, entry.n_wanted])
-            for name in NUMBERS:
-                number = entry.numbers.get(name)
-                rows[-1] += [_digits(number.mean if number else None), _digits(number.deviation if number else None)]
-            published = entry.published or PublishedNumber(float("nan"))
-            rows[-1] += [part.table.file.published if entry.published else "", _digits(published.mean)]
-            rows[-1] += [_digits(published.deviation), _digits(entry.difference)]
-            rows[-1] += [""] * 3 if entry.leakage is None else [entry.leakage, entry.n_test, " ".join(entry.remarks)]
-            rows[-1] += [" ".join(f"{verdict}:{n}" for verdict, n in sorted(entry.verdicts.items()))]
+            score, published = entry.numbers.get("score"), entry.published or PublishedNumber(math.nan)
+            numbers = [entry.numbers.get(name) for name in NUMBERS]
+            pairs = [(number.mean, number.deviation) if number else (None, None) for number in numbers]
+            row = [part.table.name, *key, score.n if score else 0, entry.n_seeds]
+            row += [_digits(value) for pair in pairs for value in pair]
+            row += [part.table.file.published if entry.published else ""]
+            row += [_digits(value) for value in (*published, entry.difference)]
+            row += [""] * 3 if entry.leakage is None else [entry.leakage, entry.n_test, " ".join(entry.remarks)]
+            row += [" ".join(f"{verdict}:{n}" for verdict, n in sorted(entry.verdicts.items()))]
+            rows.append(row)
     return "".join(csv_table(header, rows))
 
 
 def show(number: Number | None, digits: int = 1, deviation: bool = True) -> str:
     """Return `mean ± deviation`."""
     if number is None:
-        return NOTHING
+        return MISSING
     spread = f" ± {number.deviation:.{digits}f}" if deviation and number.deviation is not None else ""
     return f"{number.mean:.{digits}f}{spread}"
 
 
 def show_score(entry: Entry | None) -> str:
-    """Return the score, with how many seeds it rests on where some are missing."""
+    """Return the score, with the number of finished seeds if some are missing."""
     number = entry.numbers.get("score") if entry else None
-    missing = f" ({number.n} of {entry.n_wanted})" if entry and number and number.n < entry.n_wanted else ""
+    missing = f" ({number.n} of {entry.n_seeds})" if entry and number and number.n < entry.n_seeds else ""
     return show(number) + missing
 
 
@@ -241,4 +237,4 @@ def _tex(text: str) -> str:
 
 
 def _digits(value: float | None) -> str:
-    return "" if value is None or value != value else f"{value:.4f}"  # noqa: PLR0124 (nan is not itself)
+    return "" if value is None or math.isnan(value) else f"{value:.4f}"

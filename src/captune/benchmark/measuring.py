@@ -1,4 +1,4 @@
-"""Measuring one cell in a process of its own, so that its peak memory is its own and a crash costs one cell only."""
+"""Measures one cell in a separate process, so that its peak memory is known and a crash costs only one cell."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from captune.benchmark.cells import Cell
+from captune.benchmark.cells import FORMAT, VERSION, Cell, Results
 from captune.benchmark.datasets.base import LoadedDataset
-from captune.benchmark.results import FORMAT, VERSION, Results
 from captune.benchmark.splits import Split, make_split
 from captune.core import distributed, registry, runtime
 from captune.core.errors import CaptuneError, RunFolderError, ToldElsewhereError
@@ -36,27 +35,16 @@ from captune.results.run import CARD, CHECKPOINTS, AdaptationRun
 from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
 
 INTERRUPTED = 130
-ORDER = "CAPTUNE_CELL"
-"""Where the processes that a cell's first process starts find its order."""
+JOB_VARIABLE = "CAPTUNE_CELL"
+"""Environment variable that passes the job to the processes that a cell's first process starts."""
 SECONDS_TO_WAIT = 120.0
-"""How long to wait for a cell's process that a killed suite left behind, and that ends its step."""
+"""How long to wait for the process of a killed suite to finish its step."""
+LEAKY_REMARK = "The pool contains the test images, as in the published tables: these numbers do not generalize."
 
 
 @dataclass(frozen=True)
-class Order:
-    """What a process is asked to measure, and where things are on this machine.
-
-    Attributes:
-        cell: The cell's facts.
-        root: Folder of the datasets.
-        settings: The cell's settings with all paths filled in.
-        inputs: Fingerprints of data, descriptions and weights.
-        leakage: Test images whose content is also in the pool.
-        commit: The commit of captune, if it runs from a checkout.
-        result: The file to write.
-        run_folder: Where the run keeps its checkpoints.
-        keep_run: Whether the run folder stays, with its report.
-    """
+class Job:
+    """A cell to measure (as plain values), and its data, settings and output paths on this machine."""
 
     cell: Mapping[str, Any]
     root: str
@@ -68,59 +56,41 @@ class Order:
     run_folder: str
     keep_run: bool = False
 
-    def dumps(self) -> str:
-        """Return the order as JSON."""
-        return json.dumps(asdict(self))
 
+def measure(job: Job) -> dict[str, Any]:
+    """Adapt, evaluate on the test images, write the cell's file and return its content.
 
-def split_of(cell: Cell, data: LoadedDataset) -> Split:
-    """Return what the method of a cell may see, and the truth apart."""
-    return make_split(
-        data,
-        cell.setting,
-        cell.split_seed,
-        cell.split.n_labels,
-        cell.split.seen_share,
-        template=str(cell.settings["template"]),
-        unlabeled_share=cell.split.unlabeled_share,
-        imbalance=cell.split.imbalance,
-    )
-
-
-def measure(order: Order) -> dict[str, Any]:
-    """Adapt, measure on the test images, write the cell's file and return what it says.
-
-    What another process has measured while this one waited for it is not measured again. Where several processes
-    measure a cell together, the first of them holds it for all.
+    A cell that another process finishes in the meantime is not measured again. If several processes measure a cell
+    together, the first one holds the lock.
     """
     if not _is_first():
-        return _measure(order)
-    folder = Path(order.run_folder)
+        return _measure(job)
+    folder = Path(job.run_folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = _lock_of(folder)
-    with hold(lock, f"Another captune is measuring this cell into {order.result!r}", SECONDS_TO_WAIT):
-        content = _finished_meanwhile(order) or _measure(order)
-        _clear(folder, order.keep_run)
+    with hold(lock, f"Another process is measuring this cell into {job.result!r}", SECONDS_TO_WAIT):
+        content = _finished_by_another(job) or _measure(job)
+        _clear(folder, job.keep_run)
         lock.unlink(missing_ok=True)
     return content
 
 
-def _finished_meanwhile(order: Order) -> dict[str, Any] | None:
-    cell, results = Cell.from_facts(order.cell), Results(Path(order.result).parents[1])
-    return results.read(cell) if results.state(cell, order.inputs) == "finished" else None
+def _finished_by_another(job: Job) -> dict[str, Any] | None:
+    cell, results = Cell.from_dict(job.cell), Results(Path(job.result).parents[1])
+    return results.read(cell) if results.state(cell, job.inputs) == "finished" else None
 
 
 def clear_killed(folder: Path, keep_run: bool) -> None:
-    """Remove what the process of a finished cell could not, because it was killed after it wrote the cell's file."""
+    """Clean up after a process that was killed between writing its cell's file and removing its run folder."""
     lock = _lock_of(folder)
     if lock.exists():
-        with suppress(RunFolderError), hold(lock, ""):  # else it is alive and does it itself
+        with suppress(RunFolderError), hold(lock, ""):  # else it is still running and cleans up itself
             _clear(folder, keep_run)
             lock.unlink(missing_ok=True)
 
 
 def _lock_of(folder: Path) -> Path:
-    """Return the lock of a run folder: there from the first moment of measuring until everything is done."""
+    """Return the lock file of a run folder, which exists until the cell is measured and cleaned up."""
     return folder.with_name(f".{folder.name}.lock")
 
 
@@ -131,19 +101,19 @@ def _clear(folder: Path, keep_run: bool) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _measure(order: Order) -> dict[str, Any]:
+def _measure(job: Job) -> dict[str, Any]:
     started = time.monotonic()
-    cell = Cell.from_facts(order.cell)
-    data: LoadedDataset = registry.load("datasets", cell.dataset)().load(Path(order.root))
-    split = split_of(cell, data)
-    run = _adapt(order, cell, split)
+    cell = Cell.from_dict(job.cell)
+    data: LoadedDataset = registry.load("datasets", cell.dataset)().load(Path(job.root))
+    split = make_split(data, cell.setting, cell.split_seed, cell.split, str(cell.settings["template"]))
+    run = _adapt(job, cell, split)
     adapted = time.monotonic()
-    metrics, n_unreadable = _test(run, split, cell)
+    metrics, n_unreadable = _evaluate(run, split, cell)
     content = {
         "format": FORMAT,
         "version": VERSION,
-        "cell": cell.facts(),
-        "inputs": dict(order.inputs),
+        "cell": cell.as_dict(),
+        "inputs": dict(job.inputs),
         "counts": {
             "unlabeled": len(split.task.unlabeled),
             "labeled": len(split.task.labeled),
@@ -155,8 +125,8 @@ def _measure(order: Order) -> dict[str, Any]:
         "seen_classes": split.truth.seen_classes.tolist(),
         "score": metrics.harmonic_mean if split.truth.is_transductive else metrics.accuracy,
         "metrics": metrics.as_dict(),
-        "leakage": order.leakage,
-        "remarks": list(data.remarks),
+        "leakage": job.leakage,
+        "remarks": [*([LEAKY_REMARK] if cell.split.leaky else ()), *data.remarks],
         **_findings(run, split),
         "seconds": {
             "adapt": run.environment["seconds"],
@@ -167,41 +137,41 @@ def _measure(order: Order) -> dict[str, Any]:
             "processor": round(sum(os.times()[:4]), 3),
         },
         "peak_memory_mb": _peak_memory(),
-        "environment": {**run.environment, "commit": order.commit},
+        "environment": {**run.environment, "commit": job.commit},
     }
     if _is_first():
-        write_json(Path(order.result), content)
+        write_json(Path(job.result), content)
     return content
 
 
 def _is_first() -> bool:
-    """Return whether this process is the only or the first one; the others are started by it, under a number."""
+    """Return whether this is the only process or the one that starts the others."""
     return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
-def _adapt(order: Order, cell: Cell, split: Split) -> AdaptationRun:
-    """Run the method, going on where an interrupted run of the same cell stopped."""
-    plan = plan_for_task(split.task, {**order.settings, "seed": cell.seed})
-    folder = Path(order.run_folder)
+def _adapt(job: Job, cell: Cell, split: Split) -> AdaptationRun:
+    """Run the method, resuming an interrupted run of the same cell."""
+    plan = plan_for_task(split.task, {**job.settings, "seed": cell.seed})
+    folder = Path(job.run_folder)
     resume = holds_checkpoints(folder / CHECKPOINTS)
     if _is_first():
-        if not resume:  # whatever a kill before the first checkpoint left behind
+        if not resume:  # left by a process that was killed before its first checkpoint
             shutil.rmtree(folder, ignore_errors=True)
-        (folder / CARD).unlink(missing_ok=True)  # a run that was not measured goes on from its last checkpoint
+        (folder / CARD).unlink(missing_ok=True)  # a run that was not evaluated resumes from its last checkpoint
     try:
-        return carry_out(plan, out=folder, resume=resume, report=order.keep_run, keep_checkpoints=True)
+        return carry_out(plan, out=folder, resume=resume, report=job.keep_run, keep_checkpoints=True)
     except RunFolderError as error:
         if not resume:
             raise
-        shutil.rmtree(folder)  # of other versions or weights than now
-        if distributed.size() > 1:  # the others have ended
-            raise RunFolderError(f"{error} The interrupted run is removed: run the same command again.") from error
-        sys.stderr.write(f"Starting anew: {error}\n")
-        return carry_out(plan, out=folder, report=order.keep_run, keep_checkpoints=True)
+        shutil.rmtree(folder)  # made by other versions or weights
+        if distributed.size() > 1:  # the other processes have ended
+            raise RunFolderError(f"{error} The interrupted run was removed: run the same command again.") from error
+        sys.stderr.write(f"Starting over: {error}\n")
+        return carry_out(plan, out=folder, report=job.keep_run, keep_checkpoints=True)
 
 
-def _test(run: AdaptationRun, split: Split, cell: Cell) -> tuple[Metrics, int]:
-    """Return the metrics on the readable test images, predicted over all classes, and how many were not readable."""
+def _evaluate(run: AdaptationRun, split: Split, cell: Cell) -> tuple[Metrics, int]:
+    """Return the metrics on the test images, predicted over all classes, and the number of unreadable ones."""
     workers = int(run.settings["workers"])
     where = {name: run.settings[name] for name in WHERE}
     engine = runtime.start(seed=cell.seed, workers=None if workers < 0 else workers, **where)
@@ -216,7 +186,7 @@ def _test(run: AdaptationRun, split: Split, cell: Cell) -> tuple[Metrics, int]:
 
 
 def _findings(run: AdaptationRun, split: Split) -> dict[str, Any]:
-    """Return what the run found, and how right its pseudo-labels were at every step: the truth comes in only here."""
+    """Return misleading names, health, and the precision of the pseudo-labels by epoch."""
     mismatched = next((r["mismatched"] for r in run.rounds if r.get("step") == "concept_alignment"), None)
     evidence = run.evidence
     if evidence is None:
@@ -250,9 +220,9 @@ def _peak_memory() -> dict[str, float]:
 
 
 def _end_with_parent() -> None:
-    """Interrupt this process when standard input closes: the suite that started it is gone.
+    """Interrupt this process when standard input closes, because the suite that started it has ended.
 
-    By SIGTERM, which a training takes like Ctrl-C: where a shell starts a suite in the background, SIGINT is ignored.
+    Training treats SIGTERM like Ctrl-C; SIGINT would be ignored if a shell started the suite in the background.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
@@ -265,13 +235,12 @@ def _end_with_parent() -> None:
 
 
 def main() -> int:
-    """Measure the cell whose order comes as one line on standard input."""
+    """Measure the cell whose job is the first line of standard input."""
     if _is_first():
-        os.environ[ORDER] = sys.stdin.readline()
+        os.environ[JOB_VARIABLE] = sys.stdin.readline()
         _end_with_parent()
-    order = Order(**json.loads(os.environ[ORDER]))
     try:
-        measure(order)
+        measure(Job(**json.loads(os.environ[JOB_VARIABLE])))
     except ToldElsewhereError:
         return 2
     except CaptuneError as error:

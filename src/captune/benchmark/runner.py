@@ -1,49 +1,48 @@
-"""Running a suite: finished cells are skipped, interrupted ones go on, failures are listed and stop nothing."""
+"""Runs a suite: finished cells are skipped, interrupted ones resumed, and failures do not stop the others."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from captune.benchmark.cells import SETTING_TITLES, Cell
-from captune.benchmark.measuring import INTERRUPTED, Order, clear_killed
-from captune.benchmark.results import Results
-from captune.benchmark.surroundings import Surroundings, commit
+from captune.benchmark.cells import Cell, Results
+from captune.benchmark.environment import Environment, commit
+from captune.benchmark.measuring import INTERRUPTED, Job, clear_killed
 from captune.core.errors import CaptuneError, InputError
 from captune.core.files import drop_leftovers
 
 LAUNCHER = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 SECONDS_TO_STOP = 120
-"""How long an interrupted cell may take to end its step and write its checkpoint."""
-
-SENTENCES = {
-    "interrupted": "going on",
-    "outdated": "measuring again, because its file is damaged or rests on other data, weights or settings",
+"""How long an interrupted cell may take to finish its step and write its checkpoint."""
+MESSAGES = {
+    "interrupted": "resuming",
+    "outdated": "measuring again because its file is damaged or its data, weights or settings have changed",
 }
-"""What is said of a cell that is not simply to do, by its state."""
+"""Messages by the state of a cell."""
 
 
 @dataclass
 class Tally:
-    """What became of the cells."""
+    """Counts of measured and skipped cells, and the failed ones with their errors."""
 
-    finished: int = 0
+    measured: int = 0
     skipped: int = 0
     failures: list[tuple[str, str]] = field(default_factory=list)
 
 
 def shard(cells: Sequence[Cell], part: str) -> list[Cell]:
-    """Return the cells of part `i/n`, every n-th one."""
-    words = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", part)
-    i, n = (int(words[1]), int(words[2])) if words else (0, 0)
+    """Return every n-th cell, starting with the i-th, for `i/n`."""
+    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", part)
+    i, n = (int(match[1]), int(match[2])) if match else (0, 0)
     if n == 0:
-        raise InputError(f"--shard {part!r}: expected i/n such as 2/8, the second of eight parts.")
+        raise InputError(f"--shard {part!r}: expected I/N such as 2/8, the second of eight shards.")
     if not 1 <= i <= n:
         raise InputError(f"--shard {part!r}: expected 1/{n} to {n}/{n}.")
     return list(cells[i - 1 :: n])
@@ -51,61 +50,68 @@ def shard(cells: Sequence[Cell], part: str) -> list[Cell]:
 
 def run_cells(
     cells: Sequence[Cell],
-    here: Surroundings,
+    environment: Environment,
     results: Results,
-    say: Callable[[str], None],
+    show: Callable[[str], None],
     keep_runs: bool = False,
 ) -> Tally:
-    """Measure every cell that is not finished yet, one after the other, each in a process of its own."""
-    tally, made_from = Tally(), commit()
+    """Measure every unfinished cell, one after the other, each in its own process."""
+    tally, captune_commit = Tally(), commit()
     drop_leftovers(results.folder / "cells")
     for number, cell in enumerate(cells, start=1):
         started = time.monotonic()
-        title = f"[{number}/{len(cells)}] {show(cell)}"
+        title = f"[{number}/{len(cells)}] {cell}"
         try:
-            inputs = here.inputs(cell)
+            inputs = environment.inputs(cell)
             state = results.state(cell, inputs)
             if state == "finished":
                 clear_killed(results.run_folder(cell), keep_runs)
                 tally.skipped += 1
                 continue
-            if state in SENTENCES:
-                say(f"{title}: {SENTENCES[state]}")
-            order = Order(
-                cell=cell.facts(),
-                root=str(here.root or ""),
-                settings=here.settings_of(cell),
-                inputs=inputs,
-                leakage=here.find(cell.dataset).leakage,
-                commit=made_from,
-                result=str(results.cell_file(cell)),
-                run_folder=str(results.run_folder(cell)),
-                keep_run=keep_runs,
-            )
-            problem = _measure_apart(order, results.log_file(cell))
+            if state in MESSAGES:
+                show(f"{title}: {MESSAGES[state]}")
+            job = make_job(cell, environment, results, captune_commit, keep_runs)
+            problem = _run_process(job, results.log_file(cell))
         except InputError as error:
             problem = str(error)
         content = results.read(cell) if not problem else None
         if content is None:
-            tally.failures.append((show(cell), problem or "the cell's file is missing"))
-            say(f"{title}: failed: {tally.failures[-1][1]}")
+            tally.failures.append((str(cell), problem or "the cell's file is missing"))
+            show(f"{title}: failed: {tally.failures[-1][1]}")
         else:
-            tally.finished += 1
-            say(f"{title}: {100 * content['score']:.2f} in {time.monotonic() - started:.0f} s")
+            tally.measured += 1
+            show(f"{title}: {100 * content['score']:.2f} in {time.monotonic() - started:.0f} s")
     return tally
 
 
+def make_job(
+    cell: Cell, environment: Environment, results: Results, captune_commit: str | None = None, keep_run: bool = False
+) -> Job:
+    """Return the job that measures a cell on this machine."""
+    return Job(
+        cell=cell.as_dict(),
+        root=str(environment.root or ""),
+        settings=environment.settings_of(cell),
+        inputs=environment.inputs(cell),
+        leakage=environment.leakage(cell),
+        commit=captune_commit,
+        result=str(results.cell_file(cell)),
+        run_folder=str(results.run_folder(cell)),
+        keep_run=keep_run,
+    )
+
+
 def launched_processes() -> int | None:
-    """Return how many processes torchrun started, 0 in all but the first of them, None without it."""
+    """Return the number of processes that torchrun started, 0 in all but the first one, None without torchrun."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
     if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
-        raise InputError("A cell is measured on one machine: give each its part of the suite with --shard I/N instead.")
+        raise InputError("A cell runs on one machine: run a part of the suite on each with --shard I/N instead.")
     return 0 if os.environ["RANK"] != "0" else int(os.environ["LOCAL_WORLD_SIZE"])
 
 
-def _environment() -> dict[str, str]:
-    """Return this process's environment without torchrun's words, which a cell would take for its own."""
+def _variables() -> dict[str, str]:
+    """Return the environment variables without those of torchrun, which would confuse a cell's process."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -113,34 +119,26 @@ def _environment() -> dict[str, str]:
     }
 
 
-def show(cell: Cell) -> str:
-    """Return a cell in words."""
-    choices = "".join(f" {name}={value}" for name, value in cell.choices.items())
-    return f"{cell.dataset} {SETTING_TITLES[cell.setting]} {cell.method}{choices} seed {cell.seed} ({cell.key[:8]})"
-
-
-def _measure_apart(order: Order, log: Path) -> str:
-    """Measure a cell in another process and return what went wrong, or nothing; the process ends with this one."""
-    words = [sys.executable, "-m", "captune.benchmark.measuring"]
+def _run_process(job: Job, log: Path) -> str:
+    """Measure a cell in a process that ends with this one, and return its error, if any."""
+    command = [sys.executable, "-m", "captune.benchmark.measuring"]
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
-        opened = log.open("ab")  # another suite on the same folder may be writing to it
+        opened = log.open("ab")  # another suite may be writing to it
     except OSError as error:
-        raise CaptuneError(
-            f"{str(log)!r} cannot be written: {error.strerror}. Nothing that was saved is lost."
-        ) from error
+        raise CaptuneError(f"{str(log)!r} cannot be written: {error.strerror}. Finished cells are kept.") from error
     begin = opened.tell()
-    with opened as said:
-        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=said, stderr=said, env=_environment())
+    with opened as output:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output, env=_variables())
         assert process.stdin is not None
         try:
-            process.stdin.write(order.dumps().encode() + b"\n")
+            process.stdin.write(json.dumps(asdict(job)).encode() + b"\n")
             process.stdin.flush()
             code = process.wait()
-        except BrokenPipeError:  # it ended before it read its order
+        except BrokenPipeError:  # it ended before it read its job
             code = process.wait()
         except KeyboardInterrupt:
-            process.stdin.close()  # which it notices, if the terminal has not told it already
+            process.stdin.close()  # interrupts it, if the terminal has not done so already
             process.wait(SECONDS_TO_STOP)
             raise
         finally:
@@ -149,15 +147,15 @@ def _measure_apart(order: Order, log: Path) -> str:
                 process.wait()
     if code == INTERRUPTED:
         raise KeyboardInterrupt
-    return "" if code == 0 else _last_words(log, begin, code)
+    return "" if code == 0 else _last_error(log, begin, code)
 
 
-def _last_words(log: Path, begin: int, code: int) -> str:
-    """Return the error that a process ended with, from what its log says since `begin`."""
+def _last_error(log: Path, begin: int, code: int) -> str:
+    """Return the error that a process ended with, from its log since position `begin`."""
     lines = log.read_bytes()[begin:].decode("utf-8", errors="replace").splitlines()
     starts = [i for i, line in enumerate(lines) if line.startswith("error: ")]
     if starts:
         return "\n".join(lines[starts[-1] :]).removeprefix("error: ")
     last = next((line for line in reversed(lines) if line.strip()), "")
-    how = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
+    how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
     return f"{how}: {last} (see {log})"

@@ -1,53 +1,71 @@
-"""Learning settings: what of a dataset a method may see, and the truth that it may not."""
+"""Learning settings: which images and labels a method sees, and the true labels it must not see."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import numpy as np
+from annotated_types import Ge, Gt, Le, Lt
 
 from captune.benchmark.datasets.base import LoadedDataset
-from captune.benchmark.longtail import long_tail
 from captune.core.arrays import Ints
 from captune.core.errors import InputError, raise_all
+from captune.core.settings import Positive
 from captune.data.images import ImageCollection
 from captune.data.task import AdaptationTask, LabeledImages, no_labels
 from captune.data.vocabulary import Vocabulary
 
 Setting = Literal["ul", "ssl", "trzsl"]
+SETTING_TITLES = {"ul": "UL", "ssl": "SSL", "trzsl": "TRZSL"}
 
 PAPER_SPLIT_SEEDS: Mapping[Setting, tuple[int, int, int]] = MappingProxyType(
     {"ul": (0, 0, 0), "ssl": (0, 0, 0), "trzsl": (500, 0, 200)}
 )
-"""The seed of the split in each of the three runs of a published table: labels stay, seen classes change."""
+"""Split seeds of the three runs of a published table: the labeled images stay the same, the seen classes change."""
+
+
+@dataclass(frozen=True)
+class SplitSettings:
+    """Which part of a dataset a method may see.
+
+    Attributes:
+        n_labels: Labeled images per class in semi-supervised learning.
+        seen_share: Fraction of the classes that are labeled in transductive zero-shot learning.
+        unlabeled_share: Fraction of the unlabeled images to keep.
+        imbalance: Ratio of the largest to the smallest class among the unlabeled images; 1 keeps all of them.
+        leaky: Whether to add the test images to the pool, as the paper does for EuroSAT.
+    """
+
+    n_labels: Positive = 2
+    seen_share: Annotated[float, Gt(0), Lt(1)] = 0.62
+    unlabeled_share: Annotated[float, Gt(0), Le(1)] = 1.0
+    imbalance: Annotated[float, Ge(1)] = 1.0
+    leaky: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What a result is measured with; no method takes this type, and nothing in a task leads to it.
-
-    Attributes:
-        test_labels: Class ids of the test images.
-        unlabeled_labels: Class ids of the task's unlabeled images, to measure pseudo-labels with.
-        seen_classes: Classes whose images are labeled in transductive zero-shot learning, sorted; else empty.
-    """
+    """True labels for evaluation; no method accepts this type, and a task holds no reference to it."""
 
     test_labels: Ints
     unlabeled_labels: Ints
     seen_classes: Ints
+    """Labeled classes in transductive zero-shot learning, sorted; otherwise empty."""
 
     @property
     def is_transductive(self) -> bool:
-        """Return whether a result is the harmonic mean of seen and unseen accuracy."""
+        """Return whether the score is the harmonic mean of seen and unseen accuracy."""
         return bool(self.seen_classes.size)
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One learning setting of one dataset: what a method sees, the images to measure on, and the truth apart."""
+    """One learning setting of a dataset: the task a method sees, the test images, and the true labels."""
 
     task: AdaptationTask
     test: ImageCollection
@@ -58,47 +76,52 @@ def make_split(
     data: LoadedDataset,
     setting: Setting,
     seed: int,
-    n_labels: int = 2,
-    seen_share: float = 0.62,
+    options: SplitSettings | None = None,
     template: str = "a photo of a {}",
-    unlabeled_share: float = 1.0,
-    imbalance: float = 1.0,
 ) -> Split:
     """Return what a method sees in a learning setting.
 
-    `ul` has no labels; `ssl` has `n_labels` a class; in `trzsl` the classes of `seen_share` are labeled in full and
-    the unlabeled images are all of other classes. `unlabeled_share` keeps this part of the unlabeled images of every
-    class, and an `imbalance` above 1 makes a long tail of what is left, with this ratio of largest to smallest class;
-    labeled images stay as they are.
+    In `ul` nothing is labeled, in `ssl` a few images per class, and in `trzsl` all images of the seen classes, so that
+    every unlabeled image belongs to another class. `unlabeled_share` and `imbalance` never remove labeled images.
     """
-    _check(data, setting, n_labels, seen_share, unlabeled_share, imbalance)
-    labels, seen = data.pool_labels, np.empty(0, dtype=np.int64)
-    given = np.empty(0, dtype=np.int64)
+    options = options or SplitSettings()
+    pool, labels = _leaky_pool(data) if options.leaky else (data.pool, data.pool_labels)
+    n_classes = len(data.names)
+    _check(labels, n_classes, setting, options)
+    seen = labeled = np.empty(0, dtype=np.int64)
     if setting == "ssl":
-        given = _some_of_every_class(labels, len(data.names), n_labels, seed)
+        labeled = _draw_labeled(labels, n_classes, options.n_labels, seed)
     elif setting == "trzsl":
-        seen = draw_seen_classes(len(data.names), seen_share, seed)
-        given = np.flatnonzero(np.isin(labels, seen))
-    unlabeled = np.setdiff1d(np.arange(len(labels)), given)
-    unlabeled = _thin(unlabeled, labels, unlabeled_share, seed)
-    if imbalance != 1.0:
-        unlabeled = unlabeled[long_tail(labels[unlabeled], imbalance, seed)]
+        seen = draw_seen_classes(n_classes, options.seen_share, seed)
+        labeled = np.flatnonzero(np.isin(labels, seen))
+    unlabeled = np.setdiff1d(np.arange(len(labels)), labeled)
+    unlabeled = _thin(unlabeled, labels, options.unlabeled_share, seed)
+    if options.imbalance != 1.0:
+        unlabeled = unlabeled[long_tail(labels[unlabeled], options.imbalance, seed)]
     task = AdaptationTask(
         vocabulary=Vocabulary(data.names, (template,)),
-        unlabeled=_alone(data.pool, unlabeled),
-        labeled=LabeledImages(_alone(data.pool, given), labels[given]) if given.size else no_labels(),
-        target_classes=np.setdiff1d(np.arange(len(data.names)), seen),
+        unlabeled=_copy_subset(pool, unlabeled),
+        labeled=LabeledImages(_copy_subset(pool, labeled), labels[labeled]) if labeled.size else no_labels(),
+        target_classes=np.setdiff1d(np.arange(n_classes), seen),
     )
     return Split(task, data.test, Truth(data.test_labels, labels[unlabeled], np.sort(seen)))
 
 
-def _alone(images: ImageCollection, positions: Ints) -> ImageCollection:
-    """Return a subset that holds no other names; a plain one shares those of the whole, test images among them."""
+def _leaky_pool(data: LoadedDataset) -> tuple[ImageCollection, Ints]:
+    """Return the pool with the test images, sorted by class and path as in the published splits."""
+    paths = data.pool.paths + data.test.paths
+    labels = np.concatenate([data.pool_labels, data.test_labels])
+    order = sorted(range(len(paths)), key=lambda i: (labels[i], paths[i]))
+    return ImageCollection(tuple(paths[i] for i in order), data.pool.root), labels[order]
+
+
+def _copy_subset(images: ImageCollection, positions: Ints) -> ImageCollection:
+    """Return a subset with its own names; `subset` alone shares the names of all images, including test images."""
     return ImageCollection(tuple(images.subset(positions).paths), images.root)
 
 
-def _some_of_every_class(labels: Ints, n_classes: int, n_labels: int, seed: int) -> Ints:
-    """Return positions of labeled images, drawn as the published tables draw them: the same seed for every class."""
+def _draw_labeled(labels: Ints, n_classes: int, n_labels: int, seed: int) -> Ints:
+    """Return positions of labeled images, drawn as in the published tables: with the same seed for every class."""
     chosen = [
         np.random.RandomState(seed).choice(np.flatnonzero(labels == c), size=n_labels, replace=False)
         for c in range(n_classes)
@@ -107,13 +130,13 @@ def _some_of_every_class(labels: Ints, n_classes: int, n_labels: int, seed: int)
 
 
 def draw_seen_classes(n_classes: int, seen_share: float, seed: int) -> Ints:
-    """Return the classes with labels, drawn as the published tables draw them."""
+    """Return the labeled classes, drawn as in the published tables."""
     chosen = np.random.RandomState(seed).choice(n_classes, size=int(n_classes * seen_share), replace=False)
     return np.asarray(chosen, dtype=np.int64)
 
 
 def _thin(positions: Ints, labels: Ints, share: float, seed: int) -> Ints:
-    """Return a share of the positions of every class, at least one, in their old order; smaller shares are nested."""
+    """Return a fraction of every class, at least one image, in ascending order; smaller fractions are nested."""
     if share == 1.0:
         return positions
     kept = []
@@ -124,21 +147,73 @@ def _thin(positions: Ints, labels: Ints, share: float, seed: int) -> Ints:
     return np.sort(np.concatenate(kept))
 
 
-def _check(
-    data: LoadedDataset, setting: str, n_labels: int, seen_share: float, unlabeled_share: float, imbalance: float
-) -> None:
-    n_classes, problems = len(data.names), []
+def long_tail(labels: Ints, ratio: float, seed: int = 0) -> Ints:
+    """Return ascending positions in `labels` `(images,)` of a long-tailed sample.
+
+    Classes are put in random order; the i-th of C keeps n * ratio^(-i / (C - 1)) images, where n is the size of the
+    largest class, but at least one and at most all of its own. The images depend on (seed, class) only, so a steeper
+    tail is a subset of a flatter one.
+    """
+    if not ratio >= 1:
+        raise InputError(f"ratio: expected 1 or more (largest class over smallest), got {ratio}.")
+    classes, sizes = np.unique(labels, return_counts=True)
+    order = np.random.default_rng(seed).permutation(len(classes))
+    kept = []
+    for place, which in enumerate(order):
+        share = ratio ** (-place / max(1, len(classes) - 1))
+        n_kept = min(int(sizes[which]), max(1, round(int(sizes.max()) * share)))
+        images = np.flatnonzero(labels == classes[which])
+        drawn = np.random.default_rng([seed, int(classes[which])]).permutation(images)
+        kept.append(drawn[:n_kept])
+    return np.sort(np.concatenate(kept)) if kept else np.zeros(0, dtype=np.int64)
+
+
+def _check(labels: Ints, n_classes: int, setting: str, options: SplitSettings) -> None:
+    problems = []
+    n_labels, seen_share = options.n_labels, options.seen_share
     if setting not in get_args(Setting):
         raise InputError(f"No learning setting {setting!r}: expected one of {', '.join(get_args(Setting))}.")
-    fewest = int(np.bincount(data.pool_labels, minlength=n_classes).min())
+    fewest = int(np.bincount(labels, minlength=n_classes).min())
     if setting == "ssl" and not 1 <= n_labels <= fewest:
-        problems.append(f"n_labels is {n_labels}, expected 1 to {fewest}, the images of the smallest class")
-    elif setting == "ssl" and n_labels * n_classes == len(data.pool):
-        problems.append(f"n_labels is {n_labels}, which labels the whole pool and leaves no unlabeled image")
+        problems.append(f"n_labels = {n_labels}: expected 1 to {fewest}, the size of the smallest class")
+    elif setting == "ssl" and n_labels * n_classes == len(labels):
+        problems.append(f"n_labels = {n_labels} labels the whole pool: no unlabeled images are left")
     if setting == "trzsl" and not 1 <= int(n_classes * seen_share) < n_classes:
-        problems.append(f"seen_share is {seen_share}, which leaves no seen or no unseen class among {n_classes}")
-    if not 0 < unlabeled_share <= 1:
-        problems.append(f"unlabeled_share is {unlabeled_share}, expected more than 0 and at most 1")
-    if not imbalance >= 1:
-        problems.append(f"imbalance is {imbalance}, expected 1 or more, the largest class over the smallest")
-    raise_all(problems, f"This split ({setting}) cannot be made")
+        problems.append(f"seen_share = {seen_share} leaves no seen or no unseen class out of {n_classes}")
+    if not 0 < options.unlabeled_share <= 1:
+        problems.append(f"unlabeled_share = {options.unlabeled_share}: expected more than 0 and at most 1")
+    if not options.imbalance >= 1:
+        problems.append(f"imbalance = {options.imbalance}: expected 1 or more (largest class over smallest)")
+    raise_all(problems, f"This split ({setting}) is not possible")
+
+
+def shared_images(pool: ImageCollection, test: ImageCollection) -> list[tuple[int, int]]:
+    """Return (pool position, test position) of each test image that is in the pool byte for byte."""
+    by_size: dict[int, list[int]] = {}
+    for position, size in enumerate(_file_sizes(pool.paths)):
+        by_size.setdefault(size, []).append(position)
+    digests: dict[int, dict[bytes, int]] = {}  # only files whose size occurs on both sides are read
+    pairs = []
+    for position, size in enumerate(_file_sizes(test.paths)):
+        if size not in by_size:
+            continue
+        if size not in digests:
+            digests[size] = {_digest(pool.paths[i]): i for i in reversed(by_size[size])}
+        duplicate = digests[size].get(_digest(test.paths[position]))
+        if duplicate is not None:
+            pairs.append((duplicate, position))
+    return pairs
+
+
+def _file_sizes(paths: Sequence[Path]) -> list[int]:
+    try:
+        return [path.stat().st_size for path in paths]
+    except OSError as error:
+        raise InputError(f"{error.filename!r} cannot be read: {error.strerror}.") from error
+
+
+def _digest(path: Path) -> bytes:
+    try:
+        return hashlib.blake2b(path.read_bytes(), digest_size=16).digest()
+    except OSError as error:
+        raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.") from error

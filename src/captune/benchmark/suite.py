@@ -1,32 +1,80 @@
-"""A suite file: datasets x learning settings x methods x seeds, with values for each, as cells and tables of cells."""
+"""Suite files: tables of cells (datasets x learning settings x methods x seeds), and published numbers to compare."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import product, starmap
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from annotated_types import Gt, MinLen
 
-from captune.benchmark.cells import PLACE_SETTINGS, Cell, SplitSettings, resolve_settings
-from captune.benchmark.published import published_tables
-from captune.benchmark.shipped import find_suite
-from captune.benchmark.splits import PAPER_SPLIT_SEEDS, Setting
+from captune.benchmark.cells import EXCLUDED_SETTINGS, Cell, resolve_settings
+from captune.benchmark.splits import PAPER_SPLIT_SEEDS, Setting, SplitSettings
 from captune.core import registry
-from captune.core.errors import InputError, nearest, raise_all
+from captune.core.errors import InputError, UnknownNameError, nearest, raise_all
+from captune.core.files import is_file, is_folder
 from captune.core.settings import RunSettings, Seed, build, read_yaml
 
 T = TypeVar("T")
+FOLDER = Path(__file__).parent / "suites"
+PUBLISHED = Path(__file__).parent / "published.yaml"
 AXES = ("dataset", "setting", "method", "seed")
-OWN_KEYS = ("split", "published")
-"""Keys of a dataset's or a method's values that are no settings."""
+NOT_SETTINGS = ("split", "published")
+"""Keys in the values of a dataset or a method that are not run settings."""
+
+
+def shipped_suites() -> dict[str, Path]:
+    """Return the files of the suites that come with captune, by name."""
+    return {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
+
+
+def find_suite(name: str | Path) -> Path:
+    """Return the file of a suite given by name (`paper`) or by path (`suites/paper.yaml`)."""
+    shipped = shipped_suites()
+    if str(name) in shipped:
+        return shipped[str(name)]
+    path = Path(name)
+    if is_file(path) or is_folder(path):
+        return path
+    raise UnknownNameError(
+        f"No suite {str(name)!r}: it is neither a file nor a suite that comes with captune."
+        f"{nearest(path.stem, shipped)} Available: {', '.join(shipped)}. See them with: captune list suites"
+    )
+
+
+def suite_title(path: Path) -> str:
+    """Return the title of a suite file."""
+    return str(read_yaml(path).get("title", "")) or path.stem
+
+
+class PublishedNumber(NamedTuple):
+    """A mean in percent, with the standard deviation over seeds if it was printed."""
+
+    mean: float
+    deviation: float | None = None
+
+
+@cache
+def published_tables() -> dict[str, dict[str, Any]]:
+    """Return the tables of the paper by label: a title, and rows of method, dataset and setting."""
+    return read_yaml(PUBLISHED)
+
+
+def published_number(label: str, method: str, dataset: str, setting: str) -> PublishedNumber | None:
+    """Return the number of a published table, if it has one there."""
+    value = published_tables()[label]["rows"].get(method, {}).get(dataset, {}).get(setting)
+    if value is None:
+        return None
+    return PublishedNumber(*value) if isinstance(value, list) else PublishedNumber(value)
 
 
 @dataclass(frozen=True)
 class Override:
-    """Values for the cells that fit `when`, e.g. {dataset: dtd, setting: [ul, ssl]}."""
+    """Values for the cells that match `when`, e.g. {dataset: dtd, setting: [ul, ssl]}."""
 
     when: dict[str, Any]
     set: dict[str, Any]
@@ -34,7 +82,7 @@ class Override:
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast the machine is assumed to be until the first cells are measured; only estimates use it."""
+    """Assumed speed of the machine until the first cells are measured; used for estimates only."""
 
     images_per_second: Annotated[float, Gt(0)] = 100.0
     steps_per_second: Annotated[float, Gt(0)] = 10.0
@@ -42,19 +90,19 @@ class Speed:
 
 @dataclass(frozen=True)
 class TableFile:
-    """One table of a suite file; later values win: defaults, dataset, method, overrides in their order.
+    """One table of a suite file; later values win: defaults, dataset, method, then overrides in order.
 
     Attributes:
-        datasets: Datasets by the name that the table shows, with values; `dataset` says which one where names differ.
+        datasets: Values by row label; `dataset` gives the id if it differs from the label.
         settings: Learning settings.
-        methods: Methods by the name that the table shows, with values; `method` says which one where names differ.
-        seeds: Seeds of the runs.
-        split_seeds: `own` splits with the seed of the run, `paper` with the published seeds, in their order.
-        defaults: Values of every cell.
-        overrides: Values of the cells that fit.
-        title: What the table shows.
-        published: Label of the published table to show beside it.
-        speed: What estimates assume.
+        methods: Values by row label; `method` gives the id if it differs from the label.
+        seeds: Random seeds of the runs.
+        split_seeds: `own` splits with the seed of the run, `paper` with the published seeds, in order.
+        defaults: Values for every cell.
+        overrides: Values for matching cells.
+        title: Heading of the table.
+        published: Label of the published table to compare with.
+        speed: Assumptions of estimates.
     """
 
     datasets: Annotated[dict[str, dict[str, Any] | None], MinLen(1)]
@@ -71,27 +119,21 @@ class TableFile:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a cell stands in a table."""
+    """The position of a cell in a table."""
 
     dataset: str
     setting: Setting
     method: str
     seed: int
 
-    def fits(self, when: Mapping[str, Any]) -> bool:
-        """Return whether every named axis has one of the given values."""
-        return all(str(getattr(self, axis)) in _words(wanted) for axis, wanted in when.items())
+    def matches(self, when: Mapping[str, Any]) -> bool:
+        """Return whether every given axis has one of the given values."""
+        return all(str(getattr(self, axis)) in _listed(wanted) for axis, wanted in when.items())
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Cells in rows and columns.
-
-    Attributes:
-        name: Its name in the suite file.
-        file: What the file says.
-        cells: The cells by their place.
-    """
+    """The cells of a table by place, with the table's name and content in the suite file."""
 
     name: str
     file: TableFile
@@ -105,43 +147,44 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Suite:
-    """All tables of a suite file."""
+    """The tables of a suite file."""
 
     name: str
     title: str
     tables: Sequence[Table]
 
     def cells(self) -> list[Cell]:
-        """Return every cell once, in the order of the file, those of a dataset together."""
+        """Return every cell once, grouped by dataset, in the order of the file."""
         found = {cell.name: cell for table in self.tables for cell in table.cells.values()}
         datasets = list(dict.fromkeys(cell.dataset for cell in found.values()))
         return sorted(found.values(), key=lambda cell: datasets.index(cell.dataset))
 
 
-def read_suite(word: str | Path, only: Mapping[str, Any] | None = None) -> Suite:
-    """Read and check a suite by its name or path; one error lists all that is wrong. `only` keeps what fits."""
-    path = find_suite(word)
+def read_suite(name: str | Path, only: Mapping[str, Any] | None = None) -> Suite:
+    """Read a suite by name or path; one error lists all mistakes. `only` keeps the matching cells."""
+    path, only = find_suite(name), only or {}
     content = read_yaml(path)
     tables = content.pop("tables", None) or {"": {}}
     if not isinstance(tables, dict) or not all(isinstance(own, (dict, type(None))) for own in tables.values()):
         raise InputError(f"The suite {str(path)!r}: 'tables' must map names to the keys of a table.")
-    strange = [axis for axis in only or {} if axis not in AXES]
-    if strange:
-        raise InputError(f"--only {strange[0]}: expected one of {', '.join(AXES)}.{nearest(strange[0], AXES)}")
+    unknown = [axis for axis in only if axis not in AXES]
+    if unknown:
+        raise InputError(f"--only {unknown[0]}: expected one of {', '.join(AXES)}.{nearest(unknown[0], AXES)}")
     problems: list[str] = []
     made = []
-    for name, own in tables.items():
+    for label, own in tables.items():
         shared = {key: value for key, value in content.items() if key != "title" or not own}
         defaults = {**_mapping(shared.get("defaults")), **_mapping((own or {}).get("defaults"))}
         merged = {**shared, **(own or {}), "defaults": defaults}
-        place = f"table {name}: " if name else ""
-        table = _collect(problems, place, lambda n=name, m=merged: _make_table(str(n), m, only or {}))  # type: ignore[misc]
+        place = f"table {label}: " if label else ""
+        table = _collect(problems, place, lambda n=label, m=merged: _make_table(str(n), m, only))  # type: ignore[misc]
         made += [table] if table else []
     raise_all(dict.fromkeys(problems), f"The suite {str(path)!r} cannot be used")
-    raise_all(_unknown(made, only or {}), f"The suite {str(path)!r} does not have what --only asks for")
+    raise_all(_unknown_values(made, only), f"The suite {str(path)!r} does not have what --only asks for")
     made = [table for table in made if table.cells]
     if not made:
-        raise InputError(f"No cell of the suite {str(path)!r} fits --only {_shown(only or {})}.")
+        wanted = " ".join(f"{axis}={','.join(_listed(values))}" for axis, values in only.items())
+        raise InputError(f"No cell of the suite {str(path)!r} matches --only {wanted}.")
     return Suite(path.stem, str(content.get("title", "")) or path.stem, made)
 
 
@@ -155,7 +198,8 @@ def _make_table(name: str, content: Mapping[str, Any], only: Mapping[str, Any]) 
     problems = list(_problems(file))
     raise_all(problems, "wrong")
     cells = {}
-    for place in (place for place in _places(file) if place.fits(only)):
+    places = starmap(Place, product(file.datasets, file.settings, file.methods, file.seeds))
+    for place in (place for place in places if place.matches(only)):
         cell = _collect(problems, f"{place.dataset}, {place.method}: ", lambda p=place: _make_cell(file, p))  # type: ignore[misc]
         if cell:
             cells[place] = cell
@@ -163,15 +207,8 @@ def _make_table(name: str, content: Mapping[str, Any], only: Mapping[str, Any]) 
     return Table(name, file, cells)
 
 
-def _places(file: TableFile) -> Iterator[Place]:
-    for dataset in file.datasets:
-        for setting in file.settings:
-            for method in file.methods:
-                yield from (Place(dataset, setting, method, seed) for seed in file.seeds)
-
-
 def _problems(file: TableFile) -> Iterator[str]:
-    """Yield what types cannot say: wrong ids, values that no method takes, overrides that would never apply."""
+    """Yield problems that the types do not catch: unknown ids and overrides that would never apply."""
     for role, entries in (("dataset", file.datasets), ("method", file.methods)):
         for label, values in entries.items():
             plugin, available = str((values or {}).get(role, label)), registry.names(f"{role}s")  # type: ignore[arg-type]
@@ -185,42 +222,37 @@ def _problems(file: TableFile) -> Iterator[str]:
     known = _labels(file)
     for override in file.overrides:
         if "method" in override.set:
-            yield "override sets 'method', which is the row's: say it in methods, under a name of its own"
+            yield "override sets 'method': add a row with its own name to methods instead"
         for axis, wanted in override.when.items():
             if axis not in known:
                 yield f"override for {axis!r}: expected {', '.join(AXES)}.{nearest(axis, AXES)}"
                 continue
-            for word in _words(wanted):
-                if word not in known[axis]:
-                    yield f"override for {axis} {word!r}, which the table does not have.{nearest(word, known[axis])}"
+            for value in _listed(wanted):
+                if value not in known[axis]:
+                    yield f"override for {axis} {value!r}, which the table does not have.{nearest(value, known[axis])}"
 
 
 def _labels(file: TableFile) -> dict[str, list[str]]:
-    """Return the values that each axis of a table has."""
+    """Return the values of each axis of a table."""
     seeds = [str(seed) for seed in file.seeds]
-    return {
-        "dataset": list(file.datasets),
-        "setting": list(file.settings),
-        "method": list(file.methods),
-        "seed": seeds,
-    }
+    return dict(zip(AXES, (list(file.datasets), list(file.settings), list(file.methods), seeds), strict=True))
 
 
-def _unknown(tables: Sequence[Table], only: Mapping[str, Any]) -> Iterator[str]:
+def _unknown_values(tables: Sequence[Table], only: Mapping[str, Any]) -> Iterator[str]:
     """Yield every value of --only that no table has."""
     for axis, wanted in only.items():
         known = list(dict.fromkeys(label for table in tables for label in _labels(table.file)[axis]))
-        for word in _words(wanted):
-            if word not in known:
-                yield f"{axis} {word!r}.{nearest(word, known)} It has: {', '.join(known)}"
+        for value in _listed(wanted):
+            if value not in known:
+                yield f"{axis} {value!r}.{nearest(value, known)} It has: {', '.join(known)}"
 
 
 def _shared_values(file: TableFile, of_dataset: Mapping[str, Any], method: str) -> dict[str, Any]:
-    """Return what is said for all methods, without the settings that this method does not have but another one has."""
-    labels = {str((values or {}).get("method", label)) for label, values in file.methods.items()}
-    of_others = {name for label in labels for name in _setting_names(label)} - _setting_names(method)
-    shared = {**file.defaults, **{key: value for key, value in of_dataset.items() if key != "dataset"}}
-    return {key: value for key, value in shared.items() if key not in of_others}
+    """Return the values given for all methods, without settings that only other methods of the table have."""
+    methods = {str((values or {}).get("method", label)) for label, values in file.methods.items()}
+    of_others = {name for other in methods for name in _setting_names(other)} - _setting_names(method)
+    shared = {**file.defaults, **of_dataset}
+    return {key: value for key, value in shared.items() if key not in of_others | {"dataset"}}
 
 
 def _setting_names(method: str) -> set[str]:
@@ -233,15 +265,15 @@ def _make_cell(file: TableFile, place: Place) -> Cell:
     dataset, method = str(of_dataset.get("dataset", place.dataset)), str(of_method.get("method", place.method))
     values: dict[str, Any] = {"template": registry.load("datasets", dataset).facts.template}
     split: dict[str, Any] = {}
-    fitting = [override.set for override in file.overrides if place.fits(override.when)]
-    for layer in (_shared_values(file, of_dataset, method), of_method, *fitting):
-        values |= {key: value for key, value in layer.items() if key not in OWN_KEYS}
+    overrides = [override.set for override in file.overrides if place.matches(override.when)]
+    for layer in (_shared_values(file, of_dataset, method), of_method, *overrides):
+        values |= {key: value for key, value in layer.items() if key not in NOT_SETTINGS}
         split |= _mapping(layer.get("split"))
-    fixed = [name for name in PLACE_SETTINGS if name in values]
-    if fixed:
-        raise InputError(f"{fixed[0]!r} is not set in a suite: it follows from seeds, learning setting or machine")
+    excluded = [name for name in EXCLUDED_SETTINGS if name in values]
+    if excluded:
+        raise InputError(f"{excluded[0]!r} cannot be set: it follows from seeds, learning setting or machine")
     if registry.load("methods", method).presets and not values.get("preset"):
-        raise InputError("say which preset (quick or full): left open, it would depend on the machine")
+        raise InputError("set preset to quick or full: the default depends on the machine")
     split_seed = place.seed
     if file.split_seeds == "paper":
         split_seed = PAPER_SPLIT_SEEDS[place.setting][file.seeds.index(place.seed)]
@@ -271,9 +303,5 @@ def _mapping(value: object) -> dict[str, Any]:
     return value
 
 
-def _words(wanted: object) -> list[str]:
-    return [str(word) for word in wanted] if isinstance(wanted, (list, tuple)) else [str(wanted)]
-
-
-def _shown(only: Mapping[str, Any]) -> str:
-    return " ".join(f"{axis}={','.join(_words(wanted))}" for axis, wanted in only.items())
+def _listed(wanted: object) -> list[str]:
+    return [str(value) for value in wanted] if isinstance(wanted, (list, tuple)) else [str(wanted)]

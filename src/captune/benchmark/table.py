@@ -1,4 +1,4 @@
-"""Cells become tables: means and deviations over seeds, with the published number beside ours, clearly marked."""
+"""Aggregation of finished cells: means and standard deviations over seeds, beside the published numbers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from captune.benchmark.published import PublishedNumber, published_number
-from captune.benchmark.results import Results
-from captune.benchmark.suite import Place, Suite, Table
+from captune.benchmark.cells import Results
+from captune.benchmark.suite import Place, PublishedNumber, Suite, Table, published_number
 from captune.core.files import write_whole
 
 
 @dataclass(frozen=True)
 class Number:
-    """The mean over seeds, and their standard deviation (n - 1) where there are at least two."""
+    """The mean over seeds, and the standard deviation (n - 1) if there are at least two."""
 
     mean: float
     deviation: float | None
@@ -27,68 +26,58 @@ class Number:
 
 @dataclass(frozen=True)
 class Entry:
-    """What was measured in one place of a table.
+    """The results of one dataset, setting and method over `n_seeds` planned seeds."""
 
-    Attributes:
-        n_wanted: How many seeds there should be.
-        numbers: Every number that the seeds have, over the seeds.
-        published: What the paper prints there, if anything.
-        verdicts: What the health check said, with how often.
-        leakage: Test images whose content is also in the pool, the most that any seed met; None where none is measured.
-        n_test: Test images.
-        remarks: What a reader must know of the data, each once.
-    """
-
-    n_wanted: int
+    n_seeds: int
     numbers: Mapping[str, Number]
     published: PublishedNumber | None = None
     verdicts: Mapping[str, int] = field(default_factory=dict)
     leakage: int | None = None
+    """Largest number of test images that are also in the pool; None if no seed is finished."""
     n_test: int = 0
     remarks: tuple[str, ...] = ()
 
     @property
     def difference(self) -> float | None:
-        """Return ours minus the published mean, in points."""
+        """Return our mean minus the published one, in percentage points."""
         score = self.numbers.get("score")
         return None if score is None or self.published is None else score.mean - self.published.mean
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredTable:
-    """A table of a suite with what was measured for it."""
+    """A table of a suite with its results."""
 
     table: Table
     entries: Mapping[tuple[str, str, str], Entry]
-    """By dataset, setting and method."""
+    """Results by dataset, setting and method."""
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredSuite:
-    """A suite with what was measured for it, and with what it was measured."""
+    """A suite with its results and their origin."""
 
     suite: Suite
     tables: Sequence[MeasuredTable]
     n_cells: int
     n_finished: int
     origins: Mapping[str, Sequence[str]]
-    """Versions, commits and devices of the cells, each value once."""
+    """Distinct versions, commits and devices of the cells."""
 
 
+def _metric(name: str) -> Callable[[Mapping[str, Any]], float | None]:
+    return lambda content: _percent(content["metrics"][name])
+
+
+METRICS = ("accuracy", "balanced_accuracy", "lowest_five", "seen_accuracy", "unseen_accuracy", "harmonic_mean", "ece")
 NUMBERS: Mapping[str, Callable[[Mapping[str, Any]], float | None]] = {
     "score": lambda c: _percent(c["score"]),
-    "accuracy": lambda c: _percent(c["metrics"]["accuracy"]),
-    "balanced_accuracy": lambda c: _percent(c["metrics"]["balanced_accuracy"]),
-    "lowest_five": lambda c: _percent(c["metrics"]["lowest_five"]),
-    "seen_accuracy": lambda c: _percent(c["metrics"]["seen_accuracy"]),
-    "unseen_accuracy": lambda c: _percent(c["metrics"]["unseen_accuracy"]),
-    "harmonic_mean": lambda c: _percent(c["metrics"]["harmonic_mean"]),
-    "ece": lambda c: _percent(c["metrics"]["ece"]),
+    **{name: _metric(name) for name in METRICS},
     "mismatched": lambda c: None if c["mismatched"] is None else float(len(c["mismatched"])),
     "first_precision": lambda c: _percent(c["pseudo_labels"][0]["precision"]) if c["pseudo_labels"] else None,
     "last_precision": lambda c: _percent(c["pseudo_labels"][-1]["precision"]) if c["pseudo_labels"] else None,
     "last_images": lambda c: float(c["pseudo_labels"][-1]["images"]) if c["pseudo_labels"] else None,
-    # Embedding is done once for all methods by whichever cell comes first, so it is no part of a method's time.
+    # Without embedding: the first cell does it for all methods.
     "minutes": lambda c: (c["seconds"]["adapt"] - c["seconds"]["embedding"]) / 60,
     "memory_mb": lambda c: c["peak_memory_mb"]["process"],
 }
@@ -96,15 +85,15 @@ NUMBERS: Mapping[str, Callable[[Mapping[str, Any]], float | None]] = {
 
 
 def over_seeds(values: Sequence[float]) -> Number | None:
-    """Return mean and standard deviation (n - 1) of the values that are numbers."""
+    """Return mean and standard deviation (n - 1) of the values, ignoring NaN."""
     known = [value for value in values if not math.isnan(value)]
     if not known:
         return None
     return Number(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None, len(known))
 
 
-def gather(suite: Suite, results: Results) -> MeasuredSuite:
-    """Read every finished cell of a suite."""
+def aggregate(suite: Suite, results: Results) -> MeasuredSuite:
+    """Return the results of every finished cell of a suite."""
     read = {cell.name: results.read(cell) for cell in suite.cells()}
     finished = {name: content for name, content in read.items() if content is not None}
     tables = []
@@ -124,25 +113,16 @@ def write_tables(measured: MeasuredSuite, folder: Path, command: str) -> list[Pa
     """Write a suite's tables as Markdown, LaTeX and CSV and return the files."""
     from captune.benchmark.formats import as_csv, as_latex, as_markdown
 
-    name = measured.suite.name
-    written = []
-    for suffix, text in (
-        ("md", as_markdown(measured, command)),
-        ("tex", as_latex(measured)),
-        ("csv", as_csv(measured)),
-    ):
-        written.append(folder / f"{name}.{suffix}")
-        write_whole(written[-1], text)
-    return written
+    texts = {"md": as_markdown(measured, command), "tex": as_latex(measured), "csv": as_csv(measured)}
+    files = {folder / f"{measured.suite.name}.{suffix}": text for suffix, text in texts.items()}
+    for path, text in files.items():
+        write_whole(path, text)
+    return list(files)
 
 
 def _entry(table: Table, places: Sequence[Place], contents: Sequence[Mapping[str, Any]]) -> Entry:
-    numbers = {}
-    for name, read in NUMBERS.items():
-        values = [value for content in contents if (value := read(content)) is not None]
-        number = over_seeds(values)
-        if number is not None:
-            numbers[name] = number
+    values = {name: [value for c in contents if (value := read(c)) is not None] for name, read in NUMBERS.items()}
+    numbers = {name: number for name, found in values.items() if (number := over_seeds(found)) is not None}
     place, published = places[0], None
     if table.file.published:
         method = table.published_name("methods", place.method)
@@ -151,7 +131,7 @@ def _entry(table: Table, places: Sequence[Place], contents: Sequence[Mapping[str
     verdicts = Counter(content["health"]["verdict"] for content in contents if content["health"])
     leakage = max((int(content["leakage"]) for content in contents), default=None)
     n_test = max((int(content["counts"]["test"]) for content in contents), default=0)
-    remarks = dict.fromkeys(remark for content in contents for remark in content.get("remarks", ()))
+    remarks = dict.fromkeys(remark for content in contents for remark in content["remarks"])
     return Entry(len(places), numbers, published, dict(verdicts), leakage, n_test, tuple(remarks))
 
 

@@ -1,4 +1,4 @@
-"""captune benchmark: every table of a suite by one command."""
+"""captune benchmark: measure the cells of a suite and write its tables."""
 
 from __future__ import annotations
 
@@ -9,50 +9,47 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from captune.benchmark.cells import Cell
-    from captune.benchmark.results import Results
+    from captune.benchmark.cells import Cell, Results
+    from captune.benchmark.environment import Environment
     from captune.benchmark.suite import Speed
-    from captune.benchmark.surroundings import Surroundings
 
 MACHINE = ("workers", "accelerator", "devices", "strategy")
-"""Flags that say where cells are measured and change no result but for rounding."""
+"""Flags that affect results by rounding only."""
 
 
 def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
     """Declare the command."""
-    words = commands.add_parser(
+    parser = commands.add_parser(
         "benchmark", help="measure methods on datasets and write the tables of a suite", allow_abbrev=False
     )
-    words.add_argument(
-        "suite", metavar="SUITE", help="name of a suite (captune list suites), or a suite file of your own"
+    parser.add_argument("suite", metavar="SUITE", help="name of a suite (captune list suites) or path of a suite file")
+    parser.add_argument("--data", metavar="FOLDER", help="folder of the datasets ({data} in suite files)")
+    parser.add_argument("--models", metavar="FOLDER", help="folder of model folders ({models} in suite files)")
+    parser.add_argument(
+        "--out", default="captune-benchmark", metavar="FOLDER", help="folder of the cells (default: captune-benchmark)"
     )
-    words.add_argument("--data", metavar="FOLDER", help="folder of the datasets ({data} in suite files)")
-    words.add_argument("--models", metavar="FOLDER", help="folder of model folders ({models} in suite files)")
-    words.add_argument(
-        "--out", default="captune-benchmark", metavar="FOLDER", help="where cells are kept (default: captune-benchmark)"
-    )
-    words.add_argument("--tables", metavar="FOLDER", help="where tables are written (default: OUT/tables)")
-    instead = words.add_mutually_exclusive_group()
-    instead.add_argument("--table", action="store_true", help="write the tables of what is finished, run nothing")
-    instead.add_argument("--dry-run", action="store_true", help="list the cells and what each needs, run nothing")
-    words.add_argument("--shard", metavar="I/N", help="run every N-th cell only, for several machines")
-    words.add_argument(
+    parser.add_argument("--tables", metavar="FOLDER", help="folder of the tables (default: OUT/tables)")
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument("--table", action="store_true", help="write the tables of finished cells without running any")
+    modes.add_argument("--dry-run", action="store_true", help="list the cells and their cost without running any")
+    parser.add_argument("--shard", metavar="I/N", help="run only every N-th cell, to share a suite among machines")
+    parser.add_argument(
         "--only", action="append", default=[], metavar="AXIS=a,b", help="dataset=, setting=, method= or seed="
     )
-    words.add_argument("--keep-runs", action="store_true", help="keep every run folder, with its report")
-    words.add_argument("--workers", type=int, help="processes that decode images")
-    words.add_argument("--accelerator", metavar="auto|cpu|cuda|mps", help="what computes (default: auto)")
-    words.add_argument("--devices", type=int, metavar="N", help="processes that measure a cell, one for each GPU")
-    words.add_argument("--strategy", metavar="auto|ddp", help="how several processes work together")
+    parser.add_argument("--keep-runs", action="store_true", help="keep the run folder of every cell, with its report")
+    parser.add_argument("--workers", type=int, help="number of processes that decode images")
+    parser.add_argument("--accelerator", metavar="auto|cpu|cuda|mps", help="device type (default: auto)")
+    parser.add_argument("--devices", type=int, metavar="N", help="number of processes per cell, one per GPU")
+    parser.add_argument("--strategy", metavar="auto|ddp", help="how several processes work together")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the cells that are not finished, write the tables, and return 1 where cells failed."""
-    from captune.benchmark.results import Results
+    """Run the unfinished cells, write the tables, and return 1 if any cell failed."""
+    from captune.benchmark.cells import Results
+    from captune.benchmark.environment import Environment
     from captune.benchmark.runner import launched_processes, run_cells, shard
     from captune.benchmark.suite import read_suite
-    from captune.benchmark.surroundings import Surroundings
-    from captune.benchmark.table import gather, write_tables
+    from captune.benchmark.table import aggregate, write_tables
     from captune.commands._screen import Screen
 
     launched = launched_processes()
@@ -64,70 +61,67 @@ def run(options: argparse.Namespace) -> int:
     machine = {name: value for name in MACHINE if (value := getattr(options, name)) is not None}
     machine |= {"devices": launched} if launched else {}
     data, models = (Path(folder) if folder else None for folder in (options.data, options.models))
-    here, results = Surroundings(data, models, machine), Results(Path(options.out))
-    cells = suite.cells()
-    if options.shard:
-        cells = shard(cells, options.shard)
+    environment, results = Environment(data, models, machine), Results(Path(options.out))
+    cells = shard(suite.cells(), options.shard) if options.shard else suite.cells()
     if options.dry_run:
-        _show_needs(cells, here, results, suite.tables[0].file.speed, screen.print)
+        _show_costs(cells, environment, results, suite.tables[0].file.speed, screen.print)
         return 0
     failures: list[tuple[str, str]] = []
     if not options.table:
-        tally = run_cells(cells, here, results, screen.print, options.keep_runs)
-        screen.print(f"{tally.finished} cells measured, {tally.skipped} were there, {len(tally.failures)} failed.")
+        tally = run_cells(cells, environment, results, screen.print, options.keep_runs)
         failures = tally.failures
-    measured = gather(suite, results)
+        screen.print(f"{tally.measured} cells measured, {tally.skipped} already finished, {len(failures)} failed.")
+    measured = aggregate(suite, results)
     written = write_tables(measured, Path(options.tables or results.folder / "tables"), _command(options))
     screen.print(f"{measured.n_finished} of {measured.n_cells} cells are finished. Tables: {written[0]}")
     for file in results.damaged(suite.cells()):
-        screen.print(f"damaged: {file} does not count; delete it, or run the suite again")
+        screen.print(f"damaged: {file} is ignored; delete it or run the suite again")
     for cell, problem in failures:
         screen.print(f"failed: {cell}: {problem}")
     return 1 if failures else 0
 
 
-def _show_needs(
-    cells: Sequence[Cell], here: Surroundings, results: Results, speed: Speed, say: Callable[[str], None]
+def _show_costs(
+    cells: Sequence[Cell], environment: Environment, results: Results, speed: Speed, show: Callable[[str], None]
 ) -> None:
-    """List every cell with what it needs, and the sums."""
-    from captune.benchmark.estimate import estimate
-    from captune.benchmark.runner import show
+    """List every cell with its cost, and the totals."""
+    from captune.benchmark.cost import estimate_costs
     from captune.core.runtime import duration
 
-    needs = estimate(cells, here, results, speed)
-    width = max((len(show(cell)) for cell in cells), default=0)
-    for number, need in enumerate(needs, start=1):
-        sizes = need.sizes
+    costs = estimate_costs(cells, environment, results, speed)
+    width = max((len(str(cell)) for cell in cells), default=0)
+    for number, cost in enumerate(costs, start=1):
+        sizes = cost.sizes
         counts = f"{sizes.unlabeled}+{sizes.labeled}/{sizes.test}" if sizes else "unknown"
-        seconds = "?" if need.seconds is None else duration(need.seconds)
-        data = "found" if need.is_found else "missing"
-        say(
-            f"{number:>4} {show(need.cell):<{width}}  {need.state:<11} data {data:<7} "
-            f"images {counts:<16} encode {need.to_encode:<7} steps {need.steps:<7} ~{seconds}"
+        seconds = "?" if cost.seconds is None else duration(cost.seconds)
+        data = "found" if cost.is_found else "missing"
+        show(
+            f"{number:>4} {cost.cell!s:<{width}}  {cost.state:<11} data {data:<7} "
+            f"images {counts:<16} encode {cost.to_encode:<7} steps {cost.steps:<7} ~{seconds}"
         )
-    left = [need for need in needs if need.state != "finished"]
+    left = [cost for cost in costs if cost.state != "finished"]
     total, n_images, n_steps = (
-        sum(getattr(need, what) or 0 for need in left) for what in ("seconds", "to_encode", "steps")
+        sum(getattr(cost, what) or 0 for cost in left) for what in ("seconds", "to_encode", "steps")
     )
-    say("images: unlabeled+labeled/test; encode: those that no earlier cell encodes.")
-    say(f"{len(needs)} cells, {len(needs) - len(left)} finished; left: {n_images} images to encode, {n_steps} steps.")
-    say(
-        f"About {duration(total)}: finished cells of a kind tell its time, for others "
-        f"{speed.images_per_second:g} images and {speed.steps_per_second:g} steps a second are assumed."
+    show("images: unlabeled+labeled/test; encode: images that no earlier cell encodes.")
+    show(f"{len(costs)} cells, {len(costs) - len(left)} finished; left: {n_images} images to encode, {n_steps} steps.")
+    show(
+        f"About {duration(total)}, from finished cells of the same dataset, setting and method, or else from "
+        f"{speed.images_per_second:g} images and {speed.steps_per_second:g} steps per second."
     )
-    for problem in dict.fromkeys(need.problem for need in needs if need.problem):
-        say(f"missing: {problem}")
+    for problem in dict.fromkeys(cost.problem for cost in costs if cost.problem):
+        show(f"missing: {problem}")
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Refuse what would let every cell fail: folders that are not there, numbers that cannot be."""
+    """Reject folders and numbers with which every cell would fail."""
     from captune.core.errors import InputError
     from captune.core.files import is_folder
 
     for name in () if options.table else ("data", "models"):
         folder = getattr(options, name)
         if folder is not None and not is_folder(folder):
-            raise InputError(f"--{name} {folder!r}: there is no such folder.")
+            raise InputError(f"--{name} {folder!r}: no such folder.")
     for name, least in (("workers", 0), ("devices", 1)):
         number = getattr(options, name)
         if number is not None and number < least:
@@ -142,12 +136,12 @@ def _only(pairs: list[str]) -> dict[str, list[str]]:
         axis, equals, values = pair.partition("=")
         if not equals or not values:
             raise InputError(f"--only {pair!r}: expected AXIS=a,b such as method=cap,zero_shot.")
-        chosen.setdefault(axis, []).extend(re.split(r",(?! )", values))  # names such as `cap, 20 %` stay whole
+        chosen.setdefault(axis, []).extend(re.split(r",(?! )", values))  # keeps names such as `cap, 20 %`
     return chosen
 
 
 def _command(options: argparse.Namespace) -> str:
-    """Return the command that makes these tables, without the folders of this machine."""
+    """Return the command that makes these tables, with placeholders for folders."""
     suite = Path(options.suite).name if Path(options.suite).is_absolute() else options.suite
     words = ["captune benchmark", suite, *(f"--only {pair}" for pair in options.only)]
     words += [f"--{name} {name.upper()}" for name in ("data", "models") if getattr(options, name)]

@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _sentences(what: Any) -> list[tuple[str, str]]:  # noqa: ANN401 (one of CHOICES, which argparse has checked)
     if what == "suites":
-        from captune.benchmark.shipped import shipped_suites, suite_title
+        from captune.benchmark.suite import shipped_suites, suite_title
 
         return [(name, suite_title(path)) for name, path in shipped_suites().items()]
     return [(name, registry.summary(what, name)) for name in registry.names(what)]

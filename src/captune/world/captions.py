@@ -1,4 +1,4 @@
-"""Captions as the web would write them: visual words often, class names often, rarely or wrongly."""
+"""Web-like captions: visual words are common; class names are common, rare or wrong."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STRAYS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "speckled": ("camouflage", "paisley", "argyle"),
     }
 )
-"""Classes whose pictures carry the name of a mismatched class by mistake."""
+"""Classes whose captions use the name of a mismatched class by mistake."""
 
 ALIASES: Mapping[str, str] = MappingProxyType(
     {
@@ -45,7 +45,7 @@ ALIASES: Mapping[str, str] = MappingProxyType(
         "speckled": "polka-dotted",
     }
 )
-"""The well-known name that people give to a pattern whose own name they do not know."""
+"""The well-known name that people use for a pattern whose real name they do not know."""
 
 _NAMED = (
     "a photo of a {name}",
@@ -107,7 +107,7 @@ _LIGHTS = ("in soft light", "in bright light", "in the shade", "with folds", "se
 
 
 def name_shares() -> dict[str, dict[str, float]]:
-    """Return how often each class's captions use which names; the rest of its captions use none."""
+    """Return the share of each class's captions that use each name; the other captions use none."""
     shares: dict[str, dict[str, float]] = {name: {} for name in PATTERNS}
     for name, kind in WORLD_KINDS.items():
         if kind == WELL_NAMED:

@@ -1,4 +1,4 @@
-"""The truth about the classes: of which kind each name is, and in which visual words people tell the pattern."""
+"""Ground truth about the classes: the kind of each name, and the visual phrases that describe each pattern."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WORLD_KINDS: Mapping[str, str] = MappingProxyType(
         "speckled": MISMATCHED,
     }
 )
-"""Kind of every class. This is the world's truth, for tests and tables; no method may read it."""
+"""Kind of every class: ground truth for tests and tables that no method may read."""
 
 CONFUSED_PAIRS: tuple[tuple[str, str], ...] = (
     ("striped", "pinstriped"),

@@ -1,4 +1,4 @@
-"""Small fields over a batch of cloths from which every pattern is drawn: bands, smooth noise, jittered cells."""
+"""Building blocks of the patterns over a batch of cloths: bands, smooth noise, jittered cells."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GRID = 16
 
 @dataclass(frozen=True)
 class Cloth:
-    """A batch of flat cloths before they are dyed: coordinates in pattern periods and each image's own chance."""
+    """A batch of flat cloths before they are dyed: coordinates in pattern periods and random numbers per image."""
 
     x: Field
     """Across, `(images, rows, columns)`, one period per unit."""

@@ -25,7 +25,7 @@ _BATCH = 16  # small enough that a batch stays in the processor's cache
 
 @dataclass(frozen=True)
 class Photographs:
-    """A batch of photographs with their truth."""
+    """A batch of photographs with their class ids and colors."""
 
     images: Pixels
     """`(images, 64, 64, 3)`."""

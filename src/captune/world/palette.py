@@ -1,4 +1,4 @@
-"""Named dyes, so that captions can tell the colors of a photograph."""
+"""Named dyes, so that captions can name the colors of a photograph."""
 
 from __future__ import annotations
 

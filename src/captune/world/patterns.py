@@ -20,7 +20,7 @@ class Pattern:
     turn: float = 25.0
     """Largest rotation of the cloth, in degrees."""
     is_centered: bool = False
-    """Whether the pattern has one middle, which stays in the picture."""
+    """Whether the pattern has a single center, which stays in the picture."""
     is_tonal: bool = False
     """Whether the inks are shades of the ground instead of other colors."""
 

@@ -20,7 +20,7 @@ _AXIS = (np.arange(SIZE, dtype=np.float32) + 0.5) / SIZE - 0.5
 
 @dataclass(frozen=True)
 class Chance:
-    """Everything random about a batch of photographs, drawn per image from (seed, class, index)."""
+    """The random numbers of a batch of photographs, drawn per image from (seed, class, index)."""
 
     draws: Field
     grid: Field

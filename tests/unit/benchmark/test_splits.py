@@ -1,20 +1,32 @@
+"""Splits: what a method sees in each learning setting, long tails, and images on both sides of a split."""
+
 from __future__ import annotations
 
 import inspect
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toys import write_images
 
-from captune.benchmark.cells import Cell, SplitSettings, resolve_settings
 from captune.benchmark.datasets.base import LoadedDataset
-from captune.benchmark.measuring import split_of
-from captune.benchmark.splits import PAPER_SPLIT_SEEDS, Split, Truth, make_split
+from captune.benchmark.splits import (
+    PAPER_SPLIT_SEEDS,
+    Split,
+    SplitSettings,
+    Truth,
+    long_tail,
+    make_split,
+    shared_images,
+)
 from captune.core import registry
 from captune.core.errors import InputError
-from captune.data.images import ImageCollection
+from captune.data.images import ImageCollection, find_images
 from captune.data.task import AdaptationTask
 from captune.methods.base import Context
 from captune.plan import plan_for_task
@@ -100,7 +112,7 @@ def test_the_number_of_seen_classes_is_published(n_classes: int, n_seen: int) ->
 
 def test_a_share_of_the_unlabeled_images_is_nested_and_leaves_the_labels_alone() -> None:
     data = dataset()
-    whole, half, third = (make_split(data, "ssl", 0, unlabeled_share=share) for share in (1.0, 0.5, 0.3))
+    whole, half, third = (make_split(data, "ssl", 0, SplitSettings(unlabeled_share=share)) for share in (1.0, 0.5, 0.3))
     assert np.bincount(half.truth.unlabeled_labels).tolist() == [5] * 10
     assert np.bincount(third.truth.unlabeled_labels).tolist() == [3] * 10
     assert set(third.task.unlabeled.paths) < set(half.task.unlabeled.paths) < set(whole.task.unlabeled.paths)
@@ -111,7 +123,7 @@ def test_a_share_of_the_unlabeled_images_is_nested_and_leaves_the_labels_alone()
 
 def test_a_long_tail_is_drawn_from_the_unlabeled_images_alone() -> None:
     data = dataset()
-    flat, tail = make_split(data, "ssl", 0), make_split(data, "ssl", 0, imbalance=10)
+    flat, tail = make_split(data, "ssl", 0), make_split(data, "ssl", 0, SplitSettings(imbalance=10))
     counts = sorted(np.bincount(tail.truth.unlabeled_labels, minlength=10).tolist())
     assert (counts[0], counts[-1]) == (1, 10)
     assert tail.task.labeled.images == flat.task.labeled.images
@@ -120,11 +132,9 @@ def test_a_long_tail_is_drawn_from_the_unlabeled_images_alone() -> None:
 
 @pytest.mark.parametrize("imbalance", [1.0, 10.0, 50.0])
 @pytest.mark.parametrize("setting", ["ul", "ssl", "trzsl"])
-def test_a_cell_of_any_setting_may_have_a_long_tail(setting: Any, imbalance: float) -> None:
+def test_any_setting_may_have_a_long_tail(setting: Any, imbalance: float) -> None:
     data = dataset(per_class=30)
-    settings = resolve_settings({"method": "zero_shot"})
-    cell = Cell("dtd", setting, 0, 3, settings, SplitSettings(imbalance=imbalance))
-    split, flat = split_of(cell, data), make_split(data, setting, 3)
+    split, flat = make_split(data, setting, 3, SplitSettings(imbalance=imbalance)), make_split(data, setting, 3)
     counts = np.bincount(split.truth.unlabeled_labels, minlength=10)[split.task.target_classes]
     largest = 28 if setting == "ssl" else 30
     assert counts.max() == largest
@@ -140,7 +150,7 @@ def test_a_class_may_have_no_more_images_than_labels() -> None:
     data = dataset()
     kept = np.sort(np.concatenate([np.flatnonzero(data.pool_labels == 4)[:2], np.flatnonzero(data.pool_labels != 4)]))
     small = LoadedDataset(data.names, data.pool.subset(kept), data.pool_labels[kept], data.test, data.test_labels)
-    split = make_split(small, "ssl", 0, unlabeled_share=0.5, imbalance=50)
+    split = make_split(small, "ssl", 0, SplitSettings(unlabeled_share=0.5, imbalance=50))
     assert np.bincount(split.task.labeled.labels).tolist() == [2] * 10
     assert 4 not in split.truth.unlabeled_labels
 
@@ -148,18 +158,18 @@ def test_a_class_may_have_no_more_images_than_labels() -> None:
 @pytest.mark.parametrize(
     ("setting", "options", "words"),
     [
-        ("sll", {}, "No learning setting 'sll': expected one of ul, ssl, trzsl"),
-        ("ssl", {"n_labels": 13}, "n_labels is 13, expected 1 to 12"),
-        ("trzsl", {"seen_share": 1.0}, "seen_share is 1.0"),
-        ("trzsl", {"seen_share": 0.05}, "seen_share is 0.05"),
-        ("ul", {"unlabeled_share": 0.0}, "unlabeled_share is 0.0"),
-        ("ul", {"imbalance": 0.5}, "imbalance is 0.5, expected 1 or more"),
-        ("ssl", {"n_labels": 12}, "leaves no unlabeled image"),
+        ("sll", {}, "'sll'.* ul, ssl, trzsl"),
+        ("ssl", {"n_labels": 13}, "n_labels = 13: expected 1 to 12"),
+        ("trzsl", {"seen_share": 1.0}, "seen_share = 1.0"),
+        ("trzsl", {"seen_share": 0.05}, "seen_share = 0.05"),
+        ("ul", {"unlabeled_share": 0.0}, "unlabeled_share = 0.0"),
+        ("ul", {"imbalance": 0.5}, "imbalance = 0.5"),
+        ("ssl", {"n_labels": 12}, "n_labels = 12"),
     ],
 )
 def test_what_cannot_be_is_said(setting: Any, options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        make_split(dataset(), setting, 0, **options)
+        make_split(dataset(), setting, 0, SplitSettings(**options))
 
 
 def reachable(value: object) -> Iterator[object]:
@@ -218,9 +228,7 @@ def test_the_type_checker_refuses_the_truth(tmp_path: Path) -> None:
     lines = [f"    method.adapt({value}, backbone, context)" for value in ("split.task", *wrong)]
     source = f"""
 from captune.backbones.base import Backbone
-from captune.benchmark.cells import Cell, SplitSettings, resolve_settings
 from captune.benchmark.datasets.base import LoadedDataset
-from captune.benchmark.measuring import split_of
 from captune.benchmark.splits import Split
 from captune.methods.base import Context, Method
 
@@ -234,3 +242,67 @@ def leak(method: Method, split: Split, data: LoadedDataset, backbone: Backbone, 
     errors = [line for line in said.splitlines() if "leak.py" in line and "error:" in line]
     assert len(errors) == len(wrong)
     assert all('Argument 1 to "adapt" of "Method"' in line for line in errors)
+
+
+LABELS = np.repeat(np.arange(5), 80)
+
+
+def test_sizes_follow_the_rule() -> None:
+    kept = long_tail(LABELS, 16, seed=3)
+    sizes = sorted(np.bincount(LABELS[kept]).tolist(), reverse=True)
+    assert sizes == [80, 40, 20, 10, 5]  # 80 * 16^(-i/4)
+
+
+def test_the_seed_draws_the_order_of_classes_and_their_images() -> None:
+    assert np.array_equal(long_tail(LABELS, 10, seed=1), long_tail(LABELS, 10, seed=1))
+    counts = {tuple(np.bincount(LABELS[long_tail(LABELS, 10, seed=s)]).tolist()) for s in range(6)}
+    assert len(counts) > 1
+    first = [long_tail(LABELS, 10, seed=s) for s in range(2)]
+    assert not np.array_equal(*first)
+
+
+def test_a_ratio_of_one_keeps_all_and_less_is_refused() -> None:
+    assert np.array_equal(long_tail(LABELS, 1), np.arange(len(LABELS)))
+    assert long_tail(np.zeros(0, dtype=np.int64), 10).size == 0
+    for wrong in (0.5, float("nan")):
+        with pytest.raises(InputError, match="ratio"):
+            long_tail(LABELS, wrong)
+
+
+def test_a_small_class_gives_what_it_has() -> None:
+    labels = np.array([0] * 30 + [1] * 2 + [7] * 30)
+    kept = long_tail(labels, 1.5, seed=0)
+    assert (labels[kept] == 1).sum() == 2
+    assert len(long_tail(np.array([4, 4, 4]), 50)) == 3  # a single class is the largest
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=120), st.floats(1, 200), st.integers(0, 50))
+def test_every_class_stays_and_steeper_tails_are_parts(labels: list[int], ratio: float, seed: int) -> None:
+    truth = np.array(labels)
+    kept, steeper = long_tail(truth, ratio, seed), long_tail(truth, ratio * 2, seed)
+    assert len(np.unique(kept)) == len(kept)
+    assert (np.diff(kept) > 0).all()
+    assert set(truth[kept]) == set(labels)
+    assert set(steeper) <= set(kept)
+
+
+def test_a_copy_under_another_name_is_found(tmp_path: Path) -> None:
+    pool, test = write_images(tmp_path / "pool", 5), write_images(tmp_path / "test", 3, seed=1)
+    assert shared_images(find_images(pool), find_images(test)) == []
+    shutil.copy(pool / "003.png", test / "zebra.png")
+    shutil.copy(pool / "001.png", test / "apple.png")
+    shutil.copy(pool / "001.png", pool / "twin.png")  # twice in the pool counts once
+    assert shared_images(find_images(pool), find_images(test)) == [(1, 3), (3, 4)]
+
+
+def test_files_of_the_same_size_are_not_mistaken(tmp_path: Path) -> None:
+    for part, content in (("pool", b"abcd"), ("test", b"abce")):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "x.jpg").write_bytes(content)
+    assert shared_images(find_images(tmp_path / "pool"), find_images(tmp_path / "test")) == []
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    gone = ImageCollection((tmp_path / "gone.jpg",), tmp_path)
+    with pytest.raises(InputError, match="gone"):
+        shared_images(gone, gone)

@@ -10,11 +10,18 @@ import pytest
 import yaml
 
 from captune.benchmark.cells import Cell
-from captune.benchmark.published import published_table
-from captune.benchmark.runner import launched_processes, shard, show
-from captune.benchmark.shipped import shipped_suites
-from captune.benchmark.suite import Place, Suite, read_suite
-from captune.core.errors import InputError
+from captune.benchmark.runner import launched_processes, shard
+from captune.benchmark.suite import (
+    FOLDER,
+    Place,
+    Suite,
+    find_suite,
+    published_tables,
+    read_suite,
+    shipped_suites,
+    suite_title,
+)
+from captune.core.errors import InputError, UnknownNameError
 
 REPOSITORY = Path(__file__).parents[3]
 DOCS = (REPOSITORY / "docs" / "benchmark.md").read_text(encoding="utf-8")
@@ -46,7 +53,7 @@ def test_a_suite_is_a_product(tmp_path: Path) -> None:
     named = {**SMALL, "methods": {"cap, 20 %": {"method": "cap", "preset": "quick"}}}
     assert len(read(tmp_path, named, method=["cap, 20 %"]).cells()) == 4
     tables = {"one": {"seeds": [0]}, "two": {"settings": ["ul"]}}
-    with pytest.raises(InputError, match=r"No cell .* fits --only seed=1 setting=trzsl"):
+    with pytest.raises(InputError, match=r"No cell .* --only seed=1 setting=trzsl"):
         read(tmp_path, {**SMALL, "tables": tables}, seed=["1"], setting="trzsl")
 
 
@@ -101,17 +108,17 @@ def test_every_mistake_is_listed_at_once(tmp_path: Path) -> None:
     [
         ({"setings": ["ul"]}, "Did you mean 'settings'"),
         ({"settings": ["UL"]}, "settings.0 = 'UL'"),
-        ({"methods": {"cap": None}}, "say which preset"),
+        ({"methods": {"cap": None}}, "preset"),
         ({"methods": {"cap": {"preset": "quick", "split": {"imbalance": 0.5}}}}, "imbalance = 0.5"),
         (
             {"overrides": [{"when": {"method": "fpl"}, "set": {}}]},
             "override for method 'fpl', which the",
         ),
         ({"overrides": [{"when": {"metod": "cap"}, "set": {}}]}, "override for 'metod'.* Did you mean 'method'"),
-        ({"overrides": [{"when": {}, "set": {"method": "fpl"}}]}, "override sets 'method', which is the row's"),
+        ({"overrides": [{"when": {}, "set": {"method": "fpl"}}]}, "override sets 'method'"),
         ({"overrides": [{"when": {}, "set": {"desribe": "all"}}]}, "no setting 'desribe'.* Did you mean 'describe'"),
-        ({"defaults": {"seed": 3}}, "'seed' is not set in a suite"),
-        ({"defaults": {"workers": 3}}, "'workers' is not set in a suite"),
+        ({"defaults": {"seed": 3}}, "'seed' cannot be set"),
+        ({"defaults": {"workers": 3}}, "'workers' cannot be set"),
         ({"seeds": [0, 1, 2, 3], "split_seeds": "paper"}, "3 published split seeds"),
         ({"published": "tab:impactk"}, "no published table 'tab:impactk'. Did you mean 'tab:impact_k'"),
         ({"tables": ["one"]}, "'tables' must map"),
@@ -134,9 +141,9 @@ def test_a_default_that_is_spelled_out_is_the_same_cell(tmp_path: Path) -> None:
     assert not {cell.key for cell in other.cells()} & {cell.key for cell in suite.cells()}
 
 
-def test_a_cell_comes_back_from_its_facts(tmp_path: Path) -> None:
+def test_a_cell_can_be_saved_and_restored(tmp_path: Path) -> None:
     cell = read(tmp_path, SMALL).cells()[-1]
-    again = Cell.from_facts(yaml.safe_load(yaml.safe_dump(cell.facts())))
+    again = Cell.from_dict(yaml.safe_load(yaml.safe_dump(cell.as_dict())))
     assert again == cell
     assert again.name == cell.name
 
@@ -145,8 +152,8 @@ def test_a_cell_is_shown_with_what_sets_it_apart(tmp_path: Path) -> None:
     method = {"method": "cap", "preset": "quick", "tau": 0.7, "split": {"unlabeled_share": 0.5}}
     suite = read(tmp_path, {**SMALL, "methods": {"plain": {"method": "cap", "preset": "quick"}, "half": method}})
     plain, half = (suite.tables[0].cells[Place("patterns", "ul", label, 1)] for label in ("plain", "half"))
-    assert show(plain) == f"patterns UL cap seed 1 ({plain.key[:8]})"
-    assert show(half) == f"patterns UL cap tau=0.7 unlabeled_share=0.5 seed 1 ({half.key[:8]})"
+    assert str(plain) == f"patterns UL cap seed 1 ({plain.key[:8]})"
+    assert str(half) == f"patterns UL cap tau=0.7 unlabeled_share=0.5 seed 1 ({half.key[:8]})"
 
 
 @pytest.mark.parametrize(("rank", "expected"), [("0", 3), ("2", 0)])
@@ -186,10 +193,47 @@ def test_the_suites_of_the_repository_can_be_read(path: Path) -> None:
     assert suite.title != path.stem
     for table in suite.tables:  # what a table names in a published one must be there
         if table.file.published:
-            rows = published_table(table.file.published)["rows"]
+            rows = published_tables()[table.file.published]["rows"]
             assert {table.published_name("methods", label) for label in table.file.methods} <= set(rows)
             known = {dataset for row in rows.values() for dataset in row}
             assert {table.published_name("datasets", label) for label in table.file.datasets} <= known
     documented = re.search(rf"`{path.name}`.*\|([^|]*)\|$", DOCS, re.MULTILINE)
     assert documented
     assert str(len(suite.cells())) in documented[1].replace(",", " ").split()
+
+
+def test_a_name_finds_the_suite_that_comes_with_captune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert {"paper", "smoke", "ablations", "backbones", "longtail"} <= set(shipped_suites())
+    assert find_suite("paper") == FOLDER / "paper.yaml"
+    (tmp_path / "smoke").mkdir()  # whatever is called so here
+    assert read_suite("smoke").name == "smoke"
+    assert suite_title(find_suite("smoke")).startswith("Smoke")
+
+
+def test_a_path_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "suites").mkdir()
+    own = tmp_path / "suites" / "paper.yaml"
+    own.write_text("x: 1")
+    assert find_suite("suites/paper.yaml").resolve() == own
+    assert find_suite(own) == own
+    assert suite_title(own) == "paper"
+
+
+@pytest.mark.parametrize("word", ["papr", "suites/papr.yaml", "paper.yml", "suites/paper.yaml"])
+def test_a_wrong_name_is_answered_with_the_nearest(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnknownNameError, match=r".* Did you mean 'paper'") as caught:
+        find_suite(word)
+    assert repr(word) in str(caught.value)
+    assert "smoke" in str(caught.value)
+
+
+@pytest.mark.parametrize("word", ["", "a\0b", "x" * 5000])
+def test_a_name_that_the_system_refuses_is_no_suite(word: str) -> None:
+    if not word:
+        assert find_suite(word) == Path()  # the folder one is in, which reading refuses
+        return
+    with pytest.raises(UnknownNameError):
+        find_suite(word)

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from captune.benchmark.cells import Cell
+from captune.benchmark.cells import Cell, Results
 from captune.benchmark.formats import _tex, as_csv, as_latex, as_markdown, data_sentences
-from captune.benchmark.results import Results
 from captune.benchmark.suite import Suite, read_suite
-from captune.benchmark.table import MeasuredSuite, gather, over_seeds, write_tables
+from captune.benchmark.table import MeasuredSuite, aggregate, over_seeds, write_tables
 
 SUITE: dict[str, Any] = {
     "title": "Two datasets | 100 %",
@@ -38,7 +37,7 @@ def content_of(cell: Cell, score: float, **changes: Any) -> dict[str, Any]:
     return {
         "format": "captune-cell",
         "version": 1,
-        "cell": cell.facts(),
+        "cell": cell.as_dict(),
         "inputs": {"data": "d"},
         "counts": {"test": 1880},
         "score": score,
@@ -81,7 +80,7 @@ def results(tmp_path: Path, suite: Suite) -> Results:
 
 @pytest.fixture
 def measured(suite: Suite, results: Results) -> MeasuredSuite:
-    return gather(suite, results)
+    return aggregate(suite, results)
 
 
 def test_numbers_are_means_and_deviations_over_seeds(measured: MeasuredSuite) -> None:
@@ -121,7 +120,7 @@ def test_csv_has_every_number_and_latex_is_escaped(measured: MeasuredSuite, tmp_
     rows = list(csv.DictReader(io.StringIO(as_csv(measured))))
     assert len(rows) == 8
     row = next(row for row in rows if (row["dataset"], row["setting"], row["method"]) == ("dtd", "trzsl", "cap"))
-    assert (row["seeds"], row["seeds_wanted"], row["harmonic_mean"], row["published"]) == (
+    assert (row["seeds"], row["seeds_planned"], row["harmonic_mean"], row["published"]) == (
         "2",
         "3",
         "60.5000",
@@ -172,25 +171,17 @@ def test_a_cell_whose_default_changed_or_whose_file_is_damaged_does_not_count(su
 )
 def test_a_file_with_wrong_parts_is_damaged(suite: Suite, results: Results, changes: dict[str, Any]) -> None:
     cell = next(cell for cell in suite.cells() if cell.method == "cap")
-    before = gather(suite, results).n_finished
+    before = aggregate(suite, results).n_finished
     write(results, cell, {**content_of(cell, 0.6), **changes})
     assert results.damaged(suite.cells()) == [results.cell_file(cell)]
     assert results.state(cell, {"data": "d"}) == "outdated"
-    measured = gather(suite, results)
+    measured = aggregate(suite, results)
     assert measured.n_finished == before - 1
     assert as_markdown(measured, "c")
 
 
-def test_cells_of_before_there_were_remarks_still_count(suite: Suite, results: Results) -> None:
-    cell = next(cell for cell in suite.cells() if cell.dataset == "dtd")
-    content = content_of(cell, 0.6)
-    del content["remarks"]
-    write(results, cell, content)
-    assert results.read(cell) == content
-
-
 def test_what_is_not_measured_is_said(suite: Suite, tmp_path: Path) -> None:
-    part = gather(suite, Results(tmp_path / "nothing")).tables[0]
+    part = aggregate(suite, Results(tmp_path / "nothing")).tables[0]
     assert list(data_sentences(part, ["dtd"])) == ["dtd: not measured yet."]
 
 

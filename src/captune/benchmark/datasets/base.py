@@ -1,28 +1,25 @@
-"""What a dataset is: class names, a training pool and a test set with their labels, read from a folder."""
+"""The interface of a dataset: class names, a training pool and a test set with labels, read from a folder."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from captune.core import registry
 from captune.core.arrays import Ints
-from captune.core.errors import raise_all
+from captune.core.errors import InputError, raise_all
+from captune.core.files import is_file, is_folder
 from captune.data.images import ImageCollection
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedDataset:
-    """Images and labels of a dataset; `benchmark/splits.py` decides what of it a method may see.
+    """Images and labels of a dataset; `benchmark/splits.py` decides what a method may see.
 
-    Attributes:
-        names: Class names; a class id is a position in it.
-        pool: The images to learn from, in the order of the dataset.
-        pool_labels: Their class ids (pool images,).
-        test: The images to measure on.
-        test_labels: Their class ids (test images,).
-        remarks: What a reader of results must know: another split than the published one, other sizes.
+    A class id is a position in `names`. Remarks are differences from the published dataset that affect results.
     """
 
     names: tuple[str, ...]
@@ -36,11 +33,11 @@ class LoadedDataset:
         problems = []
         for part, images, labels in (("pool", self.pool, self.pool_labels), ("test", self.test, self.test_labels)):
             if labels.shape != (len(images),):
-                problems.append(f"{part}: expected {len(images)} labels, one an image, got shape {labels.shape}")
+                problems.append(f"{part}: expected {len(images)} labels, one per image, got shape {labels.shape}")
             elif len(images) == 0:
-                problems.append(f"{part}: there is no image")
+                problems.append(f"{part}: no images")
             elif labels.min() < 0 or labels.max() >= len(self.names):
-                problems.append(f"{part}: labels must lie in 0 to {len(self.names) - 1}")
+                problems.append(f"{part}: labels must be in 0 to {len(self.names) - 1}")
         raise_all(problems, "This dataset cannot be used")
 
 
@@ -49,21 +46,20 @@ class RemoteFile:
     """A file that a dataset can be downloaded from.
 
     Attributes:
-        url: Where it is.
-        gives: What is there afterwards, below the root; where it is there already, nothing is downloaded. An archive is
-            unpacked into the folder that this lies in.
-        md5: The digest that its publisher or well-known readers give; empty where none is known, and then the digest
-            of the first download is recorded beside it and held to afterwards.
+        url: Its address.
+        creates: The path below the root that the download creates; if it exists, nothing is downloaded. An archive is
+            unpacked into the parent folder of this path.
+        md5: The published digest. If it is empty, the digest of the first download is recorded and checked later.
     """
 
     url: str
-    gives: str
+    creates: str
     md5: str = ""
 
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """What is known about a dataset before anything is read; sizes are None where they depend on the folder."""
+    """What is known about a dataset without reading it; sizes are None if they depend on the folder."""
 
     title: str
     source: str
@@ -75,18 +71,73 @@ class DatasetFacts:
     urls: tuple[RemoteFile, ...] = ()
 
 
-class Dataset(ABC):
-    """A reader of one dataset below a root folder that may hold many."""
+@dataclass(frozen=True)
+class Layout:
+    """One way to store a dataset: candidate folders, the files it needs, and the function that reads it."""
+
+    title: str
+    folders: tuple[str, ...]
+    needs: tuple[str, ...]
+    read: Callable[[Path], LoadedDataset]
+
+
+class Dataset:
+    """A reader of one dataset below a root folder; the first layout that is complete is read."""
 
     facts: ClassVar[DatasetFacts]
+    layouts: ClassVar[tuple[Layout, ...]] = ()
 
-    @abstractmethod
     def is_found(self, root: Path) -> bool:
-        """Return whether the dataset's files are below this root; nothing is read."""
+        """Return whether the dataset's files are below this root, without reading them."""
+        return self._find(root) is not None
 
-    @abstractmethod
     def load(self, root: Path) -> LoadedDataset:
-        """Return names, images and labels; where files are missing, the error lists all that was looked for."""
+        """Return names, images and labels; the error for missing files lists every path that was tried."""
+        found = self._find(root)
+        if found is None:
+            raise InputError(self._not_found(root))
+        layout, folder = found
+        return with_size_remarks(layout.read(folder), self.facts)
+
+    def _find(self, root: Path) -> tuple[Layout, Path] | None:
+        for layout in self.layouts:
+            for folder in layout.folders:
+                if all(_exists(root / folder / need) for need in layout.needs):
+                    return layout, root / folder
+        return None
+
+    def _not_found(self, root: Path) -> str:
+        lines = [f"{self.facts.title} was not found in {str(root)!r}. Looked for:"]
+        for layout in self.layouts:
+            for folder in layout.folders:
+                wanted = [(Path(folder) / need).as_posix() for need in layout.needs]
+                missing = [name for name in wanted if not _exists(root / name)]
+                note = f" (only missing: {', '.join(missing)})" if len(missing) < len(wanted) else ""
+                lines.append(f"{layout.title}: {', '.join(wanted)}{note}")
+        text = "\n  - ".join(lines)
+        if self.facts.urls:
+            name = registry.name_of("datasets", type(self))
+            text += f"\nDownload it with: captune list datasets --data {str(root)!r} --download {name}"
+        return text
 
 
 PLUGIN_BASE = Dataset
+
+
+def with_size_remarks(data: LoadedDataset, facts: DatasetFacts) -> LoadedDataset:
+    """Return the dataset with a remark for every size that differs from the published one."""
+    sizes = (
+        ("classes", len(data.names), facts.n_classes),
+        ("images in the pool", len(data.pool), facts.n_pool),
+        ("test images", len(data.test), facts.n_test),
+    )
+    remarks = [
+        f"{facts.title} has {found} {what} here instead of {expected}: results are not comparable with published ones."
+        for what, found, expected in sizes
+        if expected is not None and found != expected
+    ]
+    return dataclasses.replace(data, remarks=(*data.remarks, *remarks))
+
+
+def _exists(path: Path) -> bool:
+    return is_file(path) or is_folder(path)

@@ -1,4 +1,4 @@
-"""Flowers102: 102 flowers of the United Kingdom, official split (Nilsback and Zisserman, 2008)."""
+"""Flowers102: 102 flower species of the United Kingdom, official split (Nilsback and Zisserman, 2008)."""
 
 from __future__ import annotations
 
@@ -6,51 +6,64 @@ from pathlib import Path
 
 import numpy as np
 
-from captune.benchmark.datasets._flower_names import NAMES
-from captune.benchmark.datasets._layouts import Layout, LayoutDataset
-from captune.benchmark.datasets._lists import Listed, collect, read_zhou
-from captune.benchmark.datasets.base import DatasetFacts, LoadedDataset, RemoteFile
+from captune.benchmark.datasets._readers import Listed, from_lists, read_coop
+from captune.benchmark.datasets.base import Dataset, DatasetFacts, Layout, LoadedDataset, RemoteFile
 from captune.core.arrays import Ints
 from captune.core.errors import InputError
 
 SITE = "https://www.robots.ox.ac.uk/~vgg/data/flowers/102/"
 FOLDERS = ("flowers-102", "flowers102", "oxford_flowers")
+COOP = "split_zhou_OxfordFlowers.json"
+_NAMES = """\
+pink primrose, hard-leaved pocket orchid, canterbury bells, sweet pea, english marigold, tiger lily, moon orchid, bird
+of paradise, monkshood, globe thistle, snapdragon, colt's foot, king protea, spear thistle, yellow iris, globe flower,
+purple coneflower, peruvian lily, balloon flower, giant white arum lily, fire lily, pincushion flower, fritillary, red
+ginger, grape hyacinth, corn poppy, prince of wales feathers, stemless gentian, artichoke, sweet william, carnation,
+garden phlox, love in the mist, mexican aster, alpine sea holly, ruby-lipped cattleya, cape flower, great masterwort,
+siam tulip, lenten rose, barbeton daisy, daffodil, sword lily, poinsettia, bolero deep blue, wallflower, marigold,
+buttercup, oxeye daisy, common dandelion, petunia, wild pansy, primula, sunflower, pelargonium, bishop of llandaff,
+gaura, geranium, orange dahlia, pink and yellow dahlia, cautleya spicata, japanese anemone, black-eyed susan,
+silverbush, californian poppy, osteospermum, spring crocus, bearded iris, windflower, tree poppy, gazania, azalea,
+water lily, rose, thorn apple, morning glory, passion flower, lotus, toad lily, anthurium, frangipani, clematis,
+hibiscus, columbine, desert-rose, tree mallow, magnolia, cyclamen, watercress, canna lily, hippeastrum, bee balm, air
+plant, foxglove, bougainvillea, camellia, mallow, mexican petunia, bromelia, blanket flower, trumpet creeper,
+blackberry lily
+"""
+NAMES = tuple(name.strip() for name in _NAMES.replace("\n", " ").split(","))
+"""Class names in the order of their labels, as zero-shot benchmarks write them."""
 
 
 def _official(folder: Path) -> LoadedDataset:
     """Read `setid.mat` (image numbers of train, val and test) and `imagelabels.mat` (labels from 1)."""
     source = folder / "setid.mat"
-    labels = _numbers(folder / "imagelabels.mat", "labels", most=len(NAMES))
-    train, val, test = (_numbers(source, key, most=len(labels)) for key in ("trnid", "valid", "tstid"))
+    labels = _numbers(folder / "imagelabels.mat", "labels", largest=len(NAMES))
+    train, val, test = (_numbers(source, key, largest=len(labels)) for key in ("trnid", "valid", "tstid"))
 
     def listed(numbers: Ints) -> Listed:
         return [f"image_{number:05d}.jpg" for number in numbers], (labels[numbers - 1] - 1).tolist()
 
-    pool, measured = listed(np.concatenate([train, val])), listed(test)
-    return LoadedDataset(NAMES, *collect(folder / "jpg", pool, source), *collect(folder / "jpg", measured, source))
+    return from_lists(NAMES, folder / "jpg", listed(np.concatenate([train, val])), listed(test), source)
 
 
 def _coop(folder: Path) -> LoadedDataset:
-    source = folder / "split_zhou_OxfordFlowers.json"
-    pool, test = read_zhou(source)
-    return LoadedDataset(NAMES, *collect(folder / "jpg", pool, source), *collect(folder / "jpg", test, source))
+    return from_lists(NAMES, folder / "jpg", *read_coop(folder / COOP), folder / COOP)
 
 
-def _numbers(path: Path, key: str, most: int) -> Ints:
-    """Return one row of numbers from 1 to `most` of a MATLAB file."""
+def _numbers(path: Path, key: str, largest: int) -> Ints:
+    """Return a row of numbers from 1 to `largest` from a MATLAB file."""
     from scipy.io import loadmat
 
     try:
         values = np.asarray(loadmat(path, variable_names=[key])[key]).ravel().astype(np.int64)
-    except Exception as error:  # scipy raises many kinds for damaged files
+    except Exception as error:  # scipy raises many kinds of errors for damaged files
         raise InputError(f"{str(path)!r} holds no numbers {key!r}: {type(error).__name__}: {error}.") from error
-    if values.size == 0 or values.min() < 1 or values.max() > most:
-        raise InputError(f"{key!r} in {str(path)!r} must hold numbers from 1 to {most}.")
+    if values.size == 0 or values.min() < 1 or values.max() > largest:
+        raise InputError(f"{key!r} in {str(path)!r} must hold numbers from 1 to {largest}.")
     return values
 
 
-class Flowers102(LayoutDataset):
-    """Pool: official train and val."""
+class Flowers102(Dataset):
+    """The pool is the official train and val."""
 
     facts = DatasetFacts(
         title="Flowers102",
@@ -67,5 +80,5 @@ class Flowers102(LayoutDataset):
     )
     layouts = (
         Layout("official", FOLDERS, ("jpg", "imagelabels.mat", "setid.mat"), _official),
-        Layout("CoOp", FOLDERS, ("jpg", "split_zhou_OxfordFlowers.json"), _coop),
+        Layout("CoOp", FOLDERS, ("jpg", COOP), _coop),
     )

@@ -1,4 +1,4 @@
-"""The embedded world: 24 classes of textile patterns, photographed by rule and kept in the cache folder."""
+"""The embedded world: generated photographs of 24 textile patterns, stored in the cache folder."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from captune.benchmark.datasets._folders import read_folders
+from captune.benchmark.datasets._readers import read_folders
 from captune.benchmark.datasets.base import Dataset, DatasetFacts, LoadedDataset
 from captune.embeddings.cache import default_folder
 from captune.world import class_names, write_world
 
 TRAIN_IMAGES, TEST_IMAGES, SEED = 50, 25, 0
 VERSION = 1
-"""Raised when the same seed would give other photographs than before."""
+"""Increased when the same seed no longer gives the same photographs."""
 
 
 class Patterns(Dataset):
-    """Photographs the world where it is not in the cache yet; it needs no root and no network."""
+    """Generates the photographs if they are not in the cache; needs no root and no network."""
 
     facts = DatasetFacts(
         title="Textile patterns (embedded world)",
@@ -29,29 +29,29 @@ class Patterns(Dataset):
     )
 
     def is_found(self, root: Path) -> bool:
-        """Return true: what is not there is made."""
+        """Return true: missing photographs are generated."""
         return True
 
     def load(self, root: Path) -> LoadedDataset:
-        """Return the photographs, made once for a cache folder."""
+        """Return the photographs, generated once per cache folder."""
         folder = _folder()
         names = class_names()
         return LoadedDataset(names, *read_folders(folder / "train", names), *read_folders(folder / "test", names))
 
 
 def _folder() -> Path:
-    """Return the folder of photographs; it is renamed into place when complete, so a kill leaves none half made."""
+    """Return the folder of photographs, which appears only when it is complete."""
     folder = default_folder() / "patterns" / f"v{VERSION}-seed{SEED}-{TRAIN_IMAGES}-{TEST_IMAGES}"
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".making-"))
+    aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new-"))
     try:
         for part, n_images in (("train", TRAIN_IMAGES), ("test", TEST_IMAGES)):
-            write_world(aside / "made" / part, n_images, SEED, split=part)
-        (aside / "made").rename(folder)
+            write_world(aside / "world" / part, n_images, SEED, split=part)
+        (aside / "world").rename(folder)
     except OSError:
-        if not folder.is_dir():  # another process was not the one that made it meanwhile
+        if not folder.is_dir():  # else another process created it in the meantime
             raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from captune.benchmark.datasets._folders import class_folders, read_folders
-from captune.benchmark.datasets._layouts import Layout, LayoutDataset
-from captune.benchmark.datasets.base import DatasetFacts, LoadedDataset
+from captune.benchmark.datasets._readers import class_folders, read_folders
+from captune.benchmark.datasets.base import Dataset, DatasetFacts, Layout, LoadedDataset
 
 
 def _read(folder: Path) -> LoadedDataset:
-    """Read the photographs; class names are those of the folders."""
     names = class_folders(folder / "train")
     return LoadedDataset(names, *read_folders(folder / "train", names), *read_folders(folder / "test", names))
 
 
-class UCMerced(LayoutDataset):
-    """Pool: the train folder, 60 images a class."""
+class UCMerced(Dataset):
+    """The pool is the train folder, 60 images per class."""
 
     facts = DatasetFacts(
         title="UC Merced Land Use",

@@ -1,4 +1,4 @@
-"""What a cell meets on this machine: its data, descriptions and weights, with their fingerprints."""
+"""What cells use on this machine: datasets, descriptions and weights, with their fingerprints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import captune
 from captune.benchmark.cells import Cell
 from captune.benchmark.datasets.base import Dataset, LoadedDataset
-from captune.benchmark.leakage import shared_images
+from captune.benchmark.splits import shared_images
 from captune.core import registry
 from captune.core.errors import InputError
 from captune.core.files import is_file, is_folder
@@ -23,22 +23,16 @@ PACKAGE = Path(captune.__file__).parent
 
 @dataclass(frozen=True)
 class FoundDataset:
-    """A dataset that is there: its content, and how many test images are also in the pool."""
+    """A dataset on this machine: its content, fingerprint, and the number of test images that are in the pool."""
 
     data: LoadedDataset
     fingerprint: str
-    leakage: int
+    n_shared: int
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """Where datasets and models are.
-
-    Attributes:
-        root: Folder of the datasets, `{data}` in suite files.
-        models: Folder of model folders, `{models}` in suite files.
-        settings: Settings of the machine, such as the number of workers.
-    """
+class Environment:
+    """The folders of datasets (`{data}` in suite files) and models (`{models}`), and the settings of this machine."""
 
     root: Path | None = None
     models: Path | None = None
@@ -57,11 +51,11 @@ class Surroundings:
         return reader
 
     def is_found(self, name: str) -> bool:
-        """Return whether a dataset's files are there; nothing is read."""
-        return self.reader(name).is_found(self.root or Path(os.devnull))  # nothing lies below that
+        """Return whether a dataset's files exist, without reading them."""
+        return self.reader(name).is_found(self.root or Path(os.devnull))  # which contains nothing
 
     def find(self, name: str) -> FoundDataset:
-        """Return a dataset with its fingerprints, read once."""
+        """Return a dataset with its fingerprint; it is read once."""
         if name not in self._found:
             try:
                 self._found[name] = self._read(name)
@@ -72,8 +66,13 @@ class Surroundings:
             raise found
         return found
 
+    def leakage(self, cell: Cell) -> int:
+        """Return the number of test images whose content is also in the pool of a cell."""
+        found = self.find(cell.dataset)
+        return len(found.data.test) if cell.split.leaky else found.n_shared
+
     def inputs(self, cell: Cell) -> dict[str, str]:
-        """Return fingerprints of what a cell depends on besides its choices."""
+        """Return fingerprints of the data, descriptions and weights that a cell uses."""
         settings = self.settings_of(cell)
         used = {"data": self.find(cell.dataset).fingerprint}
         for role in ("describer", "backbone"):
@@ -85,8 +84,7 @@ class Surroundings:
         return used
 
     def _fill(self, value: str) -> str:
-        places = (("{data}", self.root, "--data"), ("{models}", self.models, "--models"))
-        for mark, folder, flag in places:
+        for mark, folder, flag in (("{data}", self.root, "--data"), ("{models}", self.models, "--models")):
             if mark in value:
                 if folder is None:
                     raise InputError(f"{value!r} needs {flag} FOLDER.")
@@ -94,12 +92,11 @@ class Surroundings:
         return value.replace("{captune}", str(PACKAGE))
 
     def _read(self, name: str) -> FoundDataset:
-        if not self.is_found(name) and self.root is None:
-            raise InputError(f"The dataset {name!r} needs --data FOLDER, the folder that holds it.")
+        if self.root is None and not self.is_found(name):
+            raise InputError(f"The dataset {name!r} needs --data FOLDER, the folder that contains it.")
         data = self.reader(name).load(self.root or Path())
-        return FoundDataset(
-            data, f"{data.pool.fingerprint}-{data.test.fingerprint}", len(shared_images(data.pool, data.test))
-        )
+        fingerprint = f"{data.pool.fingerprint}-{data.test.fingerprint}"
+        return FoundDataset(data, fingerprint, len(shared_images(data.pool, data.test)))
 
 
 def digest_path(path: Path) -> str:
@@ -117,11 +114,11 @@ def digest_path(path: Path) -> str:
 
 
 def commit() -> str | None:
-    """Return the commit of the checkout that captune runs from, with a plus where files differ from it."""
-    words = ["git", "-C", str(PACKAGE)]
+    """Return the commit of the checkout that captune runs from, with a plus if files have been changed."""
+    git = ["git", "-C", str(PACKAGE)]
     try:
-        found = subprocess.run([*words, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        changed = subprocess.run([*words, "status", "--porcelain", "-uno", "."], capture_output=True, check=True).stdout
+        found = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run([*git, "status", "--porcelain", "-uno", "."], capture_output=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return None
     return f"{found}+" if changed else found

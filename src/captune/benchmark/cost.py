@@ -1,4 +1,4 @@
-"""What cells will need, before any is run: images to encode, steps to train, and about how long that takes."""
+"""The estimated cost of cells before any is run: images to encode, training steps, and time."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from captune.benchmark.cells import Cell
-from captune.benchmark.results import Results, State, read_file
+from captune.benchmark.cells import Cell, Results, State, read_result
+from captune.benchmark.environment import Environment
 from captune.benchmark.suite import Speed
-from captune.benchmark.surroundings import Surroundings
 from captune.core import registry
 from captune.core.errors import CaptuneError, InputError
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """How many images and classes of each kind a cell has."""
+class SplitSizes:
+    """Numbers of images and classes of a cell."""
 
     unlabeled: int
     labeled: int
@@ -29,75 +28,66 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Need:
-    """What one cell needs.
-
-    Attributes:
-        cell: The cell.
-        state: How far it is.
-        is_found: Whether its dataset is on this machine.
-        problem: What is missing, in a sentence.
-        sizes: How many images it has; None where only the dataset's files could tell.
-        to_encode: Images that no earlier cell of the list has encoded.
-        steps: Training steps, as far as settings tell.
-        seconds: Estimated time; 0 for a finished cell.
-    """
+class CellCost:
+    """The estimated cost of one cell; `to_encode` counts images that no earlier cell encodes."""
 
     cell: Cell
     state: State
     is_found: bool
     problem: str
-    sizes: Sizes | None
+    sizes: SplitSizes | None
+    """None if the sizes depend on files that are missing."""
     to_encode: int
     steps: int
     seconds: float | None
 
 
-def estimate(cells: Sequence[Cell], here: Surroundings, results: Results, speed: Speed) -> list[Need]:
-    """Return what every cell needs, in order; cells share what earlier ones have encoded."""
+def estimate_costs(cells: Sequence[Cell], environment: Environment, results: Results, speed: Speed) -> list[CellCost]:
+    """Return the cost of every cell, in order; cells reuse the embeddings of earlier ones."""
     encoded: set[tuple[object, ...]] = set()
-    needs = []
+    costs = []
     for cell in cells:
-        is_found, problem = here.is_found(cell.dataset), ""
+        is_found, problem = environment.is_found(cell.dataset), ""
         state: State = "to do"
         try:
-            state = results.state(cell, here.inputs(cell))
+            state = results.state(cell, environment.inputs(cell))
         except CaptuneError as error:
             problem = str(error)
-        sizes = sizes_of(cell, here)
+        sizes = split_sizes(cell, environment)
         steps = count_steps(cell.settings, sizes) if sizes else 0
         parts = encodings(cell, sizes) if sizes else {}
         to_encode = 0 if state == "finished" else sum(n for key, n in parts.items() if key not in encoded)
         encoded |= set(parts)
         seconds = 0.0 if state == "finished" else _seconds(cell, results, to_encode, steps, sizes, speed)
-        needs.append(Need(cell, state, is_found, problem, sizes, to_encode, steps, seconds))
-    return needs
+        costs.append(CellCost(cell, state, is_found, problem, sizes, to_encode, steps, seconds))
+    return costs
 
 
-def sizes_of(cell: Cell, here: Surroundings) -> Sizes | None:
-    """Return the sizes of a cell's split, by the files where they are there, else by what is known of the dataset.
+def split_sizes(cell: Cell, environment: Environment) -> SplitSizes | None:
+    """Return the sizes of a cell's split from the files, or else from the published sizes of the dataset.
 
-    Of a long tail they are those of classes of one size.
+    A long tail is computed for classes of equal size.
     """
-    facts = here.reader(cell.dataset).facts
+    facts = environment.reader(cell.dataset).facts
     n_pool, n_test, n_classes = facts.n_pool, facts.n_test, facts.n_classes
     with suppress(InputError):  # files that are missing or damaged
-        data = here.find(cell.dataset).data
+        data = environment.find(cell.dataset).data
         n_pool, n_test, n_classes = len(data.pool), len(data.test), len(data.names)
     if n_pool is None or n_test is None or n_classes is None:
         return None
     split = cell.split
+    n_pool += n_test if split.leaky else 0
     n_seen = int(n_classes * split.seen_share) if cell.setting == "trzsl" else 0
     labeled = {"ul": 0, "ssl": split.n_labels * n_classes, "trzsl": n_pool * n_seen // n_classes}[cell.setting]
     kept = split.unlabeled_share
     if split.imbalance > 1:
         places = max(1, n_classes - n_seen - 1)
         kept *= sum(split.imbalance ** (-i / places) for i in range(n_classes - n_seen)) / (n_classes - n_seen)
-    return Sizes(int((n_pool - labeled) * kept), labeled, n_test, n_classes, n_classes - n_seen)
+    return SplitSizes(int((n_pool - labeled) * kept), labeled, n_test, n_classes, n_classes - n_seen)
 
 
-def count_steps(settings: Mapping[str, Any], sizes: Sizes) -> int:
-    """Return the steps that settings ask for: epochs of fixed length, or passes over the pseudo-labeled images."""
+def count_steps(settings: Mapping[str, Any], sizes: SplitSizes) -> int:
+    """Return the number of training steps: epochs of fixed length, or passes over the pseudo-labeled images."""
     epochs = settings.get("epochs")
     if epochs is None:
         return 0
@@ -112,8 +102,8 @@ def count_steps(settings: Mapping[str, Any], sizes: Sizes) -> int:
     return int(settings.get("ensemble", 1)) * int(epochs) * sum(per_round)
 
 
-def encodings(cell: Cell, sizes: Sizes) -> dict[tuple[object, ...], int]:
-    """Return how many images of each kind are encoded, by what makes them the same as another cell's."""
+def encodings(cell: Cell, sizes: SplitSizes) -> dict[tuple[object, ...], int]:
+    """Return the number of images to encode by cache key; cells with equal keys share embeddings."""
     settings = cell.settings
     shared = (cell.dataset, settings["backbone"])
     parts: dict[tuple[object, ...], int] = {(*shared, "plain"): sizes.unlabeled + sizes.labeled + sizes.test}
@@ -121,7 +111,7 @@ def encodings(cell: Cell, sizes: Sizes) -> dict[tuple[object, ...], int]:
     prompted = registry.load("tuners", tuner).prompted_towers if tuner in registry.names("tuners") else frozenset()
     if settings.get("strong_views") and "image" not in prompted:
         n_images = sizes.unlabeled
-        if "iterations" not in settings and "k" in settings:  # only pseudo-labeled images are seen in crops
+        if "iterations" not in settings and "k" in settings:  # strong views of pseudo-labeled images only
             n_images = min(n_images, int(settings["k"]) * sizes.targets)
         views = (*shared, "strong", cell.seed, cell.setting, settings["strong_views"])
         parts[views] = n_images * int(settings["strong_views"])
@@ -129,19 +119,14 @@ def encodings(cell: Cell, sizes: Sizes) -> dict[tuple[object, ...], int]:
 
 
 def _seconds(
-    cell: Cell, results: Results, to_encode: int, steps: int, sizes: Sizes | None, speed: Speed
+    cell: Cell, results: Results, to_encode: int, steps: int, sizes: SplitSizes | None, speed: Speed
 ) -> float | None:
-    """Return the mean time of cells like this one, else what the assumed speed gives."""
+    """Return the mean time of finished cells that differ only in seed or settings, else what the speed gives."""
     if sizes is None:
         return None
-    alike = [found for found in _finished_like(cell, results) if found > 0]
-    if alike:
-        return statistics.fmean(alike)
+    files = sorted((results.folder / "cells").glob(f"{cell.dataset}-{cell.setting}-{cell.method}-*.json"))
+    times = [float(content["seconds"]["all"]) for file in files if (content := read_result(file)) is not None]
+    similar = [seconds for seconds in times if seconds > 0]
+    if similar:
+        return statistics.fmean(similar)
     return to_encode / speed.images_per_second + steps / speed.steps_per_second
-
-
-def _finished_like(cell: Cell, results: Results) -> list[float]:
-    """Return the seconds of finished cells of the same dataset, setting and method, whatever their seed."""
-    pattern = f"{cell.dataset}-{cell.setting}-{cell.method}-*.json"
-    contents = (read_file(path) for path in sorted((results.folder / "cells").glob(pattern)))
-    return [float(content["seconds"]["all"]) for content in contents if content is not None]
