@@ -11,12 +11,19 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
-from transformers.models.siglip2.image_processing_pil_siglip2 import (
-    Siglip2ImageProcessorPil,
-    convert_image_to_patches,
-)
+
+try:
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+    from transformers.models.siglip2.image_processing_pil_siglip2 import (
+        Siglip2ImageProcessorPil,
+        convert_image_to_patches,
+    )
+except ImportError:  # the processors of transformers 4 compute with Pillow
+    from transformers import CLIPImageProcessor as CLIPImageProcessorPil
+    from transformers import SiglipImageProcessor as SiglipImageProcessorPil
+    from transformers.models.siglip2.image_processing_siglip2 import Siglip2ImageProcessor as Siglip2ImageProcessorPil
+    from transformers.models.siglip2.image_processing_siglip2 import convert_image_to_patches
 
 from captune.backbones.base import Backbone
 from captune.backbones.hf import read_preprocessing
