@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from inspect import signature
 from typing import Any
 
 import torch
@@ -9,6 +11,26 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from captune.backbones.base import TextTower, Tower
+
+
+def _run(layer: nn.Module, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Run a layer; in transformers 4 it returns a tuple, and CLIP's takes a second mask."""
+    output = layer(tokens, mask, None) if _takes_two_masks(type(layer)) else layer(tokens, mask)
+    return output[0] if isinstance(output, tuple) else output
+
+
+def _run_causal(layer: nn.Module, tokens: Tensor) -> Tensor:
+    """Run a layer in which a token attends only to those before it."""
+    if not _takes_two_masks(type(layer)):
+        return layer(tokens, None, is_causal=True)
+    length = tokens.shape[1]
+    mask = tokens.new_full((length, length), torch.finfo(tokens.dtype).min).triu(1)
+    return layer(tokens, None, mask.expand(len(tokens), 1, length, length))[0]
+
+
+@cache
+def _takes_two_masks(layer: type[nn.Module]) -> bool:
+    return "causal_attention_mask" in signature(layer.forward).parameters
 
 
 class ClipImageTower(Tower):
@@ -28,7 +50,7 @@ class ClipImageTower(Tower):
 
     def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
         """Every token sees every other."""
-        return layer(tokens, None)
+        return _run(layer, tokens)
 
     def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
         """Project the normed class token."""
@@ -56,7 +78,7 @@ class SiglipImageTower(Tower):
 
     def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
         """Every token sees every other."""
-        return layer(tokens, None)
+        return _run(layer, tokens)
 
     def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
         """Pool all tokens, prompts included, with the attention head."""
@@ -78,7 +100,7 @@ class ClipTextTower(TextTower):
 
     def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
         """A token sees only what stands before it, so padding after the end needs no mask."""
-        return layer(tokens, None, is_causal=True)
+        return _run_causal(layer, tokens)
 
     def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
         """Project the normed end-of-text token."""
@@ -111,7 +133,7 @@ class SiglipTextTower(ClipTextTower):
 
     def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
         """Padding is seen too: SigLIP was trained that way."""
-        return layer(tokens, None)
+        return _run(layer, tokens)
 
     def end_position(self, ids: Tensor) -> Tensor:
         """Return the last position of the unedited text."""
@@ -133,7 +155,7 @@ class VitImageTower(Tower):
 
     def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
         """Every token sees every other."""
-        return layer(tokens, None)
+        return _run(layer, tokens)
 
     def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
         """Project the normed class token."""
@@ -162,7 +184,7 @@ class BertTextTower(TextTower):
     def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
         """Every token sees the real tokens."""
         visible = None if mask is None else mask[:, None, None, :].expand(-1, 1, tokens.shape[1], -1)
-        return layer(tokens, visible)
+        return _run(layer, tokens, visible)
 
     def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
         """Project the mean over the text's own real tokens, or its first token."""
