@@ -29,7 +29,7 @@ def _run_causal(layer: nn.Module, tokens: Tensor) -> Tensor:
 
 
 @cache
-def _takes_two_masks(layer: type[nn.Module]) -> bool:
+def _takes_two_masks(layer: Any) -> bool:
     return "causal_attention_mask" in signature(layer.forward).parameters
 
 
