@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from toys import write_images
 
 from captune.backbones.base import Backbone
 from captune.core import registry
@@ -16,7 +17,6 @@ from captune.labeling.pseudo_labels import PseudoLabels
 from captune.results.classifier import Classifier
 from captune.results.evidence import Evidence
 from captune.results.run import AdaptationRun
-from toys import write_images
 
 NAMES = ('red, "green"', "two\nlines", "<script>alert(1)</script>", "a/b\\c", "..", "A:B\\C", "é🙂")
 """Commas, quotes, line breaks, markup, slashes, dots, two names that differ by case once they are made safe."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from ranks import NAMES
 from torch import Tensor
 
 from captune.backbones.hf import HuggingFace
@@ -19,7 +20,6 @@ from captune.data.vocabulary import Vocabulary
 from captune.training.feeds import EmbeddingFeed, PixelFeed, Request, Views
 from captune.training.loop import Course, Optimization, fit
 from captune.training.objective import ConfusionObjective, LabeledViews
-from ranks import NAMES
 
 N_IMAGES, N_STEPS = 8, 3
 

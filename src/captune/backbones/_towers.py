@@ -15,13 +15,13 @@ from captune.backbones.base import TextTower, Tower
 
 def _run(layer: nn.Module, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
     """Run a layer; in transformers 4 it returns a tuple, and CLIP's takes a second mask."""
-    output = layer(tokens, mask, None) if _takes_two_masks(type(layer)) else layer(tokens, mask)
+    output = layer(tokens, mask, None) if _takes_two_masks(type(layer)) else layer(tokens, mask)  # type: ignore[arg-type]
     return output[0] if isinstance(output, tuple) else output
 
 
 def _run_causal(layer: nn.Module, tokens: Tensor) -> Tensor:
     """Run a layer in which a token attends only to those before it."""
-    if not _takes_two_masks(type(layer)):
+    if not _takes_two_masks(type(layer)):  # type: ignore[arg-type]
         return layer(tokens, None, is_causal=True)
     length = tokens.shape[1]
     mask = tokens.new_full((length, length), torch.finfo(tokens.dtype).min).triu(1)

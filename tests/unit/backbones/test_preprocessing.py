@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from models import image_processor, siglip2_patches
 from PIL import Image
 
 from captune.backbones.base import Backbone
 from captune.backbones.hf import read_preprocessing
 from captune.core.errors import ModelError
 from captune.data.views import Preprocessing, weak_view
-from models import image_processor, siglip2_patches
 
 SIZES = [(57, 41), (41, 57), (33, 100), (100, 33), (32, 32), (31, 200), (7, 5), (1, 9), (640, 481)]
 
