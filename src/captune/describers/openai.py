@@ -163,6 +163,8 @@ class OpenAIDescriber(Describer):
                     for name, value in response.headers.multi_items()
                     if name.lower() not in ("content-encoding", "content-length", "transfer-encoding")
                 ]
+                if response.status_code == 429 and b"insufficient_quota" in content:
+                    headers.append(("x-should-retry", "false"))  # waiting does not refill an account
                 return type(response)(response.status_code, headers=headers, content=bytes(content), request=request)
 
         try:
