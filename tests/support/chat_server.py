@@ -27,6 +27,7 @@ class Answer:
     finish: str = "stop"
     wait: float = 0.0
     is_dropped: bool = False
+    pause_per_byte: float = 0.0
     raw: bytes | None = None
 
     def body(self) -> bytes:
@@ -44,7 +45,7 @@ class Answer:
 class ChatServer:
     """Counts the questions and their peak of parallelism, and answers by a function of the question's number."""
 
-    def __init__(self, answer: Callable[[int, str], Answer]) -> None:
+    def __init__(self, answer: Callable[[int, str], Answer], port: int = 0) -> None:
         self.answer = answer
         self.questions: list[str] = []
         self.keys: set[str] = set()
@@ -76,17 +77,22 @@ class ChatServer:
                     return
                 body = reply.body()
                 self.send_response(reply.status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                for name, value in reply.headers.items():
+                for name, value in {"content-type": "application/json", **reply.headers}.items():
                     self.send_header(name, value)
+                self.send_header("content-length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                if not reply.pause_per_byte:
+                    self.wfile.write(body)
+                    return
+                for byte in body:
+                    self.wfile.write(bytes([byte]))
+                    self.wfile.flush()
+                    time.sleep(reply.pause_per_byte)
 
             def log_message(self, *args: object) -> None:
                 pass
 
-        self.http = QuietServer(("127.0.0.1", 0), Handler)
+        self.http = QuietServer(("127.0.0.1", port), Handler)
 
     @property
     def counts(self) -> Counter[str]:
@@ -104,9 +110,11 @@ class QuietServer(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(monkeypatch: pytest.MonkeyPatch, answer: Callable[[int, str], Answer], key: str) -> Iterator[ChatServer]:
+def serving(
+    monkeypatch: pytest.MonkeyPatch, answer: Callable[[int, str], Answer], key: str, port: int = 0
+) -> Iterator[ChatServer]:
     """Run a server and point the openai package at it."""
-    server = ChatServer(answer)
+    server = ChatServer(answer, port)
     thread = threading.Thread(target=server.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{server.http.server_address[1]}/v1")

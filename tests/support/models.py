@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,17 +33,50 @@ WORDS = (
     "striped",
     "field",
 )
+IS_OLD = int(transformers.__version__.split(".")[0]) < 5
 WIDTH, LAYERS, HEADS, SIDE, PATCH, EMBED = 32, 3, 2, 32, 8, 24
+
+
+def image_processor(family: Literal["clip", "siglip", "siglip2"]) -> Any:
+    """Return transformers' image processor that computes with Pillow; up to version 4 it was the plain one."""
+    name = {"clip": "CLIPImageProcessor", "siglip": "SiglipImageProcessor", "siglip2": "Siglip2ImageProcessor"}[family]
+    backend = "" if IS_OLD else "pil_"
+    module = import_module(f"transformers.models.{family}.image_processing_{backend}{family}")
+    return getattr(module, name if IS_OLD else f"{name}Pil")
+
+
+def siglip2_patches(pixels: torch.Tensor) -> torch.Tensor:
+    """Return the patches `(patches, values)` that transformers cuts from an image `(channels, height, width)`."""
+    cut = import_module(image_processor("siglip2").__module__).convert_image_to_patches
+    return torch.from_numpy(cut((pixels.permute(1, 2, 0) if IS_OLD else pixels).numpy(), PATCH))
+
+
+def _write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _clip_tokenizer(folder: Path, vocabulary: dict[str, int], merges: list[Any]) -> None:
+    from transformers import CLIPTokenizerFast
+
+    words: Any = {"vocab": vocabulary, "merges": merges}
+    if IS_OLD:
+        lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
+        words = {
+            "vocab_file": str(_write(folder / "vocab.json", json.dumps(vocabulary))),
+            "merges_file": str(_write(folder / "merges.txt", "\n".join(lines) + "\n")),
+        }
+    CLIPTokenizerFast(**words, model_max_length=77).save_pretrained(folder)
 
 
 def tiny_clip(folder: Path, seed: int = 0, old_end_token: bool = False) -> Path:
     """Write a CLIP; `old_end_token` gives it the wrong eos_token_id 2 of early checkpoints."""
-    from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
-    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+    from transformers import CLIPConfig, CLIPModel
 
     vocabulary, merges = _word_pieces("</w>")
     vocabulary = {piece: i for i, piece in enumerate([*vocabulary, "<|startoftext|>", "<|endoftext|>"])}
-    CLIPTokenizer(vocab=vocabulary, merges=merges, model_max_length=77).save_pretrained(folder)
+    _clip_tokenizer(folder, vocabulary, merges)
     last = len(vocabulary) - 1
     special = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1} if old_end_token else _special(last - 1, last)
     config = CLIPConfig(
@@ -52,21 +86,20 @@ def tiny_clip(folder: Path, seed: int = 0, old_end_token: bool = False) -> Path:
     )
     _save(CLIPModel(config), folder, seed)
     side = {"height": SIDE, "width": SIDE}
-    CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=side).save_pretrained(folder)
+    image_processor("clip")(size={"shortest_edge": SIDE}, crop_size=side).save_pretrained(folder)
     return folder
 
 
 def tiny_siglip(folder: Path, seed: int = 0, resample: int = 3) -> Path:
     """Write a SigLIP."""
     from transformers import SiglipConfig, SiglipModel
-    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
     size = _siglip_tokenizer(folder)
     config = SiglipConfig(
         text_config=_text(size, 16, projection_size=WIDTH, **_special(2, 1)), vision_config=_vision(image_size=SIDE)
     )
     _save(SiglipModel(config), folder, seed)
-    SiglipImageProcessorPil(size={"height": SIDE, "width": SIDE}, resample=resample).save_pretrained(folder)
+    image_processor("siglip")(size={"height": SIDE, "width": SIDE}, resample=resample).save_pretrained(folder)
     return folder
 
 
@@ -78,20 +111,19 @@ def tiny_siglip2(folder: Path, seed: int = 0) -> Path:
 def tiny_siglip_flexible(folder: Path, seed: int = 0) -> Path:
     """Write a SigLIP 2 of flexible resolution (Siglip2Model)."""
     from transformers import Siglip2Config, Siglip2Model
-    from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
 
     size, patches = _siglip_tokenizer(folder), (SIDE // PATCH) ** 2
     config = Siglip2Config(
         text_config=_text(size, 16, projection_size=WIDTH, **_special(2, 1)), vision_config=_vision(num_patches=patches)
     )
     _save(Siglip2Model(config), folder, seed)
-    Siglip2ImageProcessorPil(patch_size=PATCH, max_num_patches=patches).save_pretrained(folder)
+    image_processor("siglip2")(patch_size=PATCH, max_num_patches=patches).save_pretrained(folder)
     return folder
 
 
 def tiny_dual(folder: Path, vision: Literal["dinov2", "vit"] = "dinov2", seed: int = 0, **changes: Any) -> Path:
     """Write a dual encoder; `changes` replace top-level entries of dual_encoder.json."""
-    from transformers import BertConfig, BertModel, BertTokenizer, Dinov2Config, Dinov2Model, ViTConfig, ViTModel
+    from transformers import BertConfig, BertModel, BertTokenizerFast, Dinov2Config, Dinov2Model, ViTConfig, ViTModel
 
     letters = [chr(code) for code in range(33, 127) if not chr(code).isupper()]
     pieces = [
@@ -104,7 +136,10 @@ def tiny_dual(folder: Path, vision: Literal["dinov2", "vit"] = "dinov2", seed: i
         *(f"##{letter}" for letter in letters),
         *WORDS[1:],
     ]
-    BertTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}).save_pretrained(folder / "text")
+    words: Any = {"vocab": {piece: i for i, piece in enumerate(pieces)}}
+    if IS_OLD:
+        words = {"vocab_file": str(_write(folder / "text" / "vocab.txt", "\n".join(pieces)))}
+    BertTokenizerFast(**words).save_pretrained(folder / "text")
     text = _text(len(pieces), 32, hidden_dropout_prob=0.1, type_vocab_size=2)
     _save(BertModel(BertConfig(**text), add_pooling_layer=False), folder / "text", seed)
     # Made for 24 pixels and used at 32, as DINOv2 is: positions are interpolated.

@@ -71,7 +71,7 @@ def load_model(model_class: Any, name: str, **options: Any) -> Any:
     try:
         model, info = model_class.from_pretrained(
             name,
-            dtype=torch.float32,
+            **{_dtype_argument(): torch.float32},
             attn_implementation="sdpa",
             use_safetensors=True,
             output_loading_info=True,
@@ -87,6 +87,12 @@ def load_model(model_class: Any, name: str, **options: Any) -> Any:
             f"the first is {missing[0]!r}. Download or save the model again."
         )
     return model
+
+
+def _dtype_argument() -> str:
+    from transformers import __version__
+
+    return "dtype" if tuple(int(part) for part in __version__.split(".")[:2]) >= (4, 56) else "torch_dtype"
 
 
 def load_tokenizer(name: str, vocabulary: int) -> Any:

@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 
 from captune.backbones import _hub
 from captune.backbones.base import Backbone, TextTower, Tokens
-from captune.backbones.hf import TransformersTower
+from captune.backbones.hf import TransformersTower, run_layer
 from captune.core.errors import ModelError
 from captune.core.files import is_file
 from captune.core.settings import Positive
@@ -98,7 +98,7 @@ class BertTextTower(TransformersTower, TextTower):
     def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
         """Apply a layer in which every token attends to the real tokens."""
         visible = None if mask is None else mask[:, None, None, :].expand(-1, 1, tokens.shape[1], -1)
-        return layer(tokens, visible)
+        return run_layer(layer, tokens, visible)
 
     def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
         """Project the mean over the real tokens of the text, without appended prompts, or its first token."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import cache
+from inspect import signature
 from typing import Any, ClassVar
 
 import torch
@@ -20,6 +22,24 @@ HALF = (0.5, 0.5, 0.5)
 RESAMPLE: dict[int, Resample] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
 
+def run_layer(layer: nn.Module, tokens: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+    """Run a layer of any supported transformers; in version 4 it returns a tuple, and CLIP's takes a second mask."""
+    if not _takes_two_masks(type(layer)):
+        output = layer(tokens, mask, is_causal=True) if is_causal else layer(tokens, mask)
+        return output[0] if isinstance(output, tuple) else output
+    causal = None
+    if is_causal:
+        length = tokens.shape[1]
+        lowest = torch.finfo(tokens.dtype).min
+        causal = tokens.new_full((length, length), lowest).triu(1).expand(len(tokens), 1, length, length)
+    return layer(tokens, mask, causal)[0]
+
+
+@cache
+def _takes_two_masks(layer: Any) -> bool:
+    return "causal_attention_mask" in signature(layer.forward).parameters
+
+
 class TransformersTower(Tower):
     """A tower of the transformers library, with the names that most of its models use."""
 
@@ -34,7 +54,7 @@ class TransformersTower(Tower):
 
     def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
         """Apply a layer in which every token attends to every other."""
-        return layer(tokens, None)
+        return run_layer(layer, tokens)
 
 
 class ClipImageTower(TransformersTower):
@@ -75,7 +95,7 @@ class ClipTextTower(TransformersTower, TextTower):
 
     def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
         """Apply a causal layer, in which padding after the end needs no mask."""
-        return layer(tokens, None, is_causal=True)
+        return run_layer(layer, tokens, is_causal=True)
 
     def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
         """Project the normalized token at the end of each text."""
@@ -104,7 +124,7 @@ class SiglipTextTower(ClipTextTower):
 
     def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
         """Apply a layer without a mask: SigLIP was trained to attend to padding too."""
-        return layer(tokens, None)
+        return run_layer(layer, tokens)
 
     def end_position(self, ids: Tensor) -> Tensor:
         """Return the last position of the unedited text."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -206,8 +205,7 @@ def _peak_memory() -> dict[str, float]:
 
     Linux hands the parent's peak down in getrusage, so the process's own high-water mark is read where it is kept.
     """
-    unit = 2**20 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, kilobytes elsewhere
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    own, worker = _peak_usage()
     status = Path("/proc/self/status")
     if status.is_file():
         lines = dict(line.split(":", 1) for line in status.read_text(encoding="ascii").splitlines() if ":" in line)
@@ -215,8 +213,18 @@ def _peak_memory() -> dict[str, float]:
     import torch
 
     on_gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-    worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
     return {name: round(b / 2**20, 1) for name, b in (("process", own), ("largest_worker", worker), ("gpu", on_gpu))}
+
+
+def _peak_usage() -> tuple[int, int]:
+    """Return the peak memory of this process and of its largest child in bytes; zeros on Windows, which has neither."""
+    try:
+        import resource
+    except ImportError:
+        return 0, 0
+    unit = 1 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, kilobytes elsewhere
+    own, child = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_maxrss * unit, child.ru_maxrss * unit
 
 
 def _end_with_parent() -> None:

@@ -15,6 +15,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
+from platformdirs import user_cache_path
+
 from captune.core.errors import CaptuneError
 
 try:
@@ -30,10 +32,9 @@ SECONDS_OF_OTHERS = 86_400.0
 
 
 def cache_folder() -> Path:
-    """Return the user's cache folder: CAPTUNE_CACHE, or captune below XDG_CACHE_HOME or ~/.cache."""
-    if os.environ.get("CAPTUNE_CACHE"):
-        return Path(os.environ["CAPTUNE_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "captune"
+    """Return the cache folder: CAPTUNE_CACHE, or the one that the operating system gives to programs."""
+    given = os.environ.get("CAPTUNE_CACHE")
+    return Path(given) if given else user_cache_path("captune", appauthor=False)
 
 
 def write_whole(path: Path, content: bytes | str | Iterable[str]) -> None:

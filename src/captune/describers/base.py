@@ -1,4 +1,4 @@
-"""What a describer is: from a class name to sentences that say how its images look."""
+"""Describers: from a class name to sentences that describe what its images look like."""
 
 from __future__ import annotations
 
@@ -8,24 +8,51 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from annotated_types import Gt
 
 from captune.core.errors import DescriberError, raise_all
-from captune.describers._answers import AnswerCache
-from captune.describers._patience import Patience
+from captune.core.settings import Positive
+from captune.describers._cache import AnswerCache
 
 PAPER_PROMPT = "Please describe the most distinguishing visual features of [CLS], in one sentence."
 CLASS_PLACE = "[CLS]"
 
 
 @dataclass(frozen=True)
+class RequestLimits:
+    """How patiently a language model is queried.
+
+    Attributes:
+        parallel: Classes that are queried at the same time.
+        timeout: Seconds to wait for a connection or for the next bytes of a reply before trying again.
+        attempts: How often a request is sent when the server is busy, broken or silent.
+        deadline: Seconds after which a question is given up, with all its attempts and waits.
+        reply_attempts: How often a question is asked when the reply is empty, unreadable, too long or a refusal.
+        longest_reply: Maximum number of characters in a description.
+        largest_response: Maximum number of bytes in a response of the server.
+        give_up_after: Consecutive classes without any reply after which the others are left for a later run.
+    """
+
+    parallel: Positive = 8
+    timeout: Annotated[float, Gt(0)] = 60.0
+    attempts: Positive = 5
+    deadline: Annotated[float, Gt(0)] = 180.0
+    reply_attempts: Positive = 3
+    longest_reply: Positive = 600
+    largest_response: Positive = 1 << 20
+    give_up_after: Positive = 3
+
+
+@dataclass(frozen=True)
 class DescriptionRequest:
-    """What is asked about one class.
+    """A question about one class.
 
     Attributes:
         name: The class name.
         phrase: What the images show, with one {} for the name, e.g. "a satellite photo of {}".
-        n: How many descriptions.
+        n: The number of descriptions.
         prompt: The question, with one [CLS] for the phrase.
     """
 
@@ -44,67 +71,63 @@ class DescriptionRequest:
             problems.append(f"prompt {self.prompt!r}: expected one {CLASS_PLACE}, as in {PAPER_PROMPT!r}")
         if self.n < 1:
             problems.append(f"n = {self.n}: expected at least 1 description")
-        raise_all(problems, "This description cannot be asked for")
+        raise_all(problems, "This request for descriptions is invalid")
 
     @property
     def question(self) -> str:
-        """Return the question in full."""
+        """Return the complete question."""
         return self.prompt.replace(CLASS_PLACE, self.phrase.replace("{}", self.name))
 
 
 class ServerError(DescriberError):
-    """A server that did not answer at all, however patiently it was asked; a later run can go on."""
+    """A server that gave no usable response within the limits; a later run can continue."""
 
 
 class SetupError(DescriberError):
-    """A server that will refuse every question until a person mends something: the key, the model, the address."""
+    """A server that rejects every question until the key, the model or the address is corrected."""
 
 
 class Describer(ABC):
-    """A source of descriptions; `argument` is what stands after the colon of its id.
+    """A source of descriptions; `argument` is the part of its id after the colon."""
 
-    A new one is a module of this folder with one such class. One that asks a server question by question derives
-    from `captune.describers._asking.AskingDescriber`, which brings the cache and the retries.
-    """
-
-    asks_server: ClassVar[bool] = False
-    """Whether it is worth asking for several classes at once."""
+    is_remote: ClassVar[bool] = False
+    """Whether querying several classes at the same time saves time."""
 
     def __init__(
-        self, argument: str = "", *, cache: AnswerCache | None = None, patience: Patience | None = None
+        self, argument: str = "", *, cache: AnswerCache | None = None, limits: RequestLimits | None = None
     ) -> None:
         self.argument = argument
         self.cache = cache
-        self.patience = patience or Patience()
+        self.limits = limits or RequestLimits()
         self.remarks: dict[str, str] = {}
-        """Why a class has fewer descriptions than were asked for, by its name."""
+        """Why a class has fewer descriptions than requested, by class name."""
 
     @abstractmethod
     def describe(self, request: DescriptionRequest) -> list[str]:
-        """Return up to n sentences; none when the class should keep its name, DescriberError when it must."""
+        """Return up to n sentences; an empty list, or a DescriberError with the reason, leaves the class its name."""
+
+    def cancel(self) -> None:  # noqa: B027 (most describers have nothing to cancel)
+        """Give up the questions in progress; called from another thread when a run is interrupted."""
 
 
 PLUGIN_BASE = Describer
 
 
 def open_describer(
-    identifier: str, cache_folder: str | Path | None = None, patience: Patience | None = None
+    identifier: str, cache_folder: str | Path | None = None, limits: RequestLimits | None = None
 ) -> Describer:
     """Return the describer of an id such as 'openai:gpt-4o-mini', 'file:descriptions.yaml' or 'none'."""
     from captune.core import registry
 
     source, argument = registry.split_id("describers", identifier, "openai:gpt-4o-mini")
     cache = AnswerCache(Path(cache_folder).expanduser()) if cache_folder else None
-    describer: Describer = registry.load("describers", source)(argument, cache=cache, patience=patience)
+    describer: Describer = registry.load("describers", source)(argument, cache=cache, limits=limits)
     return describer
 
 
 @dataclass(frozen=True)
 class Descriptions:
-    """Sentences by class name, and why a class has none or fewer than were asked for.
-
-    A class without sentences keeps its name. Both dictionaries are in the order in which the names were given.
-    """
+    """Sentences by class name, and why a class has none or fewer than requested, both in the order of the names."""
 
     found: dict[str, list[str]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
@@ -119,29 +142,30 @@ def describe_classes(
     prompt: str = PAPER_PROMPT,
     advance: Callable[[int], None] | None = None,
 ) -> Descriptions:
-    """Describe classes, several at once; problems of some classes do not stop the others.
+    """Describe classes, several at a time; a problem with one class does not stop the others.
 
     When the server stops answering, the rest is left for a later run, which finds the answers so far in the cache.
-    DescriberError only when no class got an answer and none can: a wrong key, a wrong model, a server that is away.
+    DescriberError only when no class was described and none can be: a wrong key, a wrong model, no server.
     """
     requests = [DescriptionRequest(name, phrase, n, prompt) for name in dict.fromkeys(names)]
-    asking = _Asking(describer, advance)
-    workers = describer.patience.parallel if describer.asks_server else 1
-    with ThreadPoolExecutor(max_workers=max(1, min(workers, len(requests) or 1))) as pool:
+    queue = _Queue(describer, advance)
+    workers = describer.limits.parallel if describer.is_remote else 1
+    with ThreadPoolExecutor(max_workers=max(1, min(workers, len(requests)))) as pool:
         try:
-            outcomes = list(pool.map(asking.describe, requests))
+            outcomes = list(pool.map(queue.describe, requests))
         except BaseException:
-            asking.stop("the run was interrupted")
+            queue.stop("the run was interrupted")
+            describer.cancel()
             raise
     found = {request.name: sentences for request, (sentences, _) in zip(requests, outcomes, strict=True) if sentences}
     problems = {request.name: problem for request, (_, problem) in zip(requests, outcomes, strict=True) if problem}
-    if asking.stopped and not found:
-        raise DescriberError(f"{asking.stopped} Mend it, or go on with the class names alone: --describer none.")
+    if queue.stopped and not found:
+        raise DescriberError(f"{queue.stopped} Fix this, or use the class names alone: --describer none.")
     return Descriptions(found, problems)
 
 
-class _Asking:
-    """The state that the threads share: whether asking still makes sense."""
+class _Queue:
+    """What the threads share: whether there is any point in asking further questions."""
 
     def __init__(self, describer: Describer, advance: Callable[[int], None] | None) -> None:
         self.stopped = ""
@@ -151,7 +175,7 @@ class _Asking:
         self._failures = 0
 
     def stop(self, reason: str) -> None:
-        """Let the classes that nobody asked about yet be."""
+        """Skip the classes that have not been started."""
         with self._lock:
             self.stopped = self.stopped or reason
 
@@ -162,7 +186,7 @@ class _Asking:
         try:
             sentences = self._describer.describe(request)
         except DescriberError as error:
-            self._note(error)
+            self._count(error)
             return [], str(error)
         finally:
             if self._advance is not None:
@@ -173,13 +197,10 @@ class _Asking:
         remark = self._describer.remarks.get(request.name, "")
         return sentences, f"only {len(sentences)} of {request.n} replies were usable: {remark}" if remark else ""
 
-    def _note(self, error: DescriberError) -> None:
-        """Stop at once when nothing can succeed, or when several classes in a row got no answer."""
-        if isinstance(error, SetupError):
+    def _count(self, error: DescriberError) -> None:
+        """Stop when nothing can succeed, or when several classes in a row got no reply."""
+        with self._lock:
+            self._failures += isinstance(error, ServerError)
+            is_hopeless = isinstance(error, SetupError) or self._failures >= self._describer.limits.give_up_after
+        if is_hopeless:
             self.stop(str(error))
-        elif isinstance(error, ServerError):
-            with self._lock:
-                self._failures += 1
-                is_enough = self._failures >= self._describer.patience.give_up_after
-            if is_enough:
-                self.stop(str(error))

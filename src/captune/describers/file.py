@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from captune.core.errors import DescriberError, InputError, nearest
 from captune.data.descriptions import read_descriptions
-from captune.describers._answers import AnswerCache
-from captune.describers._patience import Patience
-from captune.describers.base import Describer, DescriptionRequest
+from captune.describers._cache import AnswerCache
+from captune.describers.base import Describer, DescriptionRequest, RequestLimits
 
 
 class FileDescriber(Describer):
     """Looks classes up in a file; the argument is its path."""
 
     def __init__(
-        self, argument: str = "", *, cache: AnswerCache | None = None, patience: Patience | None = None
+        self, argument: str = "", *, cache: AnswerCache | None = None, limits: RequestLimits | None = None
     ) -> None:
-        super().__init__(argument, cache=cache, patience=patience)
+        super().__init__(argument, cache=cache, limits=limits)
         if not argument:
             raise InputError("The describer 'file' needs a path, for example file:descriptions.yaml.")
         self._known = read_descriptions(argument)

@@ -2,33 +2,134 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
+import threading
+from concurrent.futures import CancelledError
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from captune.core.errors import DescriberError, missing_extra
-from captune.describers._answers import redact
-from captune.describers._asking import AskingDescriber, BusyError, Reply
-from captune.describers.base import SetupError
+from captune.describers._cache import Question
+from captune.describers.base import Describer, DescriptionRequest, ServerError, SetupError
 
 DEFAULT_MODEL = "gpt-4o-mini"
 _ADDRESS = "https://api.openai.com/v1"
 _LOCAL_KEY = "none"
-"""What servers without keys, such as Ollama, are given; the package insists on a key."""
+"""Sent to servers that need no key, such as Ollama; the package insists on one."""
+
+_THOUGHTS = re.compile(r"<think>.*?(</think>|\Z)", flags=re.DOTALL)
+_REFUSAL = re.compile(
+    r"(i['’]?\s?a?m (very |so )?(sorry|unable|not able)|sorry\b|my apologies|i apologi[sz]e|as an ai\b"
+    r"|unfortunately,? i\b|i (cannot|can not|can['’]?t|won['’]?t|do not|don['’]?t)\b)",
+    flags=re.IGNORECASE,
+)
+_SECRETS = (
+    re.compile(r"\b(sk|rk|pk)-[\w*.-]{6,}"),
+    re.compile(r"(?i)\b(?:bearer|api[-_ ]?key)['\"]?\s*[:=]?\s*['\"]?(?=\S{0,99}\d)[\w*.~+/-]{8,}=*"),
+    re.compile(r"(?<=://)[^/\s@]+@"),
+)
+_KEY_VARIABLE = re.compile(r"(API_KEY|TOKEN|SECRET)$")
 
 
-class OpenAIDescriber(AskingDescriber):
+class _Reply(NamedTuple):
+    """A description, or why the reply of the server is none."""
+
+    text: str
+    problem: str = ""
+    is_readable: bool = True
+
+
+class OpenAIDescriber(Describer):
     """Asks a chat model; the argument is the model's name, the key comes from OPENAI_API_KEY only."""
 
-    provider = "openai"
+    is_remote = True
 
-    @property
-    def model(self) -> str:
-        """Return the model's name."""
-        return self.argument or DEFAULT_MODEL
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:  # noqa: ANN401 (those of Describer)
+        super().__init__(*arguments, **keywords)
+        self.model = self.argument or DEFAULT_MODEL
+        self._guard = threading.Lock()
+
+    def describe(self, request: DescriptionRequest) -> list[str]:
+        """Return the usable answers; DescriberError with the reason when there is none."""
+        answers, problem = [], ""
+        for index in range(request.n):
+            question = Question("openai", _public_address(), self.model, request.question, index)
+            answer = self.cache.find(question) if self.cache else None
+            if answer is None:
+                reply = self._ask(request.question)
+                if reply.problem:
+                    problem = reply.problem
+                    continue
+                answer = reply.text
+                if self.cache:
+                    self.cache.keep(question, answer)
+            answers.append(answer)
+        if not answers:
+            raise DescriberError(problem)
+        if problem:
+            self.remarks[request.name] = problem
+        return answers
+
+    def cancel(self) -> None:
+        """Cancel the requests in progress."""
+        if "_loop" in vars(self):
+            self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(self._loop)])
+
+    def _ask(self, question: str) -> _Reply:
+        """Ask until a reply is usable, within the deadline; return it, or the last one with its problem."""
+        with self._guard:
+            client, loop = self._client, self._loop
+
+        async def ask_in_time() -> _Reply:
+            # The client's timeouts restart with every byte; a task can be cancelled wherever it waits.
+            return await asyncio.wait_for(self._ask_repeatedly(client, question), self.limits.deadline)
+
+        try:
+            return asyncio.run_coroutine_threadsafe(ask_in_time(), loop).result()
+        except (TimeoutError, asyncio.TimeoutError):
+            raise ServerError(f"openai: no usable reply within {self.limits.deadline:g} seconds") from None
+        except CancelledError:
+            raise ServerError("openai: the question was cancelled") from None
+
+    async def _ask_repeatedly(self, client: Any, question: str) -> _Reply:  # noqa: ANN401 (the package is optional)
+        reply = _Reply("")
+        for _ in range(self.limits.reply_attempts):
+            reply = await self._ask_once(client, question)
+            if not reply.problem:
+                return reply
+        problem = f"{reply.problem} ({self.limits.reply_attempts} times)"
+        if not reply.is_readable:
+            raise ServerError(f"openai: {problem}")
+        return reply._replace(problem=problem)
+
+    async def _ask_once(self, client: Any, question: str) -> _Reply:  # noqa: ANN401
+        import openai
+
+        messages = [{"role": "user", "content": question}]
+        try:
+            answer = await client.chat.completions.create(model=self.model, messages=messages)
+            return _read(answer, self.limits.longest_reply)
+        except openai.APITimeoutError:
+            reason = f"nothing arrived within {self.limits.timeout:g} seconds"
+        except openai.APIStatusError as error:
+            raise _explain(error, self.model, self.limits.attempts) from None
+        except openai.APIConnectionError as error:
+            reason = f"the connection failed: {_cause(error)}"
+        except (openai.OpenAIError, ValueError, RecursionError) as error:
+            return _Reply("", f"the reply cannot be read: {_cause(error)[:200]}", is_readable=False)
+        raise ServerError(f"openai: no reply after {self.limits.attempts} attempts: {reason}")
 
     @cached_property
-    def _client(self) -> Any:  # noqa: ANN401 (the package is optional)
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, name="captune-openai", daemon=True).start()
+        return loop
+
+    @cached_property
+    def _client(self) -> Any:  # noqa: ANN401
         try:
             import openai
         except ImportError:
@@ -41,75 +142,111 @@ class OpenAIDescriber(AskingDescriber):
             )
         if address and not address.startswith(("http://", "https://")):
             raise SetupError(f"openai: OPENAI_BASE_URL is {redact(address)!r}, expected http://... or https://...")
-        # Retries are ours: they are counted, reported without keys and tested.
-        return openai.OpenAI(
-            api_key=key or _LOCAL_KEY, base_url=address or _ADDRESS, timeout=self.patience.timeout, max_retries=0
-        )
+        most = self.limits.largest_response
 
-    def ask(self, question: str) -> Reply:
-        """Put a question once."""
-        client = self._client
-        import openai
+        class CappedClient(openai.DefaultAsyncHttpxClient):
+            """An HTTP client that stops reading a response, of whatever status, when it becomes too large."""
 
-        messages = [{"role": "user", "content": question}]
+            async def send(self, request: Any, **options: Any) -> Any:  # noqa: ANN401
+                response = await super().send(request, **{**options, "stream": True})
+                content = bytearray()
+                try:
+                    async for part in response.aiter_bytes():
+                        content += part
+                        if len(content) > most:
+                            raise openai.OpenAIError(f"the response has more than {most} bytes")
+                finally:
+                    await response.aclose()
+                # The content was decoded above, so what described its encoding no longer applies.
+                headers = [
+                    (name, value)
+                    for name, value in response.headers.multi_items()
+                    if name.lower() not in ("content-encoding", "content-length", "transfer-encoding")
+                ]
+                if response.status_code == 429 and b"insufficient_quota" in content:
+                    headers.append(("x-should-retry", "false"))  # waiting does not refill an account
+                return type(response)(response.status_code, headers=headers, content=bytes(content), request=request)
+
         try:
-            answer = client.chat.completions.create(model=self.model, messages=messages)
-        except openai.APITimeoutError:
-            raise BusyError(f"no reply within {self.patience.timeout:g} seconds") from None
-        except openai.APIStatusError as error:
-            raise _explain(error, self.model) from None
-        except openai.OpenAIError as error:
-            raise BusyError(f"the connection failed: {_cause(error)}") from None
-        except ValueError as error:
-            raise BusyError(f"the reply is not JSON: {error}") from None
-        return _read(answer)
+            return openai.AsyncOpenAI(
+                api_key=key or _LOCAL_KEY,
+                base_url=address or _ADDRESS,
+                max_retries=self.limits.attempts - 1,
+                timeout=self.limits.timeout,
+                http_client=CappedClient(timeout=self.limits.timeout),
+            )
+        except Exception as error:  # each HTTP library has its own error for an invalid address
+            raise SetupError(f"openai: OPENAI_BASE_URL cannot be used: {_cause(error)}.") from None
 
 
-def _read(answer: Any) -> Reply:  # noqa: ANN401 (whatever the server sent)
-    """Return the reply of a chat completion; a server may send anything."""
+def redact(text: str) -> str:
+    """Return a text without keys: those of the environment, and whatever looks like one."""
+    for name, value in os.environ.items():
+        if _KEY_VARIABLE.search(name) and len(value) >= 8:
+            text = text.replace(value, "[key]")
+    for pattern in _SECRETS:
+        text = pattern.sub("[key]", text)
+    return text
+
+
+def _public_address() -> str:
+    """Return the server's address without user, password and query, which may hold keys."""
+    try:
+        address = urlsplit(os.environ.get("OPENAI_BASE_URL") or _ADDRESS)
+    except ValueError:
+        return ""
+    return redact(f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path.rstrip('/')}")
+
+
+def _read(answer: Any, longest: int) -> _Reply:  # noqa: ANN401 (whatever the server sent)
+    """Return the reply in a chat completion; a server may send anything."""
     try:
         choice = answer.choices[0]
         message = choice.message
-        text = message.content or ""
+        content = message.content or ""
     except (AttributeError, IndexError, TypeError):
-        raise BusyError("the reply is not a chat completion") from None
-    if not isinstance(text, str):
-        raise BusyError("the reply is not text")
-    finish = getattr(choice, "finish_reason", None)
-    refusal = getattr(message, "refusal", None)
-    return Reply(text or str(refusal or ""), bool(refusal) or finish == "content_filter", finish == "length")
+        return _Reply("", "the reply is not a chat completion", is_readable=False)
+    if not isinstance(content, str):
+        return _Reply("", "the reply is not text", is_readable=False)
+    refusal, finish = getattr(message, "refusal", None), getattr(choice, "finish_reason", None)
+    text = _clean(content or str(refusal or ""))
+    if refusal or finish == "content_filter" or _REFUSAL.match(text):
+        return _Reply(text, f"the model refused: {text[:80]!r}" if text else "the model refused")
+    if not text:
+        return _Reply(text, "the reply was empty")
+    if finish == "length" or len(text) > longest:
+        return _Reply(text, f"the reply was too long ({len(text)} characters, {longest} allowed)")
+    return _Reply(text)
 
 
-def _explain(error: Any, model: str) -> Exception:  # noqa: ANN401 (the package is optional)
-    """Return what an HTTP status means: ask again, this question cannot be answered, or none can."""
-    status, said = int(error.status_code), redact(_message(error))[:300]
-    if status == 429 and getattr(error, "code", None) != "insufficient_quota":
-        return BusyError(f"status 429, too many questions: {said}", _retry_after(error))
-    if status in (408, 409, 425) or status >= 500:
-        return BusyError(f"status {status}: {said}", _retry_after(error))
+def _clean(text: str) -> str:
+    """Return a reply as one line of valid Unicode without enclosing quotes, thoughts and keys."""
+    valid = text.encode("utf-8", "replace").decode("utf-8")
+    line = " ".join(redact(_THOUGHTS.sub(" ", valid)).split())
+    quotes = {'"': '"', "'": "'", "“": "”", "«": "»"}
+    while len(line) >= 2 and quotes.get(line[0]) == line[-1] and line[0] not in line[1:-1]:
+        line = line[1:-1].strip()
+    return line
+
+
+def _explain(error: Any, model: str, attempts: int) -> DescriberError:  # noqa: ANN401 (the package is optional)
+    """Return what an HTTP status means: no reply for now, no reply to this question, or none to any."""
+    status, body = int(error.status_code), error.body if isinstance(error.body, dict) else {}
+    message = redact(" ".join(str(body.get("message") or error.message)[:5000].split()))[:300]
+    is_quota = getattr(error, "code", None) == "insufficient_quota"
+    if status in (408, 409, 425) or status >= 500 or (status == 429 and not is_quota):
+        return ServerError(f"openai: no reply after {attempts} attempts: status {status}: {message}")
     if status == 400 and "content" in str(getattr(error, "code", "")):
-        return DescriberError(f"openai: the question was refused: {said}")
+        return DescriberError(f"openai: the question was refused: {message}")
     advice = {
         401: "Check OPENAI_API_KEY.",
         403: "Check that the key may use this model.",
         404: f"Check the model's name, {model!r}, and OPENAI_BASE_URL.",
         429: "The account's quota is used up.",
     }.get(status, "Check the model's name and OPENAI_BASE_URL.")
-    return SetupError(f"openai: the server refused with status {status}: {said} {advice}")
-
-
-def _message(error: Any) -> str:  # noqa: ANN401
-    body = error.body if isinstance(error.body, dict) else {}
-    return " ".join(str(body.get("message") or error.message).split())
+    return SetupError(f"openai: the server refused with status {status}: {message} {advice}")
 
 
 def _cause(error: BaseException) -> str:
     inner = error.__cause__ or error
     return redact(f"{type(inner).__name__}: {inner}")
-
-
-def _retry_after(error: Any) -> float | None:  # noqa: ANN401
-    try:
-        return max(0.0, float(error.response.headers.get("retry-after", "")))
-    except ValueError:
-        return None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from models import MAKERS, SIDE
+from models import MAKERS, SIDE, siglip2_patches
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import linear, normalize
@@ -28,7 +28,7 @@ def images(count: int = 3) -> Tensor:
 
 
 def reference(folder: Path) -> Any:
-    return AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+    return AutoModel.from_pretrained(folder).eval()
 
 
 def features(output: Any) -> Tensor:
@@ -42,9 +42,7 @@ def test_image_features_equal_transformers(kind: str, backbone_of: Backbones, mo
 
 
 def test_image_features_equal_transformers_for_flexible_models(backbone_of: Backbones, model_folder: Folders) -> None:
-    from transformers.models.siglip2.image_processing_pil_siglip2 import convert_image_to_patches
-
-    patches = torch.stack([torch.from_numpy(convert_image_to_patches(image.numpy(), 8)) for image in images()])
+    patches = torch.stack([siglip2_patches(image) for image in images()])
     shapes = torch.tensor([[4, 4]] * 3)
     expected = reference(model_folder("siglip_flexible")).get_image_features(
         pixel_values=patches, pixel_attention_mask=torch.ones(3, 16, dtype=torch.long), spatial_shapes=shapes

@@ -10,13 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from models import image_processor, siglip2_patches
 from PIL import Image
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
-from transformers.models.siglip2.image_processing_pil_siglip2 import (
-    Siglip2ImageProcessorPil,
-    convert_image_to_patches,
-)
 
 from captune.backbones.base import Backbone
 from captune.backbones.hf import read_preprocessing
@@ -43,7 +38,7 @@ def clip(**vision: Any) -> SimpleNamespace:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     ("kind", "processor"),
-    [("clip", CLIPImageProcessorPil), ("siglip", SiglipImageProcessorPil), ("siglip2", SiglipImageProcessorPil)],
+    [("clip", image_processor("clip")), ("siglip", image_processor("siglip")), ("siglip2", image_processor("siglip"))],
 )
 def test_weak_view_equals_transformers(
     kind: str,
@@ -59,12 +54,11 @@ def test_weak_view_equals_transformers(
 def test_weak_view_of_a_square_equals_transformers_for_flexible_models(
     backbone_of: Callable[[str], Backbone], model_folder: Callable[[str], Path]
 ) -> None:
-    processor = Siglip2ImageProcessorPil.from_pretrained(model_folder("siglip_flexible"))
+    processor = image_processor("siglip2").from_pretrained(model_folder("siglip_flexible"))
     expected = processor(picture((75, 75)), return_tensors="pt")
     assert expected["spatial_shapes"].tolist() == [[4, 4]]
     pixels = view(picture((75, 75)), backbone_of("siglip_flexible").preprocessing)
-    patches = torch.from_numpy(convert_image_to_patches(pixels[0].numpy(), 8))
-    torch.testing.assert_close(patches[None], expected["pixel_values"], atol=1e-5, rtol=0)
+    torch.testing.assert_close(siglip2_patches(pixels[0])[None], expected["pixel_values"], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -72,7 +66,7 @@ def test_weak_view_of_a_square_equals_transformers_for_flexible_models(
 def test_resize_may_differ_from_the_crop(size: tuple[int, int], resize: int) -> None:
     crop = {"height": 32, "width": 32}
     settings = {"size": {"shortest_edge": resize}, "crop_size": crop, "resample": 2}
-    expected = CLIPImageProcessorPil(**settings)(picture(size), return_tensors="pt")["pixel_values"]
+    expected = image_processor("clip")(**settings)(picture(size), return_tensors="pt")["pixel_values"]
     torch.testing.assert_close(
         view(picture(size), read_preprocessing(settings, clip(), "x")), expected, atol=1e-5, rtol=0
     )

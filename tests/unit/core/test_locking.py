@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -54,7 +58,7 @@ def kept_elsewhere(path: Path) -> Iterator[tuple[BaseProcess, Event]]:
 
 def test_who_holds_it_is_told_and_a_kill_frees_it(tmp_path: Path) -> None:
     with kept_elsewhere(tmp_path / "lock") as (other, _):
-        with pytest.raises(RunFolderError, match=rf"^The folder is busy \(process {other.pid} on .*\)\. Wait"):
+        with pytest.raises(RunFolderError, match=rf"^The folder is busy \(process {other.pid} on .*\)\."):
             hold(tmp_path / "lock", "The folder is busy").__enter__()
         other.kill()
         other.join()
@@ -75,7 +79,7 @@ def test_a_thread_that_is_refused_does_not_free_the_lock_of_its_process(tmp_path
         assert not is_free(tmp_path / "lock")
         with pytest.raises(RunFolderError, match=rf"process {os.getpid()}\b"):
             hold(tmp_path / "lock", "busy").__enter__()
-        assert not is_free(tmp_path / "lock")  # the system frees it as soon as a process closes the file anywhere
+        assert not is_free(tmp_path / "lock")
     assert is_free(tmp_path / "lock")
 
 
@@ -87,6 +91,48 @@ def test_a_file_that_its_holder_removed_is_made_again(tmp_path: Path) -> None:
         assert (tmp_path / "lock").exists()
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match="cannot be written"):
-        hold(tmp_path / "gone" / "lock", "busy").__enter__()
+        hold(tmp_path / "file" / "lock", "busy").__enter__()
+
+
+def hold_with_worker(path: Path, kind: str, sent: Connection) -> None:
+    with hold(path, "busy"):
+        worker = multiprocessing.get_context(kind).Process(target=time.sleep, args=(60,))
+        worker.start()
+        sent.send(worker.pid)
+        time.sleep(60)
+
+
+@pytest.mark.parametrize("kind", ["fork", "spawn", "forkserver"])
+def test_workers_that_outlive_a_killed_process_do_not_keep_its_lock(tmp_path: Path, kind: str) -> None:
+    received, sent = FORKS.Pipe(duplex=False)
+    (holder := FORKS.Process(target=hold_with_worker, args=(tmp_path / "lock", kind, sent))).start()
+    worker = received.recv()
+    try:
+        assert not is_free(tmp_path / "lock")
+        holder.kill()
+        holder.join()
+        assert is_running(worker)
+        assert is_free(tmp_path / "lock")
+    finally:
+        holder.kill()
+        os.kill(worker, signal.SIGKILL)
+
+
+def is_running(pid: int) -> bool:
+    os.kill(pid, 0)
+    return True
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_used_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(file: int, how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with hold(tmp_path / "lock", "busy"):
+        assert (tmp_path / "lock").exists()
