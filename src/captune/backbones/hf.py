@@ -24,7 +24,7 @@ RESAMPLE: dict[int, Resample] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "
 
 def run_layer(layer: nn.Module, tokens: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
     """Run a layer of any supported transformers; in version 4 it returns a tuple, and CLIP's takes a second mask."""
-    if not _takes_two_masks(type(layer)):
+    if not _takes_two_masks(type(layer)):  # type: ignore[arg-type]
         output = layer(tokens, mask, is_causal=True) if is_causal else layer(tokens, mask)
         return output[0] if isinstance(output, tuple) else output
     causal = None
