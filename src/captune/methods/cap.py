@@ -18,11 +18,10 @@ from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError
 from captune.data.task import AdaptationTask
 from captune.embeddings.embed import embed_classes, score
-from captune.labeling.consensus import neighbor_consensus, neighbor_graph
-from captune.labeling.first_labels import first_labels
-from captune.labeling.gaussians import cluster_images
+from captune.labeling.gaussian_mixture import fit_gaussian_mixture
+from captune.labeling.neighborhood import neighbor_consensus, neighbor_graph
 from captune.labeling.pseudo_labels import PseudoLabels, Source
-from captune.labeling.selection import class_mask, given_allowed, top_k_per_class
+from captune.labeling.selection import class_mask, first_pseudo_labels, restrict_to, top_k_per_class
 from captune.methods import _estimate
 from captune.methods._alignment import align_task
 from captune.methods._cap_settings import QUICK, CapSettings
@@ -122,7 +121,7 @@ class CapCourse(Course):
         scale, settings = self.objective.tuner.backbone.logit_scale, self.settings
         targets = self.task.target_classes
         if self.graph is None and settings.start_from == "zero_shot":
-            self.reliable = first_labels(self.vectors, texts, scale, described, k=settings.k, allowed=targets)
+            self.reliable = first_pseudo_labels(self.vectors, texts, scale, described, k=settings.k, allowed=targets)
             return
         aligned = texts.copy()
         for class_id, vector in described.items():
@@ -130,11 +129,11 @@ class CapCourse(Course):
         if settings.start_from == "transductive":
             given = self.context.embed(self.objective.tuner.backbone, self.task.labeled.images)
             given_labels = self.task.labeled.labels[given.image_index]
-            guess = cluster_images(
-                self.vectors, aligned, scale, given=given.vectors, given_labels=given_labels, allowed=targets
+            guess = fit_gaussian_mixture(
+                self.vectors, aligned, scale, labeled=given.vectors, labels=given_labels, allowed=targets
             ).probabilities
         else:
-            guess = given_allowed(score(self.vectors, aligned, scale), targets)
+            guess = restrict_to(score(self.vectors, aligned, scale), targets)
         if self.graph is None:
             self.reliable = top_k_per_class(guess, settings.k, targets)
         else:

@@ -53,7 +53,7 @@ class ConfusionObjective(nn.Module):
         classes = self.text_adapter(self.tuner.class_embeddings())
         with torch.no_grad():  # the labels of the unlabeled come from their weak view and need no graph
             weak = self.logits(self.main_adapter(feed.embed(self.tuner, views.weak)), classes)
-            confidence, made = self.given_allowed(weak).max(dim=-1)
+            confidence, made = self.restrict_to(weak).max(dim=-1)
             accepted = confidence >= self.tau
             if batch.consensus is not None:
                 accepted &= made == batch.consensus
@@ -75,7 +75,7 @@ class ConfusionObjective(nn.Module):
         """Return scaled cosines `(images, classes)` (Eqs. 8 and 10)."""
         return self.tuner.logits(images, classes)
 
-    def given_allowed(self, logits: Tensor) -> Tensor:
+    def restrict_to(self, logits: Tensor) -> Tensor:
         """Return probabilities over the classes that a pseudo-label may name; the others get zero."""
         return logits.masked_fill(~self.allowed, -torch.inf).softmax(dim=-1)
 
@@ -84,5 +84,5 @@ class ConfusionObjective(nn.Module):
         """Return the main adapter's embeddings and probabilities of unlabeled images, and the class embeddings."""
         images = self.main_adapter(self.feed.look(self.tuner, positions))
         classes = self.text_adapter(self.tuner.class_embeddings())
-        probabilities = self.given_allowed(self.logits(images, classes))
+        probabilities = self.restrict_to(self.logits(images, classes))
         return images.cpu().numpy(), probabilities.cpu().numpy(), classes.cpu().numpy()
