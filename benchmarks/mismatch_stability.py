@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from captune.concepts.descriptions import choose_descriptions, mean_descriptions
+from captune.concepts.alignment import choose_descriptions, mean_descriptions
 from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings, detect_mismatch
 from captune.core import runtime
 from captune.core.arrays import Floats, Ints
