@@ -18,7 +18,6 @@ from captune.embeddings.embed import embed_classes
 from captune.labeling.gaussian_mixture import Anchoring, fit_gaussian_mixture
 from captune.labeling.neighborhood import neighbor_graph
 from captune.labeling.pseudo_labels import PseudoLabels
-from captune.methods._alignment import align_task
 from captune.methods.base import Context, Method
 from captune.tuners.base import Tuner
 from captune.tuners.gaussian import Gaussian, GaussianSettings
@@ -85,9 +84,8 @@ class Transductive(Method):
     def _described(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Vocabulary:
         names, vocabulary = task.vocabulary.names, task.vocabulary
         if self.settings.describe == "mismatched":
-            texts, vectors = embed_classes(backbone, vocabulary), context.embed(backbone, task.unlabeled).vectors
-            detection = MismatchSettings(seed=context.runtime.seed)
-            found = align_task(task, backbone, vectors, texts, context, detection)
+            texts, detection = embed_classes(backbone, vocabulary), MismatchSettings(seed=context.runtime.seed)
+            found = context.align_concepts(task, backbone, texts, detection)
             return vocabulary.with_descriptions(found.sentences)
         if self.settings.describe == "none":
             return vocabulary
