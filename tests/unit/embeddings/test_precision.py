@@ -20,10 +20,10 @@ from captune.data.images import ImageCollection, find_images
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import embed_images
+from captune.training.batch_sources import BatchSource, EmbeddingSource, PixelSource, Request, Views
 from captune.training.checkpoint import CheckpointFolder
-from captune.training.batch_sources import EmbeddingSource, BatchSource, PixelSource, Request, Views
 from captune.training.loop import Optimization, StepResult, fit
-from captune.training.objective import ConfusionObjective, CapBatch
+from captune.training.objective import CapBatch, ConfusionObjective
 from captune.tuners.base import Tuner
 from captune.tuners.frozen import Frozen
 
