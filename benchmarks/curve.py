@@ -75,7 +75,8 @@ def rows(plan: Plan, testbed: Path, files: list[Path], every: int) -> Iterator[l
     cache = EmbeddingCache(default_folder())
     backbone = load_backbone(plan.settings.backbone)
     context = Context(engine, cache, describer=open_describer(plan.settings.describer, default_folder()))
-    objective, course = plan.method.prepare(plan.task, backbone, context)  # type: ignore[attr-defined]
+    schedule = plan.method.prepare(plan.task, backbone, context)  # type: ignore[attr-defined]
+    objective = schedule.objective
     images = find_images(testbed / "data" / "ucmerced" / "test")
     names = plan.task.vocabulary.names
     truth, pool_truth = read_labels("folders", images, names), read_labels("folders", plan.images, names)
@@ -89,9 +90,9 @@ def rows(plan: Plan, testbed: Path, files: list[Path], every: int) -> Iterator[l
         with torch.no_grad():
             for name, parameter in objective.named_parameters():
                 parameter.copy_(tensors[f"parameter.{name}"])
-        course.restore({n.removeprefix("course."): t for n, t in tensors.items()}, note["facts"])
+        schedule.restore({n.removeprefix("schedule."): t for n, t in tensors.items()}, note["facts"])
         found, _ = predict_collection(Classifier.from_tuner(objective.tuner), images, cache, engine)
-        labels, last = course.reliable, course.context.rounds[-1]
+        labels, last = schedule.pseudo_labels, schedule.context.rounds[-1]
         right = np.mean(labels.labels == pool_truth[labels.image_index])
         test = summarize(found.probabilities, truth[found.image_index], n_classes=len(names))
         yield [

@@ -29,8 +29,8 @@ from captune.data.images import find_images, read_labels
 from captune.data.vocabulary import Vocabulary, read_class_names
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import embed_classes, embed_images, score
-from captune.labeling.consensus import neighbor_consensus, neighbor_graph
-from captune.labeling.gaussians import cluster_images
+from captune.labeling.gaussian_mixture import fit_gaussian_mixture
+from captune.labeling.neighborhood import neighbor_consensus, neighbor_graph
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import top_k_per_class
 from captune.plan import load_backbone
@@ -74,7 +74,7 @@ def ways(images: Floats, names: Floats, texts: Floats, scale: float, seed: int) 
     yield "zero-shot, texts", score(images, texts, scale)
     for what, vectors in (("names", names), ("texts", texts)):
         start = score(images, vectors, scale)
-        yield f"transductive, {what}", cluster_images(images, vectors, scale).probabilities
+        yield f"transductive, {what}", fit_gaussian_mixture(images, vectors, scale).probabilities
         yield f"16 a class, {what}", train(images, top_k_per_class(start, 16), vectors, scale)
         grown = neighbors = start
         for step in range(1, 6):

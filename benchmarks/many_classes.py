@@ -24,37 +24,37 @@ from captune.core import runtime
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import Vocabulary
 from captune.plan import load_backbone
-from captune.training.feeds import PixelFeed, Request, Views
-from captune.training.loop import Course, Optimization, fit
-from captune.training.objective import ConfusionObjective, LabeledViews
+from captune.training.batch_sources import PixelSource, Request, Views
+from captune.training.loop import Optimization, Schedule, fit
+from captune.training.objective import CapBatch, ConfusionObjective
 from captune.tuners.maple import Maple
 
 
-class RandomSteps(Course):
+class RandomSteps(Schedule):
     """Steps on random images with random labels; keeps the mean loss."""
 
     def __init__(self, n_classes: int, n_images: int, side: int, n_steps: int) -> None:
         self.n_classes, self.n_images, self.side, self.n_steps = n_classes, n_images, side, n_steps
         self.loss = 0.0
 
-    def begin(self, epoch: int) -> None:
+    def begin_epoch(self, epoch: int) -> None:
         """Do nothing."""
 
-    def batches(self, epoch: int, first_step: int) -> Iterator[LabeledViews]:
+    def batches(self, epoch: int, first_step: int) -> Iterator[CapBatch]:
         """Yield images of noise."""
         for step in range(first_step, self.n_steps):
             drawn = torch.Generator().manual_seed(step)
-            weak, reliable, strong = torch.randn(3, self.n_images, 3, self.side, self.side, generator=drawn)
+            weak, pseudo_labeled, strong = torch.randn(3, self.n_images, 3, self.side, self.side, generator=drawn)
             labels = torch.randint(self.n_classes, (self.n_images,), generator=drawn)
             ids = np.arange(self.n_images)
-            views = Views(reliable, reliable[:0], weak, strong, Request(ids, ids[:0], ids))
-            yield LabeledViews(views, labels, labels[:0], None)
+            views = Views(pseudo_labeled, pseudo_labeled[:0], weak, strong, Request(ids, ids[:0], ids))
+            yield CapBatch(views, labels, labels[:0], None)
 
-    def end(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
+    def end_epoch(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
         """Keep the mean loss."""
         self.loss = float(sums["loss"]) / self.n_steps
 
-    def describe(self, epoch: int, sums: Mapping[str, Tensor]) -> str:
+    def progress(self, epoch: int, sums: Mapping[str, Tensor]) -> str:
         """Return nothing."""
         return ""
 
@@ -77,17 +77,17 @@ def measure(backbone_id: str, n_classes: int, chunk: int, n_images: int, n_steps
     backbone = load_backbone(backbone_id)
     backbone.texts_at_once = chunk
     nothing = ImageCollection((), Path())
-    feed = PixelFeed(nothing, nothing, np.empty(0, dtype=np.int64), backbone.preprocessing, engine)
+    source = PixelSource(nothing, nothing, np.empty(0, dtype=np.int64), backbone.preprocessing, engine)
     for classes, steps in ((4, 1), (n_classes, n_steps)):
         torch.manual_seed(0)
         tuner = Maple(backbone, Vocabulary(tuple(f"pattern {i}" for i in range(classes))))
-        objective = ConfusionObjective(tuner, feed, torch.ones(classes, dtype=torch.bool), 0.0, 128, True)
+        objective = ConfusionObjective(tuner, source, torch.ones(classes, dtype=torch.bool), 0.0, 128, True)
         objective.margin = torch.rand(classes, classes, generator=torch.Generator().manual_seed(0))
-        course = RandomSteps(classes, n_images, backbone.preprocessing.image_size, steps)
+        schedule = RandomSteps(classes, n_images, backbone.preprocessing.image_size, steps)
         before, started = peak_mb(), time.perf_counter()
-        fit(objective, course, Optimization(epochs=1, iterations=steps, learning_rate=0.002), engine)
+        fit(objective, schedule, Optimization(epochs=1, iterations=steps, learning_rate=0.002), engine)
     seconds = (time.perf_counter() - started) / n_steps
-    return {"memory_mb": peak_mb() - before, "loss": course.loss, "seconds": seconds}
+    return {"memory_mb": peak_mb() - before, "loss": schedule.loss, "seconds": seconds}
 
 
 def main() -> int:

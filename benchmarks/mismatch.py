@@ -21,8 +21,7 @@ import numpy as np
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
-from captune.concepts.elimination import eliminate, read_names
-from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings, detect_mismatch
+from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings, detect_mismatch, eliminate, predict_zero_shot
 from captune.core.arrays import Floats, Ints, unit_rows
 
 LOGIT_SCALE = 100.0
@@ -82,9 +81,9 @@ def clustered_features(
 def literal(images: Floats, texts: Floats, seed: int) -> set[int]:
     """Return the classes that the literal version names."""
     threshold = PAPER_MISMATCH.threshold_of(len(texts))
-    names = read_names(images, texts, LOGIT_SCALE)
+    names = predict_zero_shot(images, texts, LOGIT_SCALE)
     ended = eliminate(images, texts, names, FromScratch(images, len(texts), seed), threshold, LOGIT_SCALE)
-    return set(ended.classes.tolist()) & set(names.fewest(threshold).tolist())
+    return set(ended.classes.tolist()) & set(names.least_predicted(threshold).tolist())
 
 
 def jaccard(pairs: Sequence[tuple[set[int], set[int]]]) -> float:

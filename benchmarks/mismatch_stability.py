@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from captune.concepts.descriptions import choose_descriptions, mean_descriptions
+from captune.concepts.alignment import choose_descriptions, mean_descriptions
 from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings, detect_mismatch
 from captune.core import runtime
 from captune.core.arrays import Floats, Ints
@@ -29,7 +29,7 @@ from captune.data.images import find_images, read_labels
 from captune.data.vocabulary import Vocabulary, read_class_names
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import embed_classes, embed_images, embed_texts
-from captune.labeling.first_labels import Ranking, first_labels
+from captune.labeling.selection import Ranking, first_pseudo_labels
 from captune.pipeline import load_backbone
 
 NO_LIMIT = MismatchSettings(rare_below=None)
@@ -60,7 +60,7 @@ class Scene:
 
     def precision(self, described: Mapping[int, Floats], ranking: Ranking) -> float:
         """Return the share of right labels among the first pseudo-labels, 16 a class."""
-        made = first_labels(self.images, self.texts, self.logit_scale, described, rank_described_by=ranking)
+        made = first_pseudo_labels(self.images, self.texts, self.logit_scale, described, rank_described_by=ranking)
         return float((self.labels[made.image_index] == made.labels).mean())
 
 

@@ -31,8 +31,8 @@ from captune.core import runtime
 from captune.core._memory import kept_memory
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import Vocabulary
-from captune.training.feeds import PixelFeed, Request, Views
-from captune.training.objective import ConfusionObjective, LabeledViews
+from captune.training.batch_sources import PixelSource, Request, Views
+from captune.training.objective import CapBatch, ConfusionObjective
 from captune.tuners.maple import Maple
 
 BATCH, TARGETS = 32, {47: 2.0, 200: 5.5}
@@ -67,30 +67,30 @@ def make_objective(n_classes: int) -> ConfusionObjective:
     tuner = Maple(backbone, Vocabulary(names, ("a photo of a {}",)))
     nothing = ImageCollection((), Path())
     engine = runtime.start(quiet=True, workers=0)
-    feed = PixelFeed(nothing, nothing, np.empty(0, dtype=np.int64), backbone.preprocessing, engine)
-    objective = ConfusionObjective(tuner, feed, torch.ones(n_classes, dtype=torch.bool), 0.0, 128, True)
+    source = PixelSource(nothing, nothing, np.empty(0, dtype=np.int64), backbone.preprocessing, engine)
+    objective = ConfusionObjective(tuner, source, torch.ones(n_classes, dtype=torch.bool), 0.0, 128, True)
     similarity = torch.rand(n_classes, n_classes)
     objective.margin = 6.0 * similarity * (1.0 - torch.eye(n_classes))
     return objective
 
 
-def make_batch(n_classes: int) -> LabeledViews:
+def make_batch(n_classes: int) -> CapBatch:
     """Return 32 pseudo-labeled and 32 unlabeled images, the latter in two views."""
-    reliable, weak, strong = (torch.randn(BATCH, 3, 224, 224) for _ in range(3))
+    pseudo_labeled, weak, strong = (torch.randn(BATCH, 3, 224, 224) for _ in range(3))
     positions = np.arange(BATCH)
     request = Request(positions, positions[:0], positions)
-    views = Views(reliable, reliable[:0], weak, strong, request)
-    return LabeledViews(views, torch.arange(BATCH) % n_classes, torch.empty(0, dtype=torch.int64), None)
+    views = Views(pseudo_labeled, pseudo_labeled[:0], weak, strong, request)
+    return CapBatch(views, torch.arange(BATCH) % n_classes, torch.empty(0, dtype=torch.int64), None)
 
 
-def fast_step(objective: ConfusionObjective, batch: LabeledViews) -> Tensor:
+def fast_step(objective: ConfusionObjective, batch: CapBatch) -> Tensor:
     """Return the loss of captune's own step, after its backward pass."""
     loss = objective(batch).loss
     loss.backward()
     return loss.detach()
 
 
-def literal_step(objective: ConfusionObjective, batch: LabeledViews) -> Tensor:
+def literal_step(objective: ConfusionObjective, batch: CapBatch) -> Tensor:
     """Return the loss computed view by view, after its backward pass."""
     views, scale = batch.views, objective.tuner.backbone.logit_scale
 
@@ -102,12 +102,12 @@ def literal_step(objective: ConfusionObjective, batch: LabeledViews) -> Tensor:
         raised = scores + objective.margin[labels] if objective.margin is not None else scores
         return -raised.log_softmax(dim=-1)[torch.arange(len(labels)), labels]
 
-    reliable = logits(views.reliable, objective.main_adapter)
+    pseudo_labeled = logits(views.pseudo_labeled, objective.main_adapter)
     weak = logits(views.weak, objective.main_adapter)
     strong = logits(views.strong, objective.pseudo_adapter)
     confidence, made = weak.softmax(dim=-1).max(dim=-1)
     accepted = (confidence >= objective.tau).float()
-    loss = losses(reliable, batch.reliable_labels).mean()
+    loss = losses(pseudo_labeled, batch.pseudo_labels).mean()
     loss = loss + (losses(strong, made.detach()) * accepted).sum() / accepted.sum().clamp(min=1)
     loss.backward()
     return loss.detach()

@@ -14,8 +14,8 @@ import time
 import numpy as np
 
 from captune.core.arrays import Floats, Ints, unit_rows
-from captune.labeling.consensus import neighbor_graph
-from captune.labeling.gaussians import cluster_images
+from captune.labeling.gaussian_mixture import fit_gaussian_mixture
+from captune.labeling.neighborhood import neighbor_graph
 
 LOGIT_SCALE = 100.0
 TARGET_SECONDS, TARGET_GIGABYTES = 5.0, 4.0
@@ -55,7 +55,7 @@ def main() -> int:
     images, texts, truth = clustered_features(words.images, words.width, words.classes)
     before, began, used = peak_gigabytes(), time.perf_counter(), time.process_time()
     graph = neighbor_graph(images, words.neighbors) if words.neighbors else None
-    found = cluster_images(images, texts, LOGIT_SCALE, graph=graph)
+    found = fit_gaussian_mixture(images, texts, LOGIT_SCALE, graph=graph)
     seconds, processor, peak = time.perf_counter() - began, time.process_time() - used, peak_gigabytes()
     accuracy = [float(np.mean(scores.argmax(axis=1) == truth)) for scores in (images @ texts.T, found.probabilities)]
     print(

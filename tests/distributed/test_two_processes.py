@@ -34,9 +34,9 @@ def both(
     record: dict[str, list[Any]] = {"steps": [], "asked": []}
     with pytest.MonkeyPatch.context() as patch:
         from captune.describers.file import FileDescriber
-        from captune.training.feeds import EmbeddingFeed, PixelFeed
+        from captune.training.batch_sources import EmbeddingSource, PixelSource
 
-        for cls, name in ((EmbeddingFeed, "views"), (PixelFeed, "views"), (FileDescriber, "describe")):
+        for cls, name in ((EmbeddingSource, "views"), (PixelSource, "views"), (FileDescriber, "describe")):
             patch.setattr(cls, name, getattr(cls, name))  # so that what `spied` replaces comes back
         spied(record)
         run = adapt(
@@ -72,7 +72,7 @@ def test_pseudo_labels_counts_and_margins_are_those_of_one_process(both: Any) ->
         assert told["predicted"] == one["predicted"]
         for facts, other in zip(one["epochs"], told["epochs"], strict=True):
             assert facts["accepted"] == other["accepted"]
-            assert facts["reliable"] == other["reliable"]
+            assert facts["pseudo_labeled"] == other["pseudo_labeled"]
             assert facts["accepted_share"] == other["accepted_share"]
             assert facts["largest_margin"] == pytest.approx(other["largest_margin"], abs=1e-3)
     assert sum(one["epochs"][-1]["accepted"]) > 0

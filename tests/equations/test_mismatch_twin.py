@@ -9,10 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
+from captune.concepts.alignment import _choose, choose_descriptions
 from captune.concepts.clustering import ShrinkingClusters
-from captune.concepts.descriptions import _choose, choose_descriptions
-from captune.concepts.elimination import eliminate, read_names
-from captune.concepts.mismatch import PAPER_MISMATCH, detect_mismatch
+from captune.concepts.mismatch import PAPER_MISMATCH, detect_mismatch, eliminate, predict_zero_shot
 from captune.core.arrays import Floats, Ints, unit_rows
 
 SCALE = 40.0
@@ -86,13 +85,13 @@ class FromScratch:
 def test_elimination_is_algorithm_1_when_the_clusterings_are_the_same(seed: int) -> None:
     images, texts = make_features(seed)
     t = 2 + seed % 4
-    names = read_names(images, texts, SCALE)
+    names = predict_zero_shot(images, texts, SCALE)
     ended = eliminate(images, texts, names, FromScratch(images, len(texts), seed), t, SCALE)
     left_images, left_classes, mismatched = literal_mismatch(images, texts, t, seed)
     assert set(ended.images) == left_images
     assert set(ended.classes) == left_classes
-    assert set(ended.classes) & set(names.fewest(t)) == mismatched
-    assert set(ended.left) == set(range(len(texts))) - left_classes
+    assert set(ended.classes) & set(names.least_predicted(t)) == mismatched
+    assert set(ended.removed) == set(range(len(texts))) - left_classes
 
 
 def test_detection_finds_what_the_literal_version_finds_on_clear_clusters() -> None:

@@ -14,9 +14,8 @@ from captune.backbones.hf import HuggingFace
 from captune.core import runtime
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import Vocabulary
-from captune.training.feeds import PixelFeed, Request, Views
-from captune.training.objective import ConfusionObjective, LabeledViews
-from captune.training.pseudo_label_objective import PseudoLabeledViews, PseudoLabelObjective
+from captune.training.batch_sources import PixelSource, Request, Views
+from captune.training.objective import CapBatch, ConfusionObjective, PseudoLabelBatch, PseudoLabelObjective
 from captune.tuners.maple import Maple
 
 N_CLASSES = 4
@@ -30,21 +29,21 @@ def make_objective(folder: Path, independent: bool, tau: float, allowed: list[bo
     engine = runtime.start(quiet=True, workers=0)
     torch.manual_seed(1)
     tuner = Maple(backbone, Vocabulary(("cat", "dog", "red car", "tree")))
-    feed = PixelFeed(nothing, nothing, np.empty(0, dtype=np.int64), backbone.preprocessing, engine)
-    objective = ConfusionObjective(tuner, feed, torch.tensor(allowed), tau, 8, independent)
+    source = PixelSource(nothing, nothing, np.empty(0, dtype=np.int64), backbone.preprocessing, engine)
+    objective = ConfusionObjective(tuner, source, torch.tensor(allowed), tau, 8, independent)
     objective.margin = torch.rand(N_CLASSES, N_CLASSES)
     return objective
 
 
-def make_batch(n_given: int) -> LabeledViews:
+def make_batch(n_labeled: int) -> CapBatch:
     drawn = torch.Generator().manual_seed(2)
-    reliable, given, weak, strong = (torch.randn(n, 3, 32, 32, generator=drawn) for n in (5, n_given, 6, 6))
-    request = Request(np.arange(5), np.arange(n_given), np.arange(6))
-    views = Views(reliable, given, weak, strong, request)
-    return LabeledViews(views, torch.tensor([0, 1, 2, 3, 0]), torch.arange(n_given) % N_CLASSES, None)
+    pseudo_labeled, labeled, weak, strong = (torch.randn(n, 3, 32, 32, generator=drawn) for n in (5, n_labeled, 6, 6))
+    request = Request(np.arange(5), np.arange(n_labeled), np.arange(6))
+    views = Views(pseudo_labeled, labeled, weak, strong, request)
+    return CapBatch(views, torch.tensor([0, 1, 2, 3, 0]), torch.arange(n_labeled) % N_CLASSES, None)
 
 
-def literal_loss(objective: ConfusionObjective, batch: LabeledViews) -> tuple[Tensor, int]:
+def literal_loss(objective: ConfusionObjective, batch: CapBatch) -> tuple[Tensor, int]:
     def adapt(adapter: torch.nn.Module, vector: Tensor) -> Tensor:
         moved = vector + 0.01 * adapter.up(torch.relu(adapter.down(vector)))
         return moved / moved.norm()
@@ -61,7 +60,7 @@ def literal_loss(objective: ConfusionObjective, batch: LabeledViews) -> tuple[Te
         return -torch.log(torch.exp(scores[label]) / (torch.exp(scores[label]) + sum(rivals)))
 
     total = torch.zeros(())
-    for images, labels in ((batch.views.reliable, batch.reliable_labels), (batch.views.given, batch.given_labels)):
+    for images, labels in ((batch.views.pseudo_labeled, batch.pseudo_labels), (batch.views.labeled, batch.labels)):
         losses = [loss_of(logits(x, objective.main_adapter), int(y)) for x, y in zip(images, labels, strict=True)]
         total = total + (sum(losses) / len(losses) if losses else 0.0)  # Eqs. 9 and 13
     made = []
@@ -76,7 +75,7 @@ def literal_loss(objective: ConfusionObjective, batch: LabeledViews) -> tuple[Te
 
 
 @pytest.mark.parametrize(
-    ("n_given", "independent", "tau", "allowed"),
+    ("n_labeled", "independent", "tau", "allowed"),
     [
         (0, True, 0.0, [True] * 4),
         (3, True, 0.45, [True] * 4),
@@ -86,9 +85,9 @@ def literal_loss(objective: ConfusionObjective, batch: LabeledViews) -> tuple[Te
     ],
 )
 def test_the_step_is_what_its_equations_say(
-    clip_folder: Path, n_given: int, independent: bool, tau: float, allowed: list[bool]
+    clip_folder: Path, n_labeled: int, independent: bool, tau: float, allowed: list[bool]
 ) -> None:
-    objective, batch = make_objective(clip_folder, independent, tau, allowed), make_batch(n_given)
+    objective, batch = make_objective(clip_folder, independent, tau, allowed), make_batch(n_labeled)
     expected, n_accepted = literal_loss(objective, batch)
     expected.backward()
     gradients = {name: p.grad.clone() for name, p in objective.named_parameters() if p.grad is not None}
@@ -120,15 +119,15 @@ def test_only_strong_views_with_an_accepted_label_are_encoded(clip_folder: Path)
     encode = objective.tuner.encode
     objective.tuner.encode = lambda pixels: encoded.append(len(pixels)) or encode(pixels)
     objective(batch)
-    assert encoded == [len(batch.views.weak), len(batch.views.reliable) + n_accepted]
+    assert encoded == [len(batch.views.weak), len(batch.views.pseudo_labeled) + n_accepted]
 
 
 @pytest.mark.parametrize("n_unlabeled", [6, 0])
 def test_a_step_with_nothing_to_learn_from_is_zero(clip_folder: Path, n_unlabeled: int) -> None:
     objective, batch = make_objective(clip_folder, True, 1.0, [True] * 4), make_batch(0)
-    views = batch.views._replace(reliable=torch.empty(0, 0, 0, 3))
+    views = batch.views._replace(pseudo_labeled=torch.empty(0, 0, 0, 3))
     views = views._replace(weak=views.weak[:n_unlabeled], strong=views.strong[:n_unlabeled])
-    found = objective(batch._replace(views=views, reliable_labels=batch.reliable_labels[:0]))
+    found = objective(batch._replace(views=views, pseudo_labels=batch.pseudo_labels[:0]))
     found.loss.backward()
     assert float(found.loss.detach()) == 0
     assert int(found.sums["offered"]) == n_unlabeled
@@ -137,8 +136,8 @@ def test_a_step_with_nothing_to_learn_from_is_zero(clip_folder: Path, n_unlabele
 
 def test_a_step_on_pseudo_labels_without_an_image_is_zero(clip_folder: Path) -> None:
     parts, empty = make_objective(clip_folder, True, 1.0, [True] * 4), torch.empty(0, 3, 32, 32)
-    objective, nobody = PseudoLabelObjective(parts.tuner, parts.feed), np.arange(0)
+    objective, nobody = PseudoLabelObjective(parts.tuner, parts.source), np.arange(0)
     views = Views(empty, empty, empty, empty, Request(nobody, nobody, nobody))
-    found = objective(PseudoLabeledViews(views, torch.empty(0, N_CLASSES), torch.empty(0, dtype=torch.long)))
+    found = objective(PseudoLabelBatch(views, torch.empty(0, N_CLASSES), torch.empty(0, dtype=torch.long)))
     found.loss.backward()
     assert float(found.loss.detach()) == 0

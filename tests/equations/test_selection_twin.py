@@ -110,15 +110,6 @@ def test_assignment_equals_one_proposal_at_a_time(seed: int, n_images: int, n_cl
     assert placed == slow_proposals(preferences, priorities, quota)
 
 
-@settings(max_examples=60, deadline=None)
-@given(**sizes, tau=st.floats(0.1, 0.9))
-def test_threshold_equals_the_loop(seed: int, n_images: int, n_classes: int, tau: float) -> None:
-    rows = random_scores(seed, n_images, n_classes, False)
-    rows /= rows.sum(axis=1, keepdims=True)
-    slow = {i: int(row.argmax()) for i, row in enumerate(rows) if row.max() >= tau}
-    assert as_dict(selection.above_threshold(rows, tau)) == slow
-
-
 @settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 10**6),

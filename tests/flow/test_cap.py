@@ -18,7 +18,7 @@ from toys import write_classes
 import captune
 from captune.core.errors import CaptuneError, InputError, RunFolderError
 from captune.core.runtime import EARLIER
-from captune.methods.cap import falls_apart
+from captune.methods.cap import has_collapsed
 from captune.results.run import AdaptationRun
 
 NAMES = ["cat", "red dog", "striped bird"]
@@ -50,7 +50,7 @@ def test_it_trains_the_student_the_preset_names(
     epochs = [facts for facts in run.rounds if facts["step"] == "epoch"]
     assert [facts["epoch"] for facts in epochs] == [1, 2, 3, 4]
     assert all(np.isfinite(facts["loss"]) for facts in epochs)
-    assert sum(epochs[-1]["reliable"]) >= sum(epochs[0]["reliable"])
+    assert sum(epochs[-1]["pseudo_labeled"]) >= sum(epochs[0]["pseudo_labeled"])
     assert epochs[0]["largest_margin"] == 0.0  # the first epoch only warms up
     if not changes.get("margin", True):
         assert epochs[-1]["largest_margin"] == 0.0
@@ -85,7 +85,7 @@ def test_labels_for_some_classes_leave_pseudo_labels_to_the_others(
     table.write_text("path,label\n" + "\n".join(f"{photos / 'cat' / f'{i:03d}.png'},cat" for i in range(6)))
     run = adapt(photos, clip_folder, preset, labels=table, tau=0.1)
     epochs = [facts for facts in run.rounds if facts["step"] == "epoch"]
-    assert all(facts["reliable"][0] == 0 and facts["accepted"][0] == 0 for facts in epochs)
+    assert all(facts["pseudo_labeled"][0] == 0 and facts["accepted"][0] == 0 for facts in epochs)
     assert sum(epochs[-1]["accepted"]) > 0
     open_run = adapt(photos, clip_folder, "quick", labels=table, tau=0.1, target_classes="all")
     assert bits(open_run) != bits(run)
@@ -186,7 +186,7 @@ def test_a_diverging_run_says_what_to_do(photos: Path, clip_folder: Path) -> Non
     ],
 )
 def test_a_training_that_falls_apart_is_noticed(shares: list[float], expected: bool) -> None:
-    assert falls_apart(shares) is expected
+    assert has_collapsed(shares) is expected
 
 
 def test_wrong_names_are_told_before_weights_load(photos: Path, clip_folder: Path) -> None:

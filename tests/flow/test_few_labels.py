@@ -15,7 +15,7 @@ import captune
 from captune.backbones.hf import HuggingFace
 from captune.core.errors import InputError, RunFolderError
 from captune.results.run import AdaptationRun
-from captune.training.loop import Course
+from captune.training.loop import Schedule
 
 NAMES = ["cat", "red dog", "striped bird"]
 METHODS = ["cpl", "fpl", "grip", "upl"]
@@ -61,10 +61,10 @@ def test_every_round_is_recorded_and_reported(photos: Path, clip_folder: Path, t
     assert run.evidence is not None
     assert [epoch for epoch, _ in run.evidence.history] == list(range(2, 2 * n_parts + 1, 2))
     rows = (tmp_path / "run" / "pseudo_labels.csv").read_text().splitlines()
-    assert len(rows) - 1 == sum(run.rounds[-1]["reliable"]) > 0
+    assert len(rows) - 1 == sum(run.rounds[-1]["pseudo_labeled"]) > 0
     assert "training-curves" in {path.stem for path in (tmp_path / "run" / "figures").iterdir()}
     if method == "grip":
-        assert [sum(facts["reliable"]) for facts in run.rounds[::2]] == [6, 15, 24]  # k = 2, 5, 8
+        assert [sum(facts["pseudo_labeled"]) for facts in run.rounds[::2]] == [6, 15, 24]  # k = 2, 5, 8
 
 
 @pytest.mark.parametrize("tuner", ["feature_adapter", "maple", "text_prompts", "visual_prompts"])
@@ -94,7 +94,10 @@ def test_given_labels_are_learned_from(
     some = adapt(photos, clip_folder, method, preset, labels=table(photos, tmp_path, {"cat": 8, "red dog": 7}))
     assert len({bits(run) for run in (few, some, adapt(photos, clip_folder, method, preset))}) == 3
     # Where some classes have labels, only the others are pseudo-labeled.
-    assert all(facts["reliable"][0] == facts["reliable"][1] == 0 < facts["reliable"][2] for facts in some.rounds)
+    assert all(
+        facts["pseudo_labeled"][0] == facts["pseudo_labeled"][1] == 0 < facts["pseudo_labeled"][2]
+        for facts in some.rounds
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -110,7 +113,9 @@ def test_no_image_is_encoded_twice(
 
     monkeypatch.setattr(HuggingFace, "encode_image", counted)
     run = adapt(photos, clip_folder, method, cache=str(tmp_path))
-    n_crops = 2 * sum(run.rounds[-1]["reliable"]) if method == "upl" else 0  # crops of the pseudo-labeled ones only
+    n_crops = (
+        2 * sum(run.rounds[-1]["pseudo_labeled"]) if method == "upl" else 0
+    )  # crops of the pseudo-labeled ones only
     assert sum(encoded) == 24 + n_crops
 
 
@@ -127,7 +132,7 @@ def test_an_interrupted_round_goes_on_to_the_same_bits(
     whole = adapt(photos, clip_folder, method, **common)
     out = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("captune.methods._few_labels._FewLabelCourse.batches", _stopped_at(part, epoch))
+        patch.setattr("captune.methods._few_labels._FewLabelSchedule.batches", _stopped_at(part, epoch))
         with pytest.raises(KeyboardInterrupt):
             adapt(photos, clip_folder, method, out=out, **common)
     if moment != (1, 0):  # nothing was saved before
@@ -140,11 +145,11 @@ def test_an_interrupted_round_goes_on_to_the_same_bits(
 
 
 def _stopped_at(part: int, epoch: int) -> Any:
-    from captune.methods._few_labels import _FewLabelCourse
+    from captune.methods._few_labels import _FewLabelSchedule
 
-    batches = _FewLabelCourse.batches
+    batches = _FewLabelSchedule.batches
 
-    def stopped(self: Course, now: int, first_step: int) -> Iterator[Any]:
+    def stopped(self: Schedule, now: int, first_step: int) -> Iterator[Any]:
         if (getattr(self, "part", 0), now) == (part, epoch):
             raise KeyboardInterrupt
         yield from batches(self, now, first_step)  # type: ignore[arg-type]

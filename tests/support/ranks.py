@@ -84,16 +84,16 @@ def facts_of(run: Any) -> dict[str, Any]:
 def spied(record: dict[str, list[Any]]) -> None:
     """Record which images every step sees, which are encoded, and whom the describer is asked about."""
     from captune.describers.file import FileDescriber
-    from captune.training.feeds import EmbeddingFeed, PixelFeed
+    from captune.training.batch_sources import EmbeddingSource, PixelSource
 
-    for feed in (EmbeddingFeed, PixelFeed):
+    for source in (EmbeddingSource, PixelSource):
 
-        def views(self: Any, *arguments: Any, _views: Any = feed.views) -> Iterator[Any]:
+        def views(self: Any, *arguments: Any, _views: Any = source.views) -> Iterator[Any]:
             for seen in _views(self, *arguments):
                 record["steps"].append([part.tolist() for part in seen.request])
                 yield seen
 
-        feed.views = views  # type: ignore[method-assign]
+        source.views = views  # type: ignore[method-assign]
 
     def describe(self: Any, request: Any, _describe: Any = FileDescriber.describe) -> list[str]:
         record["asked"].append(request.name)

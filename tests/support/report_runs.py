@@ -106,7 +106,7 @@ def rounds_of(names: Sequence[str]) -> list[dict[str, Any]]:
             "loss": 2.0 / e,
             "accepted_share": 0.2 * e,
             "accepted": [e] * n,
-            "reliable": [4] * n,
+            "pseudo_labeled": [4] * n,
         }
         for e in range(1, 4)
     ]

@@ -17,9 +17,9 @@ from captune.backbones.hf import HuggingFace
 from captune.core import distributed, registry, runtime
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import Vocabulary
-from captune.training.feeds import EmbeddingFeed, PixelFeed, Request, Views
-from captune.training.loop import Course, Optimization, fit
-from captune.training.objective import ConfusionObjective, LabeledViews
+from captune.training.batch_sources import EmbeddingSource, PixelSource, Request, Views
+from captune.training.loop import Optimization, Schedule, fit
+from captune.training.objective import CapBatch, ConfusionObjective
 
 N_IMAGES, N_STEPS = 8, 3
 
@@ -30,17 +30,17 @@ def make_objective(clip: Path, tuner_name: str, engine: runtime.Runtime) -> Conf
     tuner = registry.load("tuners", tuner_name)(backbone, Vocabulary(tuple(NAMES)))
     nothing, none = ImageCollection((), Path()), np.empty(0, dtype=np.int64)
     rows = np.empty((0, backbone.embed_dim), dtype=np.float32)
-    feed = (
-        PixelFeed(nothing, nothing, none, backbone.preprocessing, engine)
+    source = (
+        PixelSource(nothing, nothing, none, backbone.preprocessing, engine)
         if tuner.edits_images
-        else EmbeddingFeed(rows, [], rows, none, engine)
+        else EmbeddingSource(rows, [], rows, none, engine)
     )
-    objective = ConfusionObjective(tuner, feed, torch.ones(len(NAMES), dtype=torch.bool), 0.0, 8, True)
+    objective = ConfusionObjective(tuner, source, torch.ones(len(NAMES), dtype=torch.bool), 0.0, 8, True)
     objective.margin = torch.rand(len(NAMES), len(NAMES))
     return objective
 
 
-class UnevenCourse(Course):
+class UnevenSchedule(Schedule):
     """The same batch in every step; a label is accepted where it is that of the untrained student, on even images."""
 
     def __init__(self, objective: ConfusionObjective, is_other_empty: bool) -> None:
@@ -49,28 +49,28 @@ class UnevenCourse(Course):
         shape = (3, 32, 32) if tuner.edits_images else (tuner.backbone.embed_dim,)
         self.inputs = torch.nn.functional.normalize(torch.randn(3, N_IMAGES, *shape), dim=-1)
         with torch.no_grad():
-            seen = objective.main_adapter(objective.feed.embed(tuner, self.inputs[0]))
+            seen = objective.main_adapter(objective.source.embed(tuner, self.inputs[0]))
             scores = objective.logits(seen, objective.text_adapter(tuner.class_embeddings()))
         self.agreed = scores.argmax(dim=1)
         self.agreed[1::2] = -1
         self.told: dict[str, Any] = {"agreed": int((distributed.part(self.agreed) >= 0).sum())}
 
-    def begin(self, epoch: int) -> None:
+    def begin_epoch(self, epoch: int) -> None:
         pass
 
-    def batches(self, epoch: int, first_step: int) -> Iterator[LabeledViews]:
+    def batches(self, epoch: int, first_step: int) -> Iterator[CapBatch]:
         chosen = distributed.part(np.arange(N_IMAGES))
         if self.is_other_empty:  # as if every other image had become unreadable
             chosen = np.arange(0, N_IMAGES, 2) if distributed.rank() == 0 else chosen[:0]
-        weak, reliable, strong = self.inputs[:, chosen]
+        weak, pseudo_labeled, strong = self.inputs[:, chosen]
         labels = torch.from_numpy(chosen % len(NAMES))
-        views = Views(reliable, reliable[:0], weak, strong, Request(chosen, chosen[:0], chosen))
-        yield from [LabeledViews(views, labels, labels[:0], self.agreed[chosen])] * N_STEPS
+        views = Views(pseudo_labeled, pseudo_labeled[:0], weak, strong, Request(chosen, chosen[:0], chosen))
+        yield from [CapBatch(views, labels, labels[:0], self.agreed[chosen])] * N_STEPS
 
-    def end(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
+    def end_epoch(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
         self.told |= {name: value.tolist() for name, value in sums.items()}
 
-    def describe(self, epoch: int, sums: Mapping[str, Tensor]) -> str:
+    def progress(self, epoch: int, sums: Mapping[str, Tensor]) -> str:
         return ""
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -85,8 +85,8 @@ def take_uneven_steps(folder: Path, clip: Path, tuner_name: str, is_other_empty:
     engine = runtime.start(workers=0, accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), quiet=True)
     with engine.together():
         objective = make_objective(clip, tuner_name, engine)
-        course = UnevenCourse(objective, is_other_empty)
+        schedule = UnevenSchedule(objective, is_other_empty)
         how = Optimization(epochs=1, iterations=N_STEPS, learning_rate=0.01, warmup_epochs=0)
-        fit(objective, course, how, engine)
+        fit(objective, schedule, how, engine)
     parameters = {name: parameter.tolist() for name, parameter in objective.named_parameters()}
-    (folder / f"{distributed.rank()}.json").write_text(json.dumps({**course.told, "parameters": parameters}))
+    (folder / f"{distributed.rank()}.json").write_text(json.dumps({**schedule.told, "parameters": parameters}))

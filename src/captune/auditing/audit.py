@@ -28,8 +28,8 @@ from captune.data.vocabulary import Vocabulary, read_class_names
 from captune.describers.base import Describer, open_describer
 from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.embeddings.embed import embed_classes, embed_images, embed_texts, score
-from captune.labeling.first_labels import first_labels
 from captune.labeling.pseudo_labels import PseudoLabels
+from captune.labeling.selection import first_pseudo_labels
 from captune.plan import check_backbone, load_backbone
 from captune.results.claim import claim_folder
 from captune.results.metrics import summarize
@@ -125,7 +125,7 @@ def _audit(
     texts = embed_classes(backbone, vocabulary)
     alignment = _align(backbone, embedded.vectors, texts, vocabulary, describer, run_settings, own)
     probabilities = score(embedded.vectors, texts, backbone.logit_scale)
-    by_name = first_labels(embedded.vectors, texts, backbone.logit_scale, k=own.k)
+    by_name = first_pseudo_labels(embedded.vectors, texts, backbone.logit_scale, k=own.k)
     facts = {
         "format": FORMAT,
         "version": VERSION,
@@ -141,7 +141,7 @@ def _audit(
         "problems": dict(alignment.descriptions.problems),
     }
     if truth is not None:
-        by_text = first_labels(embedded.vectors, texts, backbone.logit_scale, alignment.vectors, k=own.k)
+        by_text = first_pseudo_labels(embedded.vectors, texts, backbone.logit_scale, alignment.vectors, k=own.k)
         seen = truth[embedded.image_index]
         facts["truth"] = _truth(vocabulary, probabilities, seen, by_name, by_text)
     facts["next_steps"] = next_steps(facts, run_settings, collection)

@@ -1,17 +1,22 @@
-"""Concept alignment: find the names that mislead, have them described, and say what stands for each class."""
+"""Concept alignment: detect misleading class names, describe them, and choose the best descriptions (Section 3.1)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from captune.concepts.descriptions import choose_descriptions, mean_descriptions
-from captune.concepts.mismatch import MismatchFindings, MismatchSettings, detect_mismatch
-from captune.core.arrays import Floats, Ints
+from captune.concepts.clustering import ShrinkingClusters
+from captune.concepts.mismatch import MismatchFindings, MismatchSettings, detect_mismatch, match_texts
+from captune.core import distributed
+from captune.core.arrays import Floats, Ints, unit_rows
+from captune.core.errors import raise_all
 from captune.describers.base import Describer, Descriptions, describe_classes
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Scope = Literal["mismatched", "all"]
 Choice = Literal["best", "mean"]
@@ -19,12 +24,12 @@ Choice = Literal["best", "mean"]
 
 @dataclass(frozen=True)
 class Alignment:
-    """What concept alignment found.
+    """The result of concept alignment.
 
     Attributes:
-        findings: The mismatch detection's own findings.
-        descriptions: What the describer answered, and its problems, by class name.
-        sentences: The sentences that now stand for a class, by class id.
+        findings: The result of mismatch detection.
+        descriptions: The describer's answers and problems, by class name.
+        sentences: The sentences that now represent a class, by class id.
         vectors: Their embedding, by class id, `(width,)` each.
     """
 
@@ -34,8 +39,32 @@ class Alignment:
     vectors: Mapping[int, Floats]
 
     def undescribed(self) -> Ints:
-        """Return the classes whose name misleads and that nothing else stands for."""
+        """Return the classes with misleading names that have no description."""
         return np.asarray([c for c in self.findings.mismatched if int(c) not in self.vectors], dtype=np.int64)
+
+    def pack(self) -> distributed.Parcel:
+        """Return the alignment as tensors and JSON facts, to send it to other processes."""
+        import torch
+
+        findings = {field.name: getattr(self.findings, field.name) for field in fields(MismatchFindings)}
+        arrays = {name: value for name, value in findings.items() if isinstance(value, np.ndarray)}
+        vectors = {f"vector.{class_id}": vector for class_id, vector in self.vectors.items()}
+        facts = {
+            "findings": {name: value for name, value in findings.items() if name not in arrays},
+            "descriptions": [self.descriptions.found, self.descriptions.problems],
+            "sentences": [[class_id, list(sentences)] for class_id, sentences in self.sentences.items()],
+        }
+        return {name: torch.tensor(array) for name, array in {**arrays, **vectors}.items()}, facts
+
+    @classmethod
+    def unpack(cls, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Alignment:
+        """Return the alignment that was packed."""
+        arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
+        sentences = {class_id: tuple(words) for class_id, words in facts["sentences"]}
+        packed = [class_id for class_id in sentences if f"vector.{class_id}" in arrays]
+        vectors = {class_id: arrays.pop(f"vector.{class_id}") for class_id in packed}
+        findings = MismatchFindings(**arrays, **facts["findings"])
+        return cls(findings, Descriptions(*facts["descriptions"]), sentences, vectors)
 
 
 def align_concepts(
@@ -54,15 +83,15 @@ def align_concepts(
     n: int = 5,
     advance: Callable[[int], None] | None = None,
 ) -> Alignment:
-    """Find misleading names among `classes`, describe them and choose what stands for them (Section 3.1).
+    """Detect misleading names among `classes`, describe them and choose descriptions that replace them.
 
-    With `describe = "mismatched"` and `choose = "best"` this is the paper: only misleading names are described, and
-    of n descriptions the best stands for the class (Appendix B). `choose = "mean"` takes the mean of all n, and
-    `describe = "all"` describes every class and takes the mean of its name and descriptions.
+    The paper is `describe = "mismatched"` and `choose = "best"`: only misleading names are described, and the best of
+    n descriptions represents the class (Appendix B). With `choose = "mean"` it is the mean of all n; with
+    `describe = "all"` every class is described and represented by the mean of its name and descriptions.
     """
     findings = detect_mismatch(image_embeddings, class_embeddings, logit_scale, settings, classes)
-    wanted = findings.classes if describe == "all" else findings.mismatched
-    ids = {names[class_id]: int(class_id) for class_id in wanted}
+    described = findings.classes if describe == "all" else findings.mismatched
+    ids = {names[class_id]: int(class_id) for class_id in described}
     answers = describe_classes(describer, list(ids), phrase=phrase, n=n, advance=advance)
     texts = {ids[name]: tuple(sentences) for name, sentences in answers.found.items()}
     embedded = {class_id: embed(sentences) for class_id, sentences in texts.items()}
@@ -81,3 +110,97 @@ def align_concepts(
     sentences = {class_id: (texts[class_id][choice.index],) for class_id, choice in best.items()}
     vectors = {class_id: embedded[class_id][choice.index] for class_id, choice in best.items()}
     return Alignment(findings, answers, sentences, vectors)
+
+
+@dataclass(frozen=True)
+class ChosenDescription:
+    """The description chosen for a class.
+
+    Attributes:
+        index: Its position among the class's descriptions.
+        probability: Probability of its best cluster, mean over the runs; 1 with one cluster, 0 without images.
+        scores: The same for all descriptions of the class, `(descriptions,)`.
+    """
+
+    index: int
+    probability: float
+    scores: Floats
+
+
+def choose_descriptions(
+    image_embeddings: Floats,
+    remaining: Ints,
+    descriptions: Mapping[int, Floats],
+    logit_scale: float,
+    *,
+    runs: int = 1,
+    seed: int = 0,
+) -> dict[int, ChosenDescription]:
+    """Choose the best description of each class, by class id (Appendix B).
+
+    The remaining images (I_final) are clustered into as many clusters as a class has descriptions, or as there are
+    images if these are fewer. Each description has a probability for each centroid, the softmax of the scaled cosine
+    over the centroids; the description of the most probable pair is chosen. With several runs, the probability of a
+    description's best centroid is averaged over as many clusterings; one run is the paper. Without images, the first
+    description is chosen.
+
+    Args:
+        image_embeddings: All unlabeled images, `(images, width)`.
+        remaining: Positions of the images that were not removed with a well-matched class.
+        descriptions: Embeddings `(descriptions, width)` of the sentences of each class.
+        logit_scale: Factor of a cosine before the softmax, 100 for CLIP.
+        runs: Number of clusterings.
+        seed: Random seed of K-means.
+    """
+    _check_shapes(descriptions, image_embeddings.shape[-1])
+    images = np.ascontiguousarray(image_embeddings[remaining], dtype=np.float32)
+    centroids: dict[int, list[Floats]] = {}
+    chosen = {}
+    for class_id, texts in descriptions.items():
+        n_clusters = min(len(texts), len(images))
+        if n_clusters not in centroids:  # classes with the same number of descriptions share the clusters
+            centroids[n_clusters] = [_cluster(images, n_clusters, seed, run) for run in range(runs)]
+        chosen[class_id] = _choose(texts, centroids[n_clusters], logit_scale)
+    return chosen
+
+
+def mean_descriptions(descriptions: Mapping[int, Floats], class_embeddings: Floats | None = None) -> dict[int, Floats]:
+    """Return the normalized mean of each class's descriptions, and of its name if class embeddings are passed.
+
+    Beyond the paper: nothing is chosen, so nothing can be chosen wrongly.
+    """
+    width = class_embeddings.shape[-1] if class_embeddings is not None else None
+    _check_shapes(descriptions, width)
+    sums = {
+        class_id: texts.sum(axis=0) + (0 if class_embeddings is None else class_embeddings[class_id])
+        for class_id, texts in descriptions.items()
+    }
+    return {class_id: unit_rows(total) for class_id, total in sums.items()}
+
+
+def _cluster(images: Floats, n_clusters: int, seed: int, run: int) -> Floats:
+    if not n_clusters:
+        return np.empty((0, images.shape[1]), dtype=np.float32)
+    return ShrinkingClusters(images, n_clusters, np.random.default_rng([seed, run])).centroids
+
+
+def _choose(texts: Floats, clusterings: list[Floats], logit_scale: float) -> ChosenDescription:
+    if not len(clusterings[0]):
+        return ChosenDescription(0, 0.0, np.zeros(len(texts), dtype=np.float32))
+    matches = [match_texts(texts, centroids, logit_scale) for centroids in clusterings]
+    against = np.mean([match.odds_against / (1 + match.odds_against) for match in matches], axis=0)
+    similarity = np.mean([match.similarity for match in matches], axis=0)
+    # Ranked by 1 - p, which is exact where p rounds to one.
+    index = int(np.lexsort((-similarity, against))[0])
+    scores = (1 - against).astype(np.float32)
+    return ChosenDescription(index, float(scores[index]), scores)
+
+
+def _check_shapes(descriptions: Mapping[int, Floats], width: int | None) -> None:
+    problems = [
+        f"class {class_id}: expected embeddings (descriptions, {width or 'width'}) of at least one description, "
+        f"got shape {np.shape(texts)}"
+        for class_id, texts in descriptions.items()
+        if np.ndim(texts) != 2 or not len(texts) or (width is not None and np.shape(texts)[1] != width)
+    ]
+    raise_all(problems, "These descriptions cannot be compared")

@@ -1,4 +1,4 @@
-"""Which classes collide, and the margin that pulls them apart (Section 3.2 of the paper)."""
+"""Which classes are confused, and the confusion-aware calibrated margin (Section 3.2)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAPER_LOGIT_SCALE = 100.0
 
 @dataclass(frozen=True, eq=False)
 class ConfusionMargin:
-    """The margin matrix with what it was made of, so that a report can show why."""
+    """The margin matrix and the quantities from which it is computed."""
 
     matrix: Floats
     similarity: Floats
@@ -30,13 +30,13 @@ class ConfusionMargin:
 
 
 def class_prototypes(embeddings: Floats, labels: Ints, class_embeddings: Floats) -> Floats:
-    """Return the mean embedding of each class's images, of length one; a class without images uses its text."""
+    """Return the normalized mean embedding of each class's images; a class without images uses its text."""
     _check_embeddings(embeddings, labels, class_embeddings)
     n_classes, width = class_embeddings.shape
     sums = np.zeros((n_classes, width), dtype=np.float64)
     np.add.at(sums, labels, embeddings)
     has_images = np.bincount(labels, minlength=n_classes) > 0
-    # A mean and a sum point the same way, and only the direction counts in a cosine.
+    # The mean and the sum have the same direction, and only the direction matters in a cosine.
     return unit_rows(np.where(has_images[:, None], sums, class_embeddings).astype(np.float32))
 
 
@@ -56,11 +56,11 @@ def confident_counts(probabilities: Floats, tau: float) -> Ints:
 
 
 def class_neglect(counts: Ints, recipe: Recipe = "paper", labeled: Sequence[int] | Ints = ()) -> NDArray[np.float64]:
-    """Return how much each class is passed over: 0 for the most predicted class, 1 for one never predicted.
+    """Return how much each class is neglected: 0 for the most predicted class, 1 for one never predicted.
 
     This is delta of Eq. 4, which the paper calls tendency, from r = count / largest count: `paper` is 1 - r,
-    `released` is (1 - r) / (1 + r). Classes with labels are 0 and do not enter the largest count: the labels teach
-    them, and they are not what pseudo-labels are missing for. Without any confident image all are 0.
+    `released` is (1 - r) / (1 + r). Labeled classes are 0 and do not enter the largest count, since they are learned
+    from labels rather than pseudo-labels. Without any confident image, all classes are 0.
     """
     rivals = np.ones(len(counts), dtype=np.bool_)
     rivals[np.asarray(labeled, dtype=np.int64)] = False
@@ -83,9 +83,9 @@ def margin_scales(neglect: NDArray[np.float64], margin: float = PAPER_MARGIN) ->
 def margin_matrix(similarity: Floats, scales: NDArray[np.float64]) -> Floats:
     """Return the similarity with row y scaled by the margin of class y, and a zero diagonal (Eq. 7).
 
-    The margin belongs to the label: Eq. 1 adds row y to the rivals of label y, so a class that is passed over must
-    win by more, and most of all against its look-alikes. (Scaled by column it would instead push down the
-    rival that is passed over already.)
+    The margin belongs to the label: Eq. 1 adds row y to the logits of the rivals of label y, so a neglected class must
+    win by more, most of all against similar classes. (Scaled by column, it would instead push down a rival that is
+    already neglected.)
     """
     if similarity.shape != (len(scales), len(scales)):
         raise InputError(f"similarity: expected shape {(len(scales),) * 2}, got {similarity.shape}.")
@@ -105,7 +105,7 @@ def confusion_margin(
 ) -> ConfusionMargin:
     """Return the margin for one epoch from the classes' similarity and their confident counts (Eqs. 4 to 7).
 
-    `margin` is in logits at CLIP's scale of 100; with `logit_scale` it is turned into logits at that scale.
+    `margin` is in logits at CLIP's scale of 100; with `logit_scale` it is converted to logits at that scale.
     """
     if logit_scale is not None:
         margin = margin * logit_scale / PAPER_LOGIT_SCALE

@@ -1,4 +1,4 @@
-"""Groups of classes that collide, for people to look at: what is mistaken for what."""
+"""Groups of confused classes, for reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from captune.core.errors import InputError
 
 @dataclass(frozen=True)
 class ConfusedGroup:
-    """Classes that are closer to each other than classes usually are; closeness in standard deviations."""
+    """Classes that are closer to each other than the average pair; closeness is in standard deviations."""
 
     classes: tuple[int, ...]
     closeness: float
@@ -24,8 +24,8 @@ def class_closeness(
 ) -> NDArray[np.float64]:
     """Return how much closer two classes are than the average pair, in standard deviations; zero diagonal.
 
-    The mean of up to three views, each standardised over all pairs since their cosines live on different scales:
-    the classes' images, their texts and, with `probabilities` `(images, classes)`, which images they share.
+    It is the mean of up to three views, each standardized over all pairs since their cosines have different scales:
+    the classes' images, their texts and, with `probabilities` `(images, classes)`, the images they share.
     """
     if prototypes.shape != class_embeddings.shape:
         raise InputError(f"prototypes: expected shape {class_embeddings.shape}, got {prototypes.shape}.")
@@ -34,16 +34,16 @@ def class_closeness(
         if probabilities.shape[1:] != prototypes.shape[:1]:
             raise InputError(f"probabilities: expected {len(prototypes)} classes (columns), got {probabilities.shape}.")
         views.append(probabilities.T)
-    return np.asarray(np.mean([_standardised_cosines(view) for view in views], axis=0))
+    return np.asarray(np.mean([_standardized_cosines(view) for view in views], axis=0))
 
 
 def confused_groups(
     closeness: NDArray[np.float64], at_least: float = 1.0, largest: int = 6
 ) -> tuple[ConfusedGroup, ...]:
-    """Return the groups of two to `largest` classes that are on average `at_least` close, the closest first.
+    """Return groups of two to `largest` classes whose mean closeness is `at_least` that high, the closest first.
 
-    Pairs are joined from the closest on, as long as the classes of the two groups are on average `at_least` close
-    (so that no chain of neighbors runs through all classes) and the group stays small enough to look at.
+    Pairs are merged from the closest on, if the mean closeness between the two groups is at least `at_least` (so that
+    no chain of neighbors runs through all classes) and the merged group is not too large.
     """
     n_classes = len(closeness)
     members = {c: [c] for c in range(n_classes)}
@@ -72,13 +72,13 @@ def _mean_closeness(closeness: NDArray[np.float64], group: list[int]) -> float:
     return float(within[np.triu_indices(len(group), 1)].mean())
 
 
-def _standardised_cosines(vectors: Floats) -> NDArray[np.float64]:
+def _standardized_cosines(vectors: Floats) -> NDArray[np.float64]:
     unit = unit_rows(vectors).astype(np.float64)
     cosines = unit @ unit.T
     pairs = cosines[np.triu_indices(len(cosines), 1)]
     spread = float(pairs.std()) if pairs.size else 0.0
     center = float(pairs.mean()) if pairs.size else 0.0
-    # With all pairs equally close (or only one pair) nothing stands out.
-    standardised = (cosines - center) / spread if spread > 1e-9 else np.zeros_like(cosines)
-    np.fill_diagonal(standardised, 0.0)
-    return standardised
+    # With a single pair, or if all pairs are equally close, no pair is an outlier.
+    standardized = (cosines - center) / spread if spread > 1e-9 else np.zeros_like(cosines)
+    np.fill_diagonal(standardized, 0.0)
+    return standardized

@@ -5,33 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 from annotated_types import Gt, Le
 from numpy.typing import NDArray
 
 from captune.concepts.clustering import ShrinkingClusters
-from captune.concepts.elimination import NamesAlone, eliminate, read_names
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError, raise_all
 from captune.core.settings import NonNegative, Positive
 
-_CHUNK_FLOATS = 1 << 25
+_CHUNK_FLOATS = 1 << 22
+_LIKELY_CHUNK_FLOATS = 1 << 25
 
 
 @dataclass(frozen=True)
 class MismatchSettings:
-    """How classes with misleading names are looked for; `PAPER_MISMATCH` holds the values of the paper.
+    """How misleading class names are detected; `PAPER_MISMATCH` holds the values of the paper.
 
     Attributes:
         threshold_share: A run ends when fewer than this share of the classes is left, t = ceil(share * classes).
-        threshold: The number t itself; it takes the place of threshold_share.
-        runs: How many times the detection runs, each from other random clusters.
-        rare_below: Only a class that is predicted for fewer images than this share of an even part can be named;
-            none sets no such limit, as in the paper.
-        min_frequency: A class counts as mismatched when at least this share of the runs names it.
-        seed: Seed of the clusters.
+        threshold: The number t itself, in place of threshold_share.
+        rare_below: Only a class that is predicted for fewer than this share of images / classes can be detected;
+            none sets no limit, as in the paper.
+        runs: Number of runs, each with a different K-means initialization.
+        min_frequency: A class is mismatched if at least this share of the runs detects it.
+        seed: Random seed of K-means.
     """
 
     threshold_share: Annotated[float, Gt(0), Le(1)] = 0.5
@@ -42,30 +42,30 @@ class MismatchSettings:
     seed: NonNegative = 0
 
     def threshold_of(self, n_classes: int) -> int:
-        """Return t for a number of classes that take part."""
+        """Return t for a number of eligible classes."""
         # Rounded first, so that ceil(0.1 * 30) is 3 and not 4.
         return self.threshold or max(1, math.ceil(round(self.threshold_share * n_classes, 9)))
 
 
 PAPER_MISMATCH = MismatchSettings(threshold_share=0.1, rare_below=None, runs=1, min_frequency=1.0)
-"""One run with t = ceil(C / 10), and no limit on how often a mismatched class is predicted."""
+"""One run with t = ceil(C / 10), and no limit on how often a mismatched class may be predicted."""
 
 
 @dataclass(frozen=True)
 class MismatchFindings:
-    """What the detection found; arrays over classes have one entry for each class, also for those left out.
+    """The result of the detection; arrays over classes have one entry for each class, eligible or not.
 
     Attributes:
-        mismatched: Ids of the classes whose names mislead, ascending.
-        frequency: Share of the runs that named each class, `(classes,)`.
-        remaining: Positions of the images that no well matched class took away, in at least half of the runs
-            (I_final; with one run, exactly that run's).
-        predicted_counts: Images that zero-shot predicts as each class among those taking part, `(classes,)`.
-        concentration: Share of each class's likely images that lie in one cluster, mean over the runs, `(classes,)`;
-            NaN for a class that takes no part.
-        classes: Ids of the classes that took part, ascending.
-        threshold: The t that was used.
-        runs: How many runs there were.
+        mismatched: Ids of the classes with misleading names, ascending.
+        frequency: Share of the runs that detected each class, `(classes,)`.
+        remaining: Positions of the images that were not removed with a well-matched class in at least half of the
+            runs (I_final; with one run, exactly that run's).
+        predicted_counts: Images that zero-shot predicts as each eligible class, `(classes,)`.
+        concentration: Largest share of each class's most probable images in one cluster, mean over the runs,
+            `(classes,)`; NaN for a class that is not eligible.
+        classes: Ids of the eligible classes, ascending.
+        threshold: The value of t.
+        runs: The number of runs.
     """
 
     mismatched: Ints
@@ -85,75 +85,222 @@ def detect_mismatch(
     settings: MismatchSettings | None = None,
     classes: Sequence[int] | Ints | None = None,
 ) -> MismatchFindings:
-    """Find the classes whose names mislead, among `classes` (all by default), from embeddings of length one.
+    """Detect the classes with misleading names among `classes` (by default all), from unit embeddings.
 
     Args:
         image_embeddings: The unlabeled images, `(images, width)`.
         class_embeddings: The texts of all classes, `(classes, width)`.
-        logit_scale: What a cosine is multiplied with before a softmax, 100 for CLIP.
-        settings: How to look.
+        logit_scale: Factor of a cosine before the softmax, 100 for CLIP.
+        settings: The settings of the detection.
         classes: Ids of the classes that an unlabeled image can have.
     """
     settings = settings or MismatchSettings()
-    taking_part = _check(image_embeddings, class_embeddings, classes)
-    texts = np.ascontiguousarray(class_embeddings[taking_part], dtype=np.float32)
-    threshold = settings.threshold_of(len(taking_part))
-    names = read_names(image_embeddings, texts, logit_scale)
-    likely = _likely_images(image_embeddings, texts, names, logit_scale)
-    named = np.zeros(len(texts), dtype=np.int64)
-    stayed = np.zeros(len(image_embeddings), dtype=np.int64)
+    eligible = _check(image_embeddings, class_embeddings, classes)
+    n_images, n_classes = len(image_embeddings), len(class_embeddings)
+    texts = np.ascontiguousarray(class_embeddings[eligible], dtype=np.float32)
+    threshold = settings.threshold_of(len(eligible))
+    zero_shot = predict_zero_shot(image_embeddings, texts, logit_scale)
+    likely = _likely_images(image_embeddings, texts, zero_shot, logit_scale)
+    detected = np.zeros(len(texts), dtype=np.int64)
+    stayed = np.zeros(n_images, dtype=np.int64)
     concentration = np.zeros(len(texts), dtype=np.float64)
-    fewest = names.fewest(threshold)  # Y_low-t
+    fewest = zero_shot.least_predicted(threshold)  # Y_low-t
     if settings.rare_below is not None:
-        fewest = fewest[names.counts[fewest] < settings.rare_below * len(image_embeddings) / len(texts)]
+        fewest = fewest[zero_shot.counts[fewest] < settings.rare_below * n_images / len(texts)]
     first_remaining: Ints | None = None
     for run in range(settings.runs):
         clusters = ShrinkingClusters(image_embeddings, len(texts), np.random.default_rng([settings.seed, run]))
         concentration += _concentration(likely, clusters.owners())
-        ended = eliminate(image_embeddings, texts, names, clusters, threshold, logit_scale)
-        named[np.intersect1d(ended.classes, fewest)] += 1  # Y_MM = Y_final and Y_low-t
-        stayed[ended.images] += 1
-        first_remaining = ended.images if first_remaining is None else first_remaining
-    frequency = named / settings.runs
+        final = eliminate(image_embeddings, texts, zero_shot, clusters, threshold, logit_scale)
+        detected[np.intersect1d(final.classes, fewest)] += 1  # Y_MM = Y_final and Y_low-t
+        stayed[final.images] += 1
+        first_remaining = final.images if first_remaining is None else first_remaining
+    frequency = detected / settings.runs
     remaining = np.flatnonzero(2 * stayed >= settings.runs)
     return MismatchFindings(
-        mismatched=taking_part[(named > 0) & (frequency >= settings.min_frequency - 1e-9)],
-        frequency=_spread(frequency, taking_part, len(class_embeddings), 0.0),
+        mismatched=eligible[(detected > 0) & (frequency >= settings.min_frequency - 1e-9)],
+        frequency=_over_all_classes(frequency, eligible, n_classes, 0.0),
         remaining=remaining if len(remaining) or first_remaining is None else first_remaining,
-        predicted_counts=_spread(names.counts, taking_part, len(class_embeddings), 0).astype(np.int64),
-        concentration=_spread(concentration / settings.runs, taking_part, len(class_embeddings), np.nan),
-        classes=taking_part,
+        predicted_counts=_over_all_classes(zero_shot.counts, eligible, n_classes, 0).astype(np.int64),
+        concentration=_over_all_classes(concentration / settings.runs, eligible, n_classes, np.nan),
+        classes=eligible,
         threshold=threshold,
         runs=settings.runs,
     )
 
 
-def _likely_images(images: Floats, texts: Floats, names: NamesAlone, logit_scale: float) -> Ints:
+class Clusters(Protocol):
+    """K-means clusters of the remaining images."""
+
+    centroids: Floats
+
+    def members(self, cluster: int) -> Ints:
+        """Return the positions of the images of a cluster."""
+        ...
+
+    def remaining(self) -> Ints:
+        """Return the positions of the remaining images."""
+        ...
+
+    def shrink(self, images: Ints) -> None:
+        """Remove images and cluster the others again, with one cluster fewer."""
+        ...
+
+
+@dataclass(frozen=True)
+class ZeroShotPredictions:
+    """Zero-shot predictions without the `(images, classes)` matrix; classes are positions among the eligible ones."""
+
+    predicted: Ints
+    odds_against: Floats
+    """(1 - p) / p of the predicted class, which still ranks images where p rounds to one."""
+    log_totals: Floats
+    """Logarithm of the softmax denominator of each image."""
+    counts: Ints
+    mean_probability: Floats
+
+    def least_predicted(self, n_classes: int) -> Ints:
+        """Return the classes with the fewest predicted images; ties go to the lowest mean probability."""
+        return np.asarray(np.lexsort((self.mean_probability, self.counts))[:n_classes], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class TextMatches:
+    """The most probable centroid of each text, `(texts,)`.
+
+    Probabilities near one tie in floating point, so matches are compared by the odds against them, (1 - p) / p.
+    """
+
+    centroid: Ints
+    odds_against: NDArray[np.float64]
+    similarity: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Elimination:
+    """The result of one run: remaining classes (Y_final) and images (I_final), and removed classes in order."""
+
+    classes: Ints
+    images: Ints
+    removed: Ints
+
+
+def predict_zero_shot(images: Floats, class_embeddings: Floats, logit_scale: float) -> ZeroShotPredictions:
+    """Predict each image from the class names, in chunks."""
+    n_images, n_classes = len(images), len(class_embeddings)
+    predicted = np.empty(n_images, dtype=np.int64)
+    odds_against, log_totals = np.empty(n_images, dtype=np.float32), np.empty(n_images, dtype=np.float32)
+    mass = np.zeros(n_classes, dtype=np.float64)
+    step = max(1, _CHUNK_FLOATS // n_classes)
+    for start in range(0, n_images, step):
+        part = slice(start, start + step)
+        scores = logit_scale * (images[part] @ class_embeddings.T)
+        predicted[part], best = scores.argmax(axis=1), scores.max(axis=1)
+        weights = np.exp(scores - best[:, None])
+        weights[np.arange(len(weights)), predicted[part]] = 0
+        odds_against[part] = weights.sum(axis=1)
+        weights[np.arange(len(weights)), predicted[part]] = 1
+        totals = 1 + odds_against[part]
+        log_totals[part] = best + np.log(totals)
+        mass += (weights / totals[:, None]).sum(axis=0)
+    counts = np.bincount(predicted, minlength=n_classes).astype(np.int64)
+    mean_probability = (mass / max(1, n_images)).astype(np.float32)
+    return ZeroShotPredictions(predicted, odds_against, log_totals, counts, mean_probability)
+
+
+def match_texts(texts: Floats, centroids: Floats, logit_scale: float) -> TextMatches:
+    """Return the most probable centroid of each text, by the softmax of the scaled cosine over the centroids."""
+    lengths = np.linalg.norm(centroids, axis=1, keepdims=True)
+    cosines = texts.astype(np.float64) @ (centroids / np.maximum(lengths, 1e-12)).T.astype(np.float64)
+    each, nearest = np.arange(len(texts)), cosines.argmax(axis=1)
+    similarity = cosines[each, nearest]
+    others = np.exp(logit_scale * (cosines - similarity[:, None]))
+    others[each, nearest] = 0
+    return TextMatches(nearest, others.sum(axis=1), similarity)
+
+
+def best_pair(texts: Floats, centroids: Floats, logit_scale: float) -> tuple[int, int]:
+    """Return the most probable pair of text and centroid; ties go to the highest cosine, then to the first text."""
+    matches = match_texts(texts, centroids, logit_scale)
+    text = int(np.lexsort((-matches.similarity, matches.odds_against))[0])
+    return text, int(matches.centroid[text])
+
+
+def images_to_remove(
+    images: Floats,
+    text: Floats,
+    label: int,
+    members: Ints,
+    remaining: Ints,
+    zero_shot: ZeroShotPredictions,
+    limit: int,
+    scale: float,
+) -> Ints:
+    """Return the images to remove with a class: the most confident ones of its cluster that are predicted as it.
+
+    If no image of the cluster is predicted as the class, it is the one remaining image most probable in the class.
+    """
+    both = members[zero_shot.predicted[members] == label]
+    if len(both):
+        return both[np.argsort(zero_shot.odds_against[both], kind="stable")[:limit]]
+    step = max(1, _CHUNK_FLOATS // len(text))
+    parts = [images[remaining[start : start + step]] @ text for start in range(0, len(remaining), step)]
+    log_probability = scale * np.concatenate(parts) - zero_shot.log_totals[remaining]
+    return remaining[[int(log_probability.argmax())]]
+
+
+def eliminate(
+    images: Floats,
+    texts: Floats,
+    zero_shot: ZeroShotPredictions,
+    clusters: Clusters,
+    threshold: int,
+    logit_scale: float,
+) -> Elimination:
+    """Run Algorithm 1 with the removal rule of Appendix B; classes are positions in `texts`."""
+    active = np.arange(len(texts), dtype=np.int64)
+    removed: list[int] = []
+    remaining = clusters.remaining()
+    while len(active) >= threshold and len(active) and len(remaining):
+        row, cluster = best_pair(texts[active], clusters.centroids, logit_scale)
+        best = int(active[row])
+        limit = max(1, len(remaining) // len(active))  # s of Appendix B
+        members = clusters.members(cluster)
+        clusters.shrink(images_to_remove(images, texts[best], best, members, remaining, zero_shot, limit, logit_scale))
+        active, remaining = np.delete(active, row), clusters.remaining()
+        removed.append(best)
+    if len(active) >= threshold:  # fewer images than classes: no image is left to compare with
+        rank = np.argsort(zero_shot.least_predicted(len(texts)))
+        active = np.sort(active[np.argsort(rank[active])[: max(0, threshold - 1)]])
+    return Elimination(active, remaining, np.array(removed, dtype=np.int64))
+
+
+def _likely_images(images: Floats, texts: Floats, zero_shot: ZeroShotPredictions, logit_scale: float) -> Ints:
     """Return each class's most probable images, as many as a class has on average, `(classes, images per class)`."""
     n_likely = max(1, len(images) // len(texts))
     likely = np.empty((len(texts), n_likely), dtype=np.int64)
-    step = max(1, _CHUNK_FLOATS // len(images))
+    step = max(1, _LIKELY_CHUNK_FLOATS // len(images))
     for start in range(0, len(texts), step):
-        log_probability = logit_scale * (texts[start : start + step] @ images.T) - names.log_totals
+        log_probability = logit_scale * (texts[start : start + step] @ images.T) - zero_shot.log_totals
         likely[start : start + step] = np.argpartition(-log_probability, n_likely - 1, axis=1)[:, :n_likely]
     return likely
 
 
 def _concentration(likely: Ints, owners: Ints) -> Floats:
-    """Return the share of each row of images that lies in the cluster where most of them lie (Figure 1)."""
+    """Return the largest share of each row of images that lies in one cluster (Figure 1)."""
     shares = [np.bincount(owners[row]).max() / len(row) for row in likely]
     return np.asarray(shares, dtype=np.float32)
 
 
-def _spread(values: NDArray[Any], classes: Ints, n_classes: int, fill: float) -> Floats:
-    """Return values of the classes that take part as an array over all classes."""
-    spread = np.full(n_classes, fill, dtype=np.float32)
-    spread[classes] = values
-    return spread
+def _over_all_classes(values: NDArray[Any], classes: Ints, n_classes: int, fill: float) -> Floats:
+    """Return the values of some classes as an array over all classes."""
+    filled = np.full(n_classes, fill, dtype=np.float32)
+    filled[classes] = values
+    return filled
 
 
 def _check(images: Floats, texts: Floats, classes: Sequence[int] | Ints | None) -> Ints:
-    """Return the sorted ids of the classes that take part, or raise for input that cannot be used."""
+    """Return the sorted ids of the eligible classes, or raise an error for invalid input."""
     if images.ndim != 2 or texts.ndim != 2 or images.shape[1] != texts.shape[1]:
         raise InputError(
             f"Expected embeddings (images, width) and (classes, width), got {images.shape} and {texts.shape}."
@@ -163,7 +310,7 @@ def _check(images: Floats, texts: Floats, classes: Sequence[int] | Ints | None) 
     if not len(images):
         problems.append("there are no images")
     if not len(ids):
-        problems.append("no class takes part")
+        problems.append("no class is eligible")
     problems += [f"class {c}: ids run from 0 to {len(texts) - 1}" for c in ids if not 0 <= c < len(texts)]
-    raise_all(problems, "Mismatched classes cannot be looked for")
+    raise_all(problems, "Misleading class names cannot be detected")
     return ids.astype(np.int64)

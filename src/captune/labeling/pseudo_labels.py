@@ -1,4 +1,4 @@
-"""Labels that the model gave to unlabeled images, with where each came from."""
+"""Pseudo-labels: labels that a model assigned to unlabeled images, and where each came from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from captune.core.errors import InputError, raise_all
 
 
 class Source(IntEnum):
-    """What a pseudo-label rests on: the class name, a description of the class, or a trained model."""
+    """What a pseudo-label is based on: the class name, a description of the class, or a trained model."""
 
     NAME = 0
     DESCRIPTION = 1
@@ -24,10 +24,10 @@ class Source(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class PseudoLabels:
-    """A label for some of the images, each image at most once; all arrays have one entry per labeled image.
+    """Labels of some images, each image at most once; all arrays have one entry per pseudo-labeled image.
 
     `image_index` holds positions in the image collection, `round` the round or epoch in which the label was
-    given, `source` a `Source`, `candidates` `(labeled images, classes)` the classes an image may be of.
+    assigned, `source` a `Source`, and `candidates` `(pseudo-labeled images, classes)` the candidate classes.
     """
 
     image_index: Ints
@@ -53,7 +53,7 @@ class PseudoLabels:
         source: Source = Source.MODEL,
         candidates: Bools | None = None,
     ) -> PseudoLabels:
-        """Return pseudo-labels that were all given in the same round for the same reason."""
+        """Return pseudo-labels that all have the same round and source."""
         rounds = np.full(len(image_index), round_number, dtype=np.int64)
         sources = np.full(len(image_index), source, dtype=np.int64)
         return cls(image_index, labels, confidence, n_classes, rounds, sources, candidates)
@@ -66,11 +66,11 @@ class PseudoLabels:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], n_classes: int) -> PseudoLabels:
-        """Return the pseudo-labels that gave these `arrays`."""
+        """Return the pseudo-labels whose `arrays` these are."""
         return cls(n_classes=n_classes, **arrays)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return everything there is to save, by name."""
+        """Return all arrays by name, for saving."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in named.items() if isinstance(value, np.ndarray)}
 
@@ -78,7 +78,7 @@ class PseudoLabels:
         return len(self.image_index)
 
     def subset(self, chosen: Ints | Bools) -> PseudoLabels:
-        """Return some entries, given as positions in these arrays or as a mask over them."""
+        """Return the chosen entries, by position in these arrays or by mask."""
         return PseudoLabels(
             self.image_index[chosen],
             self.labels[chosen],
@@ -90,32 +90,28 @@ class PseudoLabels:
         )
 
     def reindexed(self, image_index: Ints) -> PseudoLabels:
-        """Return the same labels for the images that stand at the present positions in `image_index`."""
+        """Return the same labels with each position replaced by the entry of `image_index` at that position."""
         return replace(self, image_index=image_index[self.image_index])
 
     def stamped(self, round_number: int, source: Source) -> PseudoLabels:
-        """Return the same labels as given in another round and for another reason."""
+        """Return the same labels with another round and source."""
         return replace(self, round=np.full_like(self.round, round_number), source=np.full_like(self.source, source))
 
     def extend(self, other: PseudoLabels) -> PseudoLabels:
-        """Return both, in image order; an image in both keeps the label it has here."""
+        """Return the union, in image order; an image in both keeps the label it has here."""
         new = other.subset(~np.isin(other.image_index, self.image_index))
         return _joined(self, new)
-
-    def update(self, other: PseudoLabels) -> PseudoLabels:
-        """Return both, in image order; an image in both takes the label of the other."""
-        return other.extend(self)
 
     def counts(self) -> Ints:
         """Return how many images each class has."""
         return np.asarray(np.bincount(self.labels, minlength=self.n_classes), dtype=np.int64)
 
     def precision(self, truth: Ints) -> float:
-        """Return the share of right labels, nan without labels; `truth` has one class id per image."""
+        """Return the share of correct labels, nan without labels; `truth` has one class id per image."""
         return float(np.mean(self.labels == truth[self.image_index])) if len(self) else float("nan")
 
     def per_class_precision(self, truth: Ints) -> NDArray[np.float64]:
-        """Return for every class the share of its labels that are right, nan for a class without labels."""
+        """Return the share of correct labels of each class, nan for a class without labels."""
         right = np.bincount(self.labels[self.labels == truth[self.image_index]], minlength=self.n_classes)
         counts = self.counts()
         return np.where(counts > 0, right / np.maximum(counts, 1), np.nan)

@@ -1,23 +1,24 @@
-"""Which images get which pseudo-label: pure functions of scores `(images, classes)`.
+"""Which images get which pseudo-label: pure functions of embeddings or of scores `(images, classes)`.
 
-All of them return images in order and use each image at most once; ties go to the image that comes first.
-The `image_index` of a result holds rows of the scores: `reindexed` turns them into positions in a collection.
+All functions return images in ascending order and use each image at most once; ties go to the first image. The
+`image_index` of a result holds rows of the scores; `PseudoLabels.reindexed` maps them to positions in a collection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-from captune.core.arrays import Bools, Floats, Ints
-from captune.core.errors import InputError
+from captune.core.arrays import Bools, Floats, Ints, softmax_rows
+from captune.core.errors import InputError, raise_all
 from captune.core.scratch import fill_rows, row_parts
-from captune.labeling.leading import Scores, assign_some
-from captune.labeling.pseudo_labels import PseudoLabels
+from captune.labeling.assignment import Scores, assign_in_parts
+from captune.labeling.pseudo_labels import PseudoLabels, Source
 
 Classes: TypeAlias = Sequence[int] | Ints
+Ranking = Literal["cosine", "probability"]
 
 _ROWS_AT_ONCE = 8192
 
@@ -35,10 +36,10 @@ def class_mask(classes: Classes | None, n_classes: int) -> Bools:
     return mask
 
 
-def given_allowed(probabilities: Floats, allowed: Classes | None) -> Floats:
-    """Return the probabilities given that the image is of an allowed class: the others 0, rows summing to 1.
+def restrict_to(probabilities: Floats, allowed: Classes | None) -> Floats:
+    """Return the probabilities conditional on the allowed classes: zero for the others, rows summing to one.
 
-    A row without any mass on the allowed classes stays zero. Without `allowed`, the input itself is returned.
+    A row without any mass on the allowed classes stays zero. With None, the input itself is returned.
     """
     _check_scores(probabilities)
     if allowed is None:
@@ -53,15 +54,70 @@ def given_allowed(probabilities: Floats, allowed: Classes | None) -> Floats:
     return fill_rows(len(probabilities), len(mask), part)
 
 
+def first_pseudo_labels(
+    image_embeddings: Floats,
+    class_embeddings: Floats,
+    logit_scale: float,
+    described: Mapping[int, Floats] | None = None,
+    *,
+    k: int = 16,
+    allowed: Classes | None = None,
+    rank_described_by: Ranking = "cosine",
+) -> PseudoLabels:
+    """Return the top k images of each allowed class before any training (D_PL of Section 3.1).
+
+    `described` maps each class with a misleading name to the embedding of its description, which replaces the class
+    name. Zero-shot probabilities with these texts, over the allowed classes, make all classes comparable: an image
+    that is among the top k of several classes goes to the most probable one, and the next image takes its place. A
+    described class ranks images by their cosine with its description, as in the paper, or by probability; the other
+    classes rank them by probability.
+
+    The two kinds of score are never compared: a cosine of 0.3 says nothing beside a probability of 0.9. Ranking by
+    cosine works better with good descriptions, ranking by probability with mediocre ones.
+    """
+    described = described or {}
+    _check_descriptions(image_embeddings, class_embeddings, described, rank_described_by)
+    n_classes = len(class_embeddings)
+    is_allowed = class_mask(allowed, n_classes)
+    texts = aligned_texts(class_embeddings, described)
+    is_described = np.isin(np.arange(n_classes), list(described))
+    ranks_by_cosine = is_described & (rank_described_by == "cosine")
+
+    def scores_of(rows: slice | Ints) -> Scores:
+        cosines = np.asarray(image_embeddings[rows] @ texts.T, dtype=np.float32)
+        probabilities = softmax_rows(np.where(is_allowed, logit_scale * cosines, np.float32(-np.inf)))
+        preferences = np.where(is_allowed, probabilities, np.float32(-np.inf))
+        return Scores(preferences, np.where(ranks_by_cosine, cosines, probabilities))
+
+    quota = np.full(n_classes, k, dtype=np.int64)
+    images, labels, confidence = assign_in_parts(len(image_embeddings), scores_of, quota)
+    return PseudoLabels(
+        images,
+        labels,
+        confidence,
+        n_classes,
+        round=np.zeros(len(images), dtype=np.int64),
+        source=np.where(is_described[labels], int(Source.DESCRIPTION), int(Source.NAME)),
+    )
+
+
+def aligned_texts(class_embeddings: Floats, described: Mapping[int, Floats]) -> Floats:
+    """Return a copy of the class embeddings in which descriptions replace the names of some classes."""
+    texts = np.array(class_embeddings, dtype=np.float32)
+    for class_id, embedding in described.items():
+        texts[class_id] = embedding
+    return texts
+
+
 def top_k_per_class(
     scores: Floats, k: int | Ints, allowed: Classes | None = None, predicted_only: bool = False
 ) -> PseudoLabels:
-    """Return the k images of highest score for every allowed class, each image in one class only.
+    """Return the k images of highest score for each allowed class, each image in one class only.
 
-    An image that is among the top of several classes goes to the class it scores highest in, and the place
-    it leaves goes to the next image (and so on: `assign` with the scores on both sides). A class gets fewer
-    than k images only when no free image is left for it. `k` may differ by class. With `predicted_only` a
-    class takes only images that score highest in it, among the allowed classes.
+    An image that is among the top k of several classes goes to the class it scores highest in, and the next image
+    takes its place (`assign` with the scores on both sides). A class gets fewer than k images only if no free image
+    is left. `k` may differ by class. With `predicted_only`, a class takes only images that score highest in it
+    among the allowed classes.
     """
     n_classes = _check_scores(scores)
     quota = _quota(k, n_classes)
@@ -76,53 +132,43 @@ def top_k_per_class(
         np.put_along_axis(only, best, np.take_along_axis(masked, best, axis=1), axis=1)
         return only
 
-    return _pools(len(scores), eligible, quota)
-
-
-def above_threshold(probabilities: Floats, tau: float, allowed: Classes | None = None) -> PseudoLabels:
-    """Return every image whose most probable allowed class has a probability of at least tau."""
-    given = given_allowed(probabilities, allowed)
-    labels = np.asarray(given.argmax(axis=1), dtype=np.int64)
-    confidence = given[np.arange(len(given)), labels]
-    chosen = np.flatnonzero((confidence >= tau) & class_mask(allowed, given.shape[1])[labels])
-    return PseudoLabels.create(chosen, labels[chosen], confidence[chosen], given.shape[1])
+    return _assign_by_score(len(scores), eligible, quota)
 
 
 def candidate_sets(probabilities: Floats, alpha: float, beta: float, allowed: Classes | None = None) -> Bools:
-    """Return which classes each image may be of, `(images, classes)`, by the two rules of CPL.
+    """Return the candidate classes of each image, `(images, classes)`, by the two rules of CPL.
 
-    Within the image: from the most probable class on, while their sum is at most the alpha-quantile of all
-    images' highest probabilities, and the class that exceeds it; classes of equal probability stay together.
-    Between images: only if the probability is at least the beta-quantile of that class over all images. An
-    image may be left without any class.
+    Within an image: the most probable classes, until their sum exceeds the alpha-quantile of all images' highest
+    probabilities; classes of equal probability stay together. Across images: only classes in which the image's
+    probability is at least the beta-quantile over all images. An image may have no candidate at all.
     """
-    given = given_allowed(probabilities, allowed)
+    conditional = restrict_to(probabilities, allowed)
     _check_share("alpha", alpha)
     _check_share("beta", beta)
-    if not len(given):
-        return np.zeros(given.shape, dtype=np.bool_)
-    enough = np.quantile(given.max(axis=1).astype(np.float64), alpha)
-    mask = class_mask(allowed, given.shape[1])
-    candidates = np.zeros(given.shape, dtype=np.bool_)
-    for start in range(0, len(given), _ROWS_AT_ONCE):
+    if not len(conditional):
+        return np.zeros(conditional.shape, dtype=np.bool_)
+    limit = np.quantile(conditional.max(axis=1).astype(np.float64), alpha)
+    mask = class_mask(allowed, conditional.shape[1])
+    candidates = np.zeros(conditional.shape, dtype=np.bool_)
+    for start in range(0, len(conditional), _ROWS_AT_ONCE):
         rows = slice(start, start + _ROWS_AT_ONCE)
-        candidates[rows] = _within_image(given[rows], enough) & mask
+        candidates[rows] = _most_probable(conditional[rows], limit) & mask
     for column in np.flatnonzero(mask):
-        values = given[:, column].astype(np.float64)
+        values = conditional[:, column].astype(np.float64)
         candidates[:, column] &= values >= np.quantile(values, beta)
     return candidates
 
 
 def balanced_pools(probabilities: Floats, candidates: Bools, k: int | Ints) -> PseudoLabels:
-    """Return at most k images per class, each placed in one of its candidate classes by deferred acceptance.
+    """Return at most k images per class, each assigned to one of its candidate classes.
 
-    The label is the pool an image was placed in; its candidates go with it. Images without a candidate, or
-    refused by all of them, are left out.
+    The label is the class to which an image was assigned; its candidates are kept with it. Images without a
+    candidate, or rejected by all of them, are left out.
     """
     n_classes = _check_scores(probabilities)
     if candidates.shape != probabilities.shape:
         raise InputError(f"candidates: expected shape {probabilities.shape}, got {candidates.shape}.")
-    pools = _pools(
+    pools = _assign_by_score(
         len(probabilities),
         lambda rows: np.where(candidates[rows], probabilities[rows], np.float32(-np.inf)),
         _quota(k, n_classes),
@@ -137,29 +183,29 @@ def balanced_pools(probabilities: Floats, candidates: Bools, k: int | Ints) -> P
 
 
 def growing_k(round_number: int, n_rounds: int, n_images: int, n_classes: int) -> int:
-    """Return how many images each class gets in a round of GRIP and CPL, from 1; at least one, at most all.
+    """Return the number of images per class in a round of GRIP and CPL, counted from 1.
 
-    In round i of n it is i * floor(images / n) / classes, rounded down.
+    In round i of n it is i * floor(images / n) / classes, rounded down, and at least one.
     """
     return max(1, min(round_number * (n_images // n_rounds) // n_classes, n_images // n_classes))
 
 
-def _within_image(given: Floats, enough: float) -> Bools:
-    ranked = np.sort(given, axis=1)[:, ::-1].astype(np.float64)
+def _most_probable(probabilities: Floats, limit: float) -> Bools:
+    ranked = np.sort(probabilities, axis=1)[:, ::-1].astype(np.float64)
     sum_before = np.cumsum(ranked, axis=1)[:, :-1]
-    n_kept = 1 + (sum_before <= enough).sum(axis=1)
+    n_kept = 1 + (sum_before <= limit).sum(axis=1)
     least = ranked[np.arange(len(ranked)), n_kept - 1]
-    return np.asarray(given >= least[:, None], dtype=np.bool_)
+    return np.asarray(probabilities >= least[:, None], dtype=np.bool_)
 
 
-def _pools(n_images: int, eligible: Callable[[slice | Ints], Floats], quota: Ints) -> PseudoLabels:
-    """Place images by their scores; minus infinity marks the classes that an image cannot be placed in."""
+def _assign_by_score(n_images: int, eligible: Callable[[slice | Ints], Floats], quota: Ints) -> PseudoLabels:
+    """Assign images by their scores; minus infinity excludes an image from a class."""
 
     def scores_of(rows: slice | Ints) -> Scores:
         masked = eligible(rows)
         return Scores(masked, masked)
 
-    images, labels, confidence = assign_some(n_images, scores_of, quota)
+    images, labels, confidence = assign_in_parts(n_images, scores_of, quota)
     return PseudoLabels.create(images, labels, np.asarray(confidence, dtype=np.float32), len(quota))
 
 
@@ -181,3 +227,23 @@ def _check_scores(scores: Floats) -> int:
 def _check_share(name: str, value: float) -> None:
     if not 0.0 <= value <= 1.0:
         raise InputError(f"{name}: expected a number from 0 to 1, got {value}.")
+
+
+def _check_descriptions(
+    image_embeddings: Floats, class_embeddings: Floats, described: Mapping[int, Floats], ranking: str
+) -> None:
+    width = class_embeddings.shape[-1]
+    if image_embeddings.ndim != 2 or image_embeddings.shape[1] != width or class_embeddings.ndim != 2:
+        raise InputError(
+            "Expected embeddings (images, width) and (classes, width), "
+            f"got {image_embeddings.shape} and {class_embeddings.shape}."
+        )
+    problems = [
+        f"class {class_id}: expected an id in 0..{len(class_embeddings) - 1} and a vector of shape ({width},), "
+        f"got shape {np.shape(embedding)}"
+        for class_id, embedding in described.items()
+        if not 0 <= class_id < len(class_embeddings) or np.shape(embedding) != (width,)
+    ]
+    if ranking not in ("cosine", "probability"):
+        problems.append(f"rank_described_by: expected 'cosine' or 'probability', got {ranking!r}")
+    raise_all(problems, "These descriptions cannot be used")

@@ -1,9 +1,9 @@
-"""What UPL, FPL, GRIP and CPL share: a student that learns from chosen pseudo-labels, once or round after round."""
+"""What UPL, FPL, GRIP and CPL share: a student that learns from selected pseudo-labels, once or in rounds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -20,12 +20,12 @@ from captune.core.settings import NonNegative, Positive, build
 from captune.data.task import AdaptationTask
 from captune.embeddings.embed import embed_classes
 from captune.labeling.pseudo_labels import PseudoLabels, Source
-from captune.methods.base import Context
-from captune.training.checkpoint import CheckpointFolder
-from captune.training.feeds import Feed, Request
-from captune.training.loop import Course, Optimization, fit
+from captune.methods.base import Context, read_labels
+from captune.training.batch_sources import BatchSource, Request, draw_batches
+from captune.training.checkpoint import CheckpointFolder, add_prefix, with_prefix
+from captune.training.loop import Optimization, Schedule, fit
 from captune.training.losses import loss_weights
-from captune.training.pseudo_label_objective import PseudoLabeledViews, PseudoLabelObjective
+from captune.training.objective import PseudoLabelBatch, PseudoLabelObjective
 from captune.tuners.base import Tuner
 
 Share = Annotated[float, Ge(0), Le(1)]
@@ -38,9 +38,9 @@ QUICK: Mapping[str, Any] = {
     "learning_rate": 0.003,
     "weight_decay": 0.0005,
     "warmup_epochs": 1,
-    "gradient_clip": 10.0,  # with few given labels their weight |PL| / |L| makes steps too long without it
+    "gradient_clip": 10.0,  # with few labels, their weight |PL| / |L| makes steps too long without it
 }
-"""The same algorithm on cached embeddings, with shorter training; the rates of prompts do not suit an adapter."""
+"""The same algorithm on cached embeddings with shorter training; learning rates of prompts do not suit an adapter."""
 QUICK_ROUNDS: Mapping[str, Any] = {**QUICK, "epochs": 10}
 """The same for methods that train in rounds."""
 
@@ -50,15 +50,15 @@ class FewLabelSettings:
     """How a student learns from pseudo-labels.
 
     Attributes:
-        tuner: What is trained on the backbone; `captune list tuners` names them.
+        tuner: What is trained on the backbone; see `captune list tuners`.
         tuner_settings: Settings of the tuner, e.g. {n_context: 4} for text_prompts, {depth: deep} for visual_prompts.
-        epochs: Passes over the pseudo-labeled and given images, in every round.
-        train_batch: Images of a step.
-        learning_rate: The highest rate of SGD.
+        epochs: Number of passes over the pseudo-labeled and labeled images in each round.
+        train_batch: Number of images per step.
+        learning_rate: Peak learning rate of SGD.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
-        warmup_epochs: Epochs until the highest rate is reached.
-        gradient_clip: Largest gradient norm; 0 clips nothing.
+        warmup_epochs: Number of epochs until the peak learning rate is reached.
+        gradient_clip: Maximum gradient norm; 0 turns clipping off.
     """
 
     tuner: str = "text_prompts"
@@ -73,18 +73,18 @@ class FewLabelSettings:
 
 
 class FewLabelTraining:
-    """A student that learns from pseudo-labels as often as a method asks, every time from new random prompts.
+    """A student that is trained on pseudo-labels one or more times, each time from new random prompts.
 
-    Every time is a part of the run's checkpoints: a run that was interrupted skips to the part it was in.
+    Each training is a numbered part of the run's checkpoints: a resumed run skips to the part that was interrupted.
     """
 
     def __init__(self, task: AdaptationTask, backbone: Backbone, context: Context, settings: FewLabelSettings) -> None:
         self.task, self.backbone, self.context, self.settings = task, backbone, context, settings
         self.vectors = context.embed(backbone, task.unlabeled).vectors
         self.kept: dict[str, Tensor] = {}
-        """What a method keeps of earlier parts; it is part of the checkpoints."""
+        """Tensors that a method keeps from earlier parts; they are saved in the checkpoints."""
         self.tuner = self._new_tuner(0)
-        self._feed: Feed | None = None
+        self._source: BatchSource | None = None
 
     def zero_shot(self) -> Floats:
         """Return probabilities of the unlabeled images over the target classes, before any training."""
@@ -93,12 +93,12 @@ class FewLabelTraining:
 
     @torch.inference_mode()
     def predict(self) -> Floats:
-        """Return probabilities of the unlabeled images over the target classes, by the student as it is."""
-        images = self._whole_feed().look(self.tuner, np.arange(len(self.vectors)))
+        """Return probabilities of the unlabeled images over the target classes, by the current student."""
+        images = self._full_source().embed_unlabeled(self.tuner, np.arange(len(self.vectors)))
         return self._among_targets(self.tuner.logits(images, self.tuner.class_embeddings()).cpu().numpy())
 
     def parts(self, n_parts: int) -> range:
-        """Return the parts that are left to do, counted from 1; the first of them may be half done."""
+        """Return the remaining parts, counted from 1; the first of them may have been interrupted."""
         checkpoints = self.context.checkpoints
         _, newest = distributed.from_first(lambda: ({}, checkpoints.newest_part() if checkpoints else 0))
         return range(max(1, newest), n_parts + 1)
@@ -110,36 +110,35 @@ class FewLabelTraining:
         *,
         strong_views: int = 0,
         prior: Floats | None = None,
-        given_batch: tuple[int, int] | None = None,
+        labeled_batch: tuple[int, int] | None = None,
     ) -> None:
-        """Train new prompts on pseudo-labels; a part that was begun goes on with the labels it began with.
+        """Train new prompts on pseudo-labels; an interrupted part continues with the labels it started with.
 
-        With `strong_views` the student sees random crops. `prior` `(images, classes)` weighs the candidates of images
-        that have several. With `given_batch`, the smallest and largest size, given images come in batches of their
-        own, in proportion to the pseudo-labeled ones and with the same weight; else both are mixed.
+        With `strong_views`, the student sees random crops. `prior` `(images, classes)` weights the candidates of
+        images that have several. With `labeled_batch`, a minimum and maximum size, labeled images come in separate
+        batches, in proportion to the pseudo-labeled ones and with the same weight; otherwise both are mixed.
         """
         context, settings = self.context, self.settings
         checkpoints = replace(context.checkpoints, part=part) if context.checkpoints else None
         labels = labels.stamped(part, Source.NAME if part == 1 else Source.MODEL)
-        begun = checkpoints and distributed.from_first(lambda: _begun(checkpoints))[0]
-        if begun:
-            labels = _read_labels(begun, "course.labels.now.", labels.n_classes)
+        interrupted = checkpoints and distributed.from_first(lambda: _read_checkpoint(checkpoints))[0]
+        if interrupted:
+            labels = read_labels(interrupted, "schedule.pseudo_labels.", labels.n_classes)
         self.tuner = self._new_tuner(part)
-        feed, positions = self._whole_feed(), None
+        source, positions = self._full_source(), None
         if strong_views and len(labels):
-            feed, labels = self._strong_feed(labels, strong_views)
+            source, labels = self._strong_source(labels, strong_views)
             positions = np.arange(len(labels))
-        n_given = len(feed.given_labels)
-        if len(labels) + n_given:
+        n_labeled = len(source.labels)
+        if len(labels) + n_labeled:
             weights = (1.0, 1.0)
-            if given_batch is None:
-                weights = loss_weights(len(labels), n_given, len(self.task.seen_classes) > 0)
-            objective = PseudoLabelObjective(self.tuner, feed, *weights).to(context.runtime.device)
-            course = _FewLabelCourse(self, feed, labels, part, positions, prior, given_batch)
-            chosen = {f.name: getattr(settings, f.name) for f in fields(Optimization) if f.name != "iterations"}
+            if labeled_batch is None:
+                weights = loss_weights(len(labels), n_labeled, len(self.task.seen_classes) > 0)
+            objective = PseudoLabelObjective(self.tuner, source, *weights).to(context.runtime.device)
+            schedule = _FewLabelSchedule(self, source, labels, part, positions, prior, labeled_batch)
+            optimization = Optimization.from_settings(settings, iterations=schedule.iterations)
             with context.runtime.training(encodes_images=self.tuner.edits_images):
-                plan = Optimization(iterations=course.iterations, **chosen)
-                fit(objective, course, plan, context.runtime, checkpoints)
+                fit(objective, schedule, optimization, context.runtime, checkpoints)
         context.history.append((part * settings.epochs, labels))
 
     def _new_tuner(self, part: int) -> Tuner:
@@ -154,113 +153,109 @@ class FewLabelTraining:
             )
         return tuner.to(self.context.runtime.device)
 
-    def _whole_feed(self) -> Feed:
-        if self._feed is None:
-            self._feed = self.context.feed(self.tuner, self.task, strong_views=0)
-        return self._feed
+    def _full_source(self) -> BatchSource:
+        if self._source is None:
+            self._source = self.context.batch_source(self.tuner, self.task, strong_views=0)
+        return self._source
 
-    def _strong_feed(self, labels: PseudoLabels, strong_views: int) -> tuple[Feed, PseudoLabels]:
-        """Return inputs of the labeled images only: random crops of all the others would never be looked at."""
+    def _strong_source(self, labels: PseudoLabels, strong_views: int) -> tuple[BatchSource, PseudoLabels]:
+        """Return a source of the pseudo-labeled images only: random crops of the others would never be used."""
         readable = self.task.unlabeled.subset(self.context.embed(self.backbone, self.task.unlabeled).image_index)
         few = replace(self.task, unlabeled=readable.subset(labels.image_index))
-        still_there = self.context.embed(self.backbone, few.unlabeled).image_index
-        return self.context.feed(self.tuner, few, strong_views), labels.subset(still_there)
+        still_readable = self.context.embed(self.backbone, few.unlabeled).image_index
+        return self.context.batch_source(self.tuner, few, strong_views), labels.subset(still_readable)
 
     def _among_targets(self, logits: Floats) -> Floats:
-        """Return probabilities given that an image is of a target class; the others get zero."""
+        """Return probabilities conditional on the target classes; the others are zero."""
         targets = self.task.target_classes
         probabilities = np.zeros_like(logits)
         probabilities[:, targets] = softmax_rows(logits[:, targets])
         return probabilities
 
 
-class _FewLabelCourse(Course):
-    """Passes over pseudo-labeled and given images; records every epoch."""
+class _FewLabelSchedule(Schedule):
+    """Passes over pseudo-labeled and labeled images, with a record of every epoch."""
 
     def __init__(
         self,
         training: FewLabelTraining,
-        feed: Feed,
+        source: BatchSource,
         labels: PseudoLabels,
         part: int,
         positions: Ints | None,
         prior: Floats | None,
-        given_batch: tuple[int, int] | None,
+        labeled_batch: tuple[int, int] | None,
     ) -> None:
         self.training, self.context, self.settings = training, training.context, training.settings
-        self.feed, self.labels, self.part, self.prior = feed, labels, part, prior
-        self.strong_positions, self.given_batch = positions, given_batch
+        self.source, self.labels, self.part, self.prior = source, labels, part, prior
+        self.strong_positions, self.labeled_batch = positions, labeled_batch
 
     @property
     def iterations(self) -> int:
-        """Return the steps of an epoch."""
-        n_given = 0 if self.given_batch and len(self.labels) else len(self.feed.given_labels)
-        return -(-(len(self.labels) + n_given) // self.settings.train_batch)
+        """Return the number of steps per epoch."""
+        n_labeled = 0 if self.labeled_batch and len(self.labels) else len(self.source.labels)
+        return -(-(len(self.labels) + n_labeled) // self.settings.train_batch)
 
-    def begin(self, epoch: int) -> None:
-        """Change nothing: the labels stay as they are for the whole training."""
+    def begin_epoch(self, epoch: int) -> None:
+        """Do nothing: the labels stay the same throughout the training."""
 
-    def batches(self, epoch: int, first_step: int) -> Iterator[PseudoLabeledViews]:
-        """Yield the steps of a pass, drawn by seed, part and epoch alone."""
+    def batches(self, epoch: int, first_step: int) -> Iterator[PseudoLabelBatch]:
+        """Yield the steps of a pass, which depend on seed, part and epoch only."""
         device = self.context.runtime.device
         positions = self.labels.image_index if self.strong_positions is None else self.strong_positions
         nothing = np.empty(0, dtype=np.int64)
         requests = [
-            Request(positions[chosen], given, nothing)
+            Request(positions[chosen], labeled, nothing)
             if self.strong_positions is None
-            else Request(nothing, given, positions[chosen])
-            for chosen, given in self._draw(np.random.default_rng([self.context.runtime.seed, self.part, epoch]))
+            else Request(nothing, labeled, positions[chosen])
+            for chosen, labeled in self._draw(np.random.default_rng([self.context.runtime.seed, self.part, epoch]))
         ]
         entry_of = np.zeros(int(positions.max(initial=0)) + 1, dtype=np.int64)
         entry_of[positions] = np.arange(len(positions))
-        for views in self.feed.views(requests, epoch, first_step):
-            entries = entry_of[np.concatenate([views.request.reliable, views.request.unlabeled])]
-            given_labels = torch.from_numpy(self.feed.given_labels[views.request.given])
-            yield PseudoLabeledViews(views, self._targets(entries).to(device), given_labels.to(device))
+        for views in self.source.views(requests, epoch, first_step):
+            entries = entry_of[np.concatenate([views.request.pseudo_labeled, views.request.unlabeled])]
+            labels = torch.from_numpy(self.source.labels[views.request.labeled])
+            yield PseudoLabelBatch(views, self._targets(entries).to(device), labels.to(device))
 
-    def end(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
+    def end_epoch(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
         """Record the epoch."""
         self.context.record(
             step="epoch",
             epoch=(self.part - 1) * self.settings.epochs + epoch + 1,
             round=self.part,
             loss=round(float(sums["loss"]) / self.iterations, 6),
-            reliable=self.labels.counts().tolist(),
+            pseudo_labeled=self.labels.counts().tolist(),
         )
 
-    def describe(self, epoch: int, sums: Mapping[str, Tensor]) -> str:
+    def progress(self, epoch: int, sums: Mapping[str, Tensor]) -> str:
         """Return the round and the loss so far in this epoch."""
         return f"round {self.part}, epoch {epoch + 1}, loss {float(sums['loss'] / sums['steps']):.3f}"
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the pseudo-labels with their history, and what the method keeps of earlier parts."""
-        tensors = {f"kept.{name}": tensor for name, tensor in self.training.kept.items()}
-        for when, labels in (*self.context.history, ("now", self.labels)):
-            tensors |= {f"labels.{when}.{name}": torch.from_numpy(array) for name, array in labels.arrays().items()}
-        return tensors, {"rounds": self.context.rounds, "history": [epoch for epoch, _ in self.context.history]}
+        """Return the pseudo-labels, what the method keeps from earlier parts, and everything recorded so far."""
+        tensors, facts = self.context.state()
+        tensors |= add_prefix(self.labels.arrays(), "pseudo_labels.")
+        tensors |= {f"kept.{name}": tensor for name, tensor in self.training.kept.items()}
+        return tensors, facts
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Take back what `state` gave."""
-        n_classes = self.labels.n_classes
-        self.labels = _read_labels(tensors, "labels.now.", n_classes)
-        self.training.kept = _named(tensors, "kept.")
-        self.context.history[:] = [(e, _read_labels(tensors, f"labels.{e}.", n_classes)) for e in facts["history"]]
-        self.context.rounds[:] = facts["rounds"]
+        """Restore what `state` returned."""
+        self.context.restore(tensors, facts, self.labels.n_classes)
+        self.labels = read_labels(tensors, "pseudo_labels.", self.labels.n_classes)
+        self.training.kept = with_prefix(tensors, "kept.")
 
     def _draw(self, generator: np.random.Generator) -> list[tuple[Ints, Ints]]:
-        """Return entries of the pseudo-labels and positions of given images for every step, in even batches."""
-        n_pseudo, n_given, size = len(self.labels), len(self.feed.given_labels), self.settings.train_batch
-        n_steps = self.iterations
-        if self.given_batch is None or not n_pseudo or not n_given:
-            steps = np.array_split(generator.permutation(n_pseudo + n_given), n_steps)
+        """Return entries of the pseudo-labels and positions of labeled images for each step, in even batches."""
+        n_pseudo, n_labeled, n_steps = len(self.labels), len(self.source.labels), self.iterations
+        if self.labeled_batch is None or not n_pseudo or not n_labeled:
+            steps = np.array_split(generator.permutation(n_pseudo + n_labeled), n_steps)
             return [(step[step < n_pseudo], step[step >= n_pseudo] - n_pseudo) for step in steps]
-        own = int(np.clip(size * n_given // n_pseudo, *self.given_batch))
-        passes = [generator.permutation(n_given) for _ in range(-(-n_steps * own // n_given))]
-        given = np.concatenate(passes)[: n_steps * own].reshape(n_steps, own)
-        return list(zip(np.array_split(generator.permutation(n_pseudo), n_steps), given, strict=True))
+        size = int(np.clip(self.settings.train_batch * n_labeled // n_pseudo, *self.labeled_batch))
+        labeled = draw_batches(generator, n_labeled, n_steps, size)
+        return list(zip(np.array_split(generator.permutation(n_pseudo), n_steps), labeled, strict=True))
 
     def _targets(self, entries: Ints) -> Tensor:
-        """Return how much each class counts for some entries, `(entries, classes)`."""
+        """Return the weight of each class as the label of some entries, `(entries, classes)`."""
         labels = self.labels
         if labels.candidates is None:
             return one_hot(torch.from_numpy(labels.labels[entries]), labels.n_classes).float()
@@ -271,16 +266,7 @@ class _FewLabelCourse(Course):
         return torch.from_numpy(weights)
 
 
-def _begun(checkpoints: CheckpointFolder) -> distributed.Parcel:
-    """Return what is needed to go on; the length of a training depends on its labels, so they are read before it."""
+def _read_checkpoint(checkpoints: CheckpointFolder) -> distributed.Parcel:
+    """Return the newest tensors: the length of a training depends on its labels, so they are read before it."""
     found = checkpoints.newest()
     return (dict(found.tensors) if found else {}), None
-
-
-def _named(tensors: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
-    return {name[len(start) :]: tensor for name, tensor in tensors.items() if name.startswith(start)}
-
-
-def _read_labels(tensors: Mapping[str, Tensor], start: str, n_classes: int) -> PseudoLabels:
-    arrays = {name: tensor.numpy() for name, tensor in _named(tensors, start).items()}
-    return PseudoLabels.from_arrays(arrays, n_classes)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+from torch import Tensor
 
 from captune.backbones.base import Backbone
+from captune.concepts.alignment import Alignment, Choice, Scope, align_concepts
+from captune.concepts.mismatch import MismatchSettings
+from captune.core import distributed
 from captune.core.arrays import Floats
 from captune.core.errors import InputError
 from captune.core.runtime import Runtime
@@ -19,16 +24,16 @@ from captune.data.views import StrongView
 from captune.describers.base import Describer
 from captune.describers.none import NoDescriber
 from captune.embeddings.cache import EmbeddingCache
-from captune.embeddings.embed import EmbeddedImages, embed_images
+from captune.embeddings.embed import EmbeddedImages, embed_images, embed_texts
 from captune.labeling.pseudo_labels import PseudoLabels
-from captune.training.checkpoint import CheckpointFolder
-from captune.training.feeds import EmbeddingFeed, Feed, PixelFeed
+from captune.training.batch_sources import BatchSource, EmbeddingSource, PixelSource
+from captune.training.checkpoint import CheckpointFolder, add_prefix, with_prefix
 from captune.tuners.base import NoSettings, Tuner
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a method may use besides its task; files, devices and ranks stay behind it."""
+    """What a method may use besides its task; it hides files, devices and processes."""
 
     runtime: Runtime
     cache: EmbeddingCache
@@ -37,10 +42,11 @@ class Context:
     domain: str = "{}"
     checkpoints: CheckpointFolder | None = None
     rounds: list[dict[str, Any]] = field(default_factory=list)
+    """What happened in each round or epoch, as JSON facts."""
     history: list[tuple[int, PseudoLabels]] = field(default_factory=list)
-    """Pseudo-labels as they stood after an epoch, counted among the unlabeled images that can be read."""
+    """Pseudo-labels after some epochs; `image_index` counts the readable unlabeled images."""
     arrays: dict[str, Floats] = field(default_factory=dict)
-    """What a report shows besides numbers, such as `similarity` and `margin` `(classes, classes)`."""
+    """Arrays for the report, such as `similarity` and `margin` `(classes, classes)`."""
     _embedded: dict[tuple[ImageCollection, int], EmbeddedImages] = field(default_factory=dict)
 
     def embed(self, backbone: Backbone, images: ImageCollection) -> EmbeddedImages:
@@ -53,21 +59,66 @@ class Context:
             self._embedded[key] = found
         return self._embedded[key]
 
-    def feed(self, tuner: Tuner, task: AdaptationTask, strong_views: int) -> Feed:
-        """Return where a student's inputs come from: nothing is decoded again that a fixed encoder saw already."""
+    def align_concepts(
+        self,
+        task: AdaptationTask,
+        backbone: Backbone,
+        class_vectors: Floats,
+        settings: MismatchSettings,
+        describe: Scope = "mismatched",
+        choose: Choice = "best",
+    ) -> Alignment:
+        """Detect and describe a task's misleading class names on the first process, and report them."""
+        names = task.vocabulary.names
+        align = partial(
+            align_concepts,
+            self.embed(backbone, task.unlabeled).vectors,
+            class_vectors,
+            names,
+            backbone.logit_scale,
+            self.describer,
+            lambda sentences: embed_texts(backbone, sentences),
+            settings=settings,
+            classes=task.target_classes,
+            describe=describe,
+            choose=choose,
+            phrase=self.domain,
+        )
+        alone = distributed.size() == 1
+        found = align() if alone else Alignment.unpack(*distributed.from_first(lambda: align().pack()))
+        mismatched = [names[c] for c in found.findings.mismatched]
+        self.say(f"Misleading class names: {', '.join(mismatched) or 'none found'}.")
+        if n_missing := len(found.undescribed()):
+            self.say(
+                f"{n_missing} of them have no description and keep their name. A description of what such images show "
+                "usually helps: try --describer openai:gpt-4o-mini or --describer file:descriptions.yaml."
+            )
+        for name, problem in found.descriptions.problems.items():
+            self.say(f"{name}: {problem}")
+        self.record(
+            step="concept_alignment",
+            mismatched=mismatched,
+            frequency={names[c]: round(float(found.findings.frequency[c]), 4) for c in found.findings.classes},
+            concentration={names[c]: round(float(found.findings.concentration[c]), 4) for c in found.findings.classes},
+            descriptions={names[c]: list(sentences) for c, sentences in found.sentences.items()},
+            problems=dict(found.descriptions.problems),
+        )
+        return found
+
+    def batch_source(self, tuner: Tuner, task: AdaptationTask, strong_views: int) -> BatchSource:
+        """Return the source of a student's inputs: cached embeddings unless it changes the image encoder."""
         backbone = tuner.backbone
         unlabeled, labeled = self.embed(backbone, task.unlabeled), self.embed(backbone, task.labeled.images)
-        given = task.labeled.labels[labeled.image_index]
-        if tuner.edits_images:
-            readable = task.unlabeled.subset(unlabeled.image_index)
-            given_images = task.labeled.images.subset(labeled.image_index)
-            return PixelFeed(readable, given_images, given, backbone.preprocessing, self.runtime)
+        labels = task.labeled.labels[labeled.image_index]
         readable = task.unlabeled.subset(unlabeled.image_index)
-        strong = [self._strong(backbone, readable, unlabeled.vectors, number) for number in range(strong_views)]
-        return EmbeddingFeed(unlabeled.vectors, strong, labeled.vectors, given, self.runtime)
+        if tuner.edits_images:
+            labeled_images = task.labeled.images.subset(labeled.image_index)
+            return PixelSource(readable, labeled_images, labels, backbone.preprocessing, self.runtime)
+        strong = [self._embed_strong(backbone, readable, unlabeled.vectors, number) for number in range(strong_views)]
+        return EmbeddingSource(unlabeled.vectors, strong, labeled.vectors, labels, self.runtime)
 
-    def _strong(self, backbone: Backbone, images: ImageCollection, weak: Floats, number: int) -> Floats:
-        """Return embeddings of a strong view; an image that went away since it was seen keeps its weak one."""
+    def _embed_strong(self, backbone: Backbone, images: ImageCollection, weak: Floats, number: int) -> Floats:
+        """Return embeddings of a strong view; an image that has become unreadable keeps its weak one."""
         view = StrongView(backbone.preprocessing, self.runtime.seed, number)
         found = embed_images(backbone, images, self.cache, self.runtime, self.batch_size, view)
         if not found.skipped:
@@ -77,13 +128,32 @@ class Context:
         return rows
 
     def record(self, **facts: Any) -> None:  # noqa: ANN401 (anything that JSON can hold)
-        """Keep what happened in a round for the run folder and the report."""
+        """Record what happened in a round for the run folder and the report."""
         self.rounds.append(facts)
 
     @property
     def say(self) -> Callable[[str], None]:
-        """Return the function that shows a remark on screen."""
+        """Return the function that shows a message on screen."""
         return self.runtime.say
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return everything recorded so far, for a checkpoint."""
+        tensors = add_prefix(self.arrays, "array.")
+        for epoch, labels in self.history:
+            tensors |= add_prefix(labels.arrays(), f"history.{epoch}.")
+        return tensors, {"rounds": self.rounds, "history": [epoch for epoch, _ in self.history]}
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], n_classes: int) -> None:
+        """Restore what `state` returned."""
+        self.rounds[:] = facts["rounds"]
+        self.history[:] = [(epoch, read_labels(tensors, f"history.{epoch}.", n_classes)) for epoch in facts["history"]]
+        self.arrays.update({name: tensor.numpy() for name, tensor in with_prefix(tensors, "array.").items()})
+
+
+def read_labels(tensors: Mapping[str, Tensor], prefix: str, n_classes: int) -> PseudoLabels:
+    """Return the pseudo-labels that a checkpoint holds under a prefix."""
+    arrays = {name: tensor.numpy() for name, tensor in with_prefix(tensors, prefix).items()}
+    return PseudoLabels.from_arrays(arrays, n_classes)
 
 
 class Method(ABC):
@@ -91,7 +161,7 @@ class Method(ABC):
 
     Settings: ClassVar[type[Any]] = NoSettings
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Named departures from the default settings; `full` and `quick` are chosen by the machine if none is named."""
+    """Named changes of the default settings; `full` is the default on a GPU, `quick` on a CPU."""
 
     def __init__(self, settings: Any = None) -> None:  # noqa: ANN401 (each method has its own type)
         self.settings = self.Settings() if settings is None else settings

@@ -1,37 +1,129 @@
-"""CAP: concept alignment, then prompts or adapters tuned with a confusion-aware calibrated margin (ICML 2025)."""
+"""CAP: concept alignment, then training with a confusion-aware calibrated margin on growing pseudo-labels (ICML 2025).
+
+The file follows the paper: `Cap` aligns concepts and selects the first pseudo-labels D_PL (Section 3.1), `CapSchedule`
+computes the margin of each epoch (Section 3.2) and grows D_PL (Appendix B). The loss (Section 3.3) is
+`training/objective.py`. `NeighborhoodSchedule` and `ReleasedSchedule` depart from the paper.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
 from captune.backbones.base import Backbone
-from captune.concepts.confusion import class_prototypes, class_similarity, confident_counts, confusion_margin
+from captune.concepts.confusion import (
+    ConfusionMargin,
+    class_prototypes,
+    class_similarity,
+    confident_counts,
+    confusion_margin,
+)
 from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings
 from captune.core import registry
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError
+from captune.core.settings import NonNegative, Positive
 from captune.data.task import AdaptationTask
+from captune.data.vocabulary import Vocabulary
 from captune.embeddings.embed import embed_classes, score
-from captune.labeling.consensus import neighbor_consensus, neighbor_graph
-from captune.labeling.first_labels import first_labels
-from captune.labeling.gaussians import cluster_images
+from captune.labeling.gaussian_mixture import fit_gaussian_mixture
+from captune.labeling.neighborhood import NeighborhoodVote
 from captune.labeling.pseudo_labels import PseudoLabels, Source
-from captune.labeling.selection import class_mask, given_allowed, top_k_per_class
-from captune.methods import _estimate
-from captune.methods._alignment import align_task
-from captune.methods._cap_settings import QUICK, CapSettings
-from captune.methods.base import Context, Method
-from captune.training.feeds import Request
-from captune.training.loop import Course, Optimization, fit
-from captune.training.objective import ConfusionObjective, LabeledViews
+from captune.labeling.selection import aligned_texts, class_mask, first_pseudo_labels, restrict_to, top_k_per_class
+from captune.methods._training_time import Workload, announce, measure_costs
+from captune.methods.base import Context, Method, read_labels
+from captune.training.batch_sources import Request, draw_batches
+from captune.training.checkpoint import add_prefix
+from captune.training.loop import Optimization, Schedule, fit
+from captune.training.objective import CapBatch, ConfusionObjective
 from captune.tuners.base import Tuner
 from captune.tuners.feature_adapter import FeatureAdapter
+
+Share = Annotated[float, Ge(0), Le(1)]
+Rate = Annotated[float, Gt(0)]
+
+
+@dataclass(frozen=True)
+class CapSettings:
+    """The settings of CAP; the defaults are those of the paper (Appendix C), which the preset `quick` changes.
+
+    Attributes:
+        recipe: `paper`, or `released` as in the authors' code (other tendency, counts, growth and margin scale).
+        tuner: What is trained on the backbone; see `captune list tuners`.
+        concept_alignment: Whether misleading class names are detected and described.
+        detection: `paper` runs Algorithm 1 once with t = ceil(C/10); `robust` runs it ten times with a larger t.
+        describe: Which classes are described: those with misleading names, or all.
+        choose: Whether a class is represented by its best description or by the mean of all.
+        class_texts: Whether the student starts from the class names or from the chosen descriptions.
+        start_from: Beyond the paper: whether the first pseudo-labels come from zero-shot classification or from a
+            Gaussian mixture anchored at the class texts, as in the method `transductive`.
+        k: Number of images per class that are pseudo-labeled before training.
+        tau: Confidence from which a prediction becomes a pseudo-label.
+        margin: Whether the loss has the confusion-aware calibrated margin.
+        margin_scale: The margin m, in logits at a logit scale of 100.
+        scale_margin: Whether m is converted to the model's own logit scale; `released` never does so.
+        independent_adapters: Whether pseudo-labels made during training have their own adapter.
+        adapter_width: Hidden units of the adapters that are used in training only.
+        neighbors: Beyond the paper: pseudo-labels must agree with a vote of this many nearest images; 0 means no vote.
+        balance: How strongly the votes are balanced over the classes, 0 to 1.
+        start_share: Beyond the paper: weight in the decision of the texts from which the tuner `feature_adapter`
+            started; ignored if some classes are labeled, since labels are more informative than texts.
+        strong_views: Number of augmented views of each image that are embedded, if the image encoder is frozen.
+        grow_every: Number of epochs between two growths of the pseudo-labeled images.
+        epochs: Number of epochs of `iterations` steps.
+        iterations: Number of steps per epoch.
+        train_batch: Number of images of each kind per step.
+        learning_rate: Peak learning rate of SGD.
+        momentum: Momentum of SGD.
+        weight_decay: Weight decay of SGD.
+        warmup_epochs: Number of epochs until the peak learning rate is reached.
+        gradient_clip: Maximum gradient norm; 0 turns clipping off.
+    """
+
+    recipe: Literal["paper", "released"] = "paper"
+    tuner: str = "maple"
+    concept_alignment: bool = True
+    detection: Literal["paper", "robust"] = "paper"
+    describe: Literal["mismatched", "all"] = "mismatched"
+    choose: Literal["best", "mean"] = "best"
+    class_texts: Literal["names", "aligned"] = "names"
+    start_from: Literal["zero_shot", "transductive"] = "zero_shot"
+    k: Positive = 16
+    tau: Share = 0.85
+    margin: bool = True
+    margin_scale: Annotated[float, Ge(0)] = 12.0
+    scale_margin: bool = True
+    independent_adapters: bool = True
+    adapter_width: Positive = 128
+    neighbors: NonNegative = 0
+    balance: Share = 0.5
+    start_share: Annotated[float, Ge(0), Lt(1)] = 0.0
+    strong_views: Positive = 4
+    grow_every: Positive = 5
+    epochs: Positive = 50
+    iterations: Positive = 50
+    train_batch: Positive = 32
+    learning_rate: Rate = 0.01
+    momentum: Share = 0.9
+    weight_decay: Annotated[float, Ge(0)] = 0.1
+    warmup_epochs: NonNegative = 1
+    gradient_clip: Annotated[float, Ge(0)] = 0.0
+
+
+QUICK: Mapping[str, Any] = {
+    "tuner": "feature_adapter",
+    "detection": "robust",
+    "describe": "all",
+    "class_texts": "aligned",
+    "neighbors": 10,
+    "start_share": 0.5,
+}
 
 
 class Cap(Method):
@@ -41,254 +133,280 @@ class Cap(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"full": {}, "quick": QUICK}
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
-        """Align concepts, take the first pseudo-labels, then train while they grow."""
+        """Align concepts, select the first pseudo-labels, then train while they grow."""
         settings: CapSettings = self.settings
-        objective, course = self.prepare(task, backbone, context)
-        chosen = {field.name: getattr(settings, field.name) for field in fields(Optimization)}
-        with context.runtime.training(encodes_images=objective.tuner.edits_images):
-            fit(objective, course, Optimization(**chosen), context.runtime, context.checkpoints)
-        context.history.append((settings.epochs, course.reliable))
-        tuner, keeps_start = objective.tuner, settings.start_share > 0 and not len(task.seen_classes)
-        return tuner.with_start(settings.start_share) if keeps_start and isinstance(tuner, FeatureAdapter) else tuner
+        schedule = self.prepare(task, backbone, context)
+        tuner = schedule.objective.tuner
+        with context.runtime.training(encodes_images=tuner.edits_images):
+            optimization = Optimization.from_settings(settings)
+            fit(schedule.objective, schedule, optimization, context.runtime, context.checkpoints)
+        context.history.append((settings.epochs, schedule.pseudo_labels))
+        if isinstance(tuner, FeatureAdapter) and settings.start_share and not len(task.seen_classes):
+            return tuner.with_start(settings.start_share)
+        return tuner
 
-    def prepare(
-        self, task: AdaptationTask, backbone: Backbone, context: Context
-    ) -> tuple[ConfusionObjective, CapCourse]:
-        """Return the student before its first step, and the course that will train it."""
+    def prepare(self, task: AdaptationTask, backbone: Backbone, context: Context) -> CapSchedule:
+        """Return the training schedule, with the first pseudo-labels and the student before its first step."""
         settings: CapSettings = self.settings
         if len(task.unlabeled) == 0:
             raise InputError(
-                f"All {len(task.labeled.labels)} images have a given label, and CAP learns from images without one. "
-                "Add unlabeled images, or leave labels out of --labels."
+                f"All {len(task.labeled.labels)} images are labeled, but CAP learns from unlabeled images. "
+                "Add unlabeled images, or remove some labels from --labels."
             )
-        unlabeled = context.embed(backbone, task.unlabeled)
+        images = context.embed(backbone, task.unlabeled).vectors
+        presets = {"quick": replace(CapSettings(), **QUICK), "full": CapSettings()}
+        costs = measure_costs(backbone, task.vocabulary, context.runtime)
+        announce(costs, settings, presets, Workload(len(images), len(task.labeled.labels)), context.runtime)
+
+        # Section 3.1: describe misleading class names, and select the first pseudo-labels D_PL.
         texts = embed_classes(backbone, task.vocabulary)
-        vocabulary, described = task.vocabulary, {}
-        sizes = _estimate.Sizes(len(unlabeled.vectors), len(task.labeled.labels), len(vocabulary))
-        _estimate.tell(backbone, vocabulary, settings, sizes, context.runtime)
+        vocabulary, described = self._align_concepts(task, backbone, texts, context)
+        vote = self._neighborhood_vote(task, backbone, context) if settings.neighbors else None
+        first, neighbor_labels = self._first_pseudo_labels(task, backbone, texts, described, vote, context)
 
-        # Section 3.1: which names mislead, and what stands for them instead?
-        if settings.concept_alignment:
-            detection = PAPER_MISMATCH if settings.detection == "paper" else MismatchSettings()
-            detection = replace(detection, seed=context.runtime.seed)
-            found = align_task(
-                task, backbone, unlabeled.vectors, texts, context, detection, settings.describe, settings.choose
-            )
-            described = dict(found.vectors)
-            if settings.class_texts == "aligned":
-                own = {c: vocabulary.texts(c) if settings.describe == "all" else () for c in found.sentences}
-                vocabulary = vocabulary.with_descriptions({c: own[c] + s for c, s in found.sentences.items()})
-
-        # Sections 3.2 and 3.3: the student learns from D_PL and from its own confident predictions.
+        # Section 3.3: the student learns from D_PL and from its own confident predictions.
         device = context.runtime.device
         tuner: Tuner = registry.load("tuners", settings.tuner)(backbone, vocabulary).to(device)
-        feed = context.feed(tuner, task, settings.strong_views)
+        source = context.batch_source(tuner, task, settings.strong_views)
         allowed = torch.from_numpy(class_mask(task.target_classes, len(texts)))
         objective = ConfusionObjective(
-            tuner, feed, allowed, settings.tau, settings.adapter_width, settings.independent_adapters
+            tuner, source, allowed, settings.tau, settings.adapter_width, settings.independent_adapters
         ).to(device)
-        course = CapCourse(task, objective, unlabeled.vectors, context, settings)
-        course.take_first_labels(texts, described)
-        return objective, course
+        if settings.recipe == "released":
+            return ReleasedSchedule(task, objective, first, neighbor_labels, len(images), context, settings)
+        if vote is not None:
+            return NeighborhoodSchedule(vote, task, objective, first, neighbor_labels, len(images), context, settings)
+        return CapSchedule(task, objective, first, neighbor_labels, len(images), context, settings)
+
+    def _align_concepts(
+        self, task: AdaptationTask, backbone: Backbone, texts: Floats, context: Context
+    ) -> tuple[Vocabulary, Mapping[int, Floats]]:
+        """Return the student's vocabulary, and the embeddings of the descriptions that replace class names."""
+        settings: CapSettings = self.settings
+        if not settings.concept_alignment:
+            return task.vocabulary, {}
+        detection = PAPER_MISMATCH if settings.detection == "paper" else MismatchSettings()
+        detection = replace(detection, seed=context.runtime.seed)
+        found = context.align_concepts(task, backbone, texts, detection, settings.describe, settings.choose)
+        if settings.class_texts == "names":
+            return task.vocabulary, found.vectors
+        names = {c: task.vocabulary.texts(c) if settings.describe == "all" else () for c in found.sentences}
+        sentences = {c: names[c] + descriptions for c, descriptions in found.sentences.items()}
+        return task.vocabulary.with_descriptions(sentences), found.vectors
+
+    def _neighborhood_vote(self, task: AdaptationTask, backbone: Backbone, context: Context) -> NeighborhoodVote:
+        labeled = context.embed(backbone, task.labeled.images)
+        return NeighborhoodVote(
+            context.embed(backbone, task.unlabeled).vectors,
+            labeled.vectors,
+            task.labeled.labels[labeled.image_index],
+            len(task.vocabulary),
+            task.target_classes,
+            n_neighbors=self.settings.neighbors,
+            strength=self.settings.balance,
+        )
+
+    def _first_pseudo_labels(
+        self,
+        task: AdaptationTask,
+        backbone: Backbone,
+        texts: Floats,
+        described: Mapping[int, Floats],
+        vote: NeighborhoodVote | None,
+        context: Context,
+    ) -> tuple[PseudoLabels, Ints | None]:
+        """Return D_PL before any training, and the neighbor labels of all images if there is a vote."""
+        settings: CapSettings = self.settings
+        images, targets = context.embed(backbone, task.unlabeled).vectors, task.target_classes
+        if vote is None and settings.start_from == "zero_shot":  # the paper
+            first = first_pseudo_labels(images, texts, backbone.logit_scale, described, k=settings.k, allowed=targets)
+            return first, None
+        aligned = aligned_texts(texts, described)
+        if settings.start_from == "transductive":
+            labeled = context.embed(backbone, task.labeled.images)
+            labels = task.labeled.labels[labeled.image_index]
+            probabilities = fit_gaussian_mixture(
+                images, aligned, backbone.logit_scale, labeled=labeled.vectors, labels=labels, allowed=targets
+            ).probabilities
+        else:
+            probabilities = restrict_to(score(images, aligned, backbone.logit_scale), targets)
+        if vote is None:
+            return top_k_per_class(probabilities, settings.k, targets), None
+        return vote.select(probabilities, settings.k)
 
 
-class CapCourse(Course):
-    """What happens around the steps: D_PL grows, and every epoch has its margin."""
+class CapSchedule(Schedule):
+    """The epochs of CAP: D_PL grows every few epochs, and every epoch has its own margin."""
 
     def __init__(
         self,
         task: AdaptationTask,
         objective: ConfusionObjective,
-        vectors: Floats,
+        pseudo_labels: PseudoLabels,
+        neighbor_labels: Ints | None,
+        n_images: int,
         context: Context,
         settings: CapSettings,
     ) -> None:
-        self.task, self.objective, self.vectors = task, objective, vectors
+        self.task, self.objective, self.n_images = task, objective, n_images
         self.context, self.settings = context, settings
-        self.n_classes = len(task.vocabulary)
-        self.reliable = PseudoLabels.empty(self.n_classes)  # D_PL
-        self.accepted = np.zeros(self.n_classes, dtype=np.int64)
-        # Given images of classes that may be pseudo-labeled are neighbors too, and what they say is known.
-        given = context.embed(objective.tuner.backbone, task.labeled.images)
-        labels = task.labeled.labels[given.image_index]
-        speaks = np.isin(labels, task.target_classes)
-        self.known = np.eye(self.n_classes, dtype=np.float32)[labels[speaks]]
-        everyone = np.concatenate([vectors, given.vectors[speaks]])
-        self.graph = neighbor_graph(everyone, settings.neighbors) if settings.neighbors else None
-        self.said: Ints | None = None  # what neighbors say of each image
+        self.pseudo_labels = pseudo_labels  # D_PL
+        self.neighbor_labels = neighbor_labels  # with which the student's own pseudo-labels must agree
+        self.accepted = np.zeros(len(task.vocabulary), dtype=np.int64)
 
-    def take_first_labels(self, texts: Floats, described: Mapping[int, Floats]) -> None:
-        """Fill D_PL before any training, by description where a name misleads."""
-        scale, settings = self.objective.tuner.backbone.logit_scale, self.settings
-        targets = self.task.target_classes
-        if self.graph is None and settings.start_from == "zero_shot":
-            self.reliable = first_labels(self.vectors, texts, scale, described, k=settings.k, allowed=targets)
-            return
-        aligned = texts.copy()
-        for class_id, vector in described.items():
-            aligned[class_id] = vector
-        if settings.start_from == "transductive":
-            given = self.context.embed(self.objective.tuner.backbone, self.task.labeled.images)
-            given_labels = self.task.labeled.labels[given.image_index]
-            guess = cluster_images(
-                self.vectors, aligned, scale, given=given.vectors, given_labels=given_labels, allowed=targets
-            ).probabilities
-        else:
-            guess = given_allowed(score(self.vectors, aligned, scale), targets)
-        if self.graph is None:
-            self.reliable = top_k_per_class(guess, settings.k, targets)
-        else:
-            self._ask_neighbors(guess, settings.k, epoch=0)
-
-    def begin(self, epoch: int) -> None:
+    def begin_epoch(self, epoch: int) -> None:
         """Grow D_PL every few epochs (Appendix B) and compute the margin of the epoch (Section 3.2)."""
-        settings = self.settings
-        is_released = settings.recipe == "released"
-        if epoch and (is_released or epoch % settings.grow_every == 0):
-            self.context.history.append((epoch, self.reliable))
-            self._grow(epoch)
-        if not settings.margin or epoch == 0:  # the first epoch only warms up
-            return
-        images, probabilities, classes = self.objective.look(self.reliable.image_index)
-        prototypes = class_prototypes(images, self.reliable.labels, classes)
-        similarity = class_similarity(prototypes, classes)
-        counts = self.accepted if is_released else confident_counts(probabilities, settings.tau)
-        scale = None if is_released or not settings.scale_margin else self.objective.tuner.backbone.logit_scale
-        margin = confusion_margin(
+        if epoch and self.grows_in(epoch):
+            self.context.history.append((epoch, self.pseudo_labels))
+            _, probabilities, _ = self.objective.predict(np.arange(self.n_images))
+            self.pseudo_labels = self.grow(probabilities, epoch)
+        if epoch and self.settings.margin:  # the first epoch warms up without a margin
+            images, probabilities, classes = self.objective.predict(self.pseudo_labels.image_index)
+            prototypes = class_prototypes(images, self.pseudo_labels.labels, classes)
+            margin = self.margin(class_similarity(prototypes, classes), probabilities)
+            self.context.arrays.update(similarity=margin.similarity, margin=margin.matrix)
+            self.objective.margin = torch.from_numpy(margin.matrix).to(self.context.runtime.device)
+
+    def grows_in(self, epoch: int) -> bool:
+        """Return whether D_PL grows before an epoch."""
+        return epoch % self.settings.grow_every == 0
+
+    def grow(self, probabilities: Floats, epoch: int) -> PseudoLabels:
+        """Return D_PL with the most confident new images of each class added."""
+        settings, targets = self.settings, self.task.target_classes
+        n_new = max(1, int(self.n_images * settings.grow_every / (settings.epochs * len(targets))))
+        unused = np.setdiff1d(np.arange(self.n_images), self.pseudo_labels.image_index)
+        new = top_k_per_class(probabilities[unused], n_new, targets, predicted_only=True)
+        return self.pseudo_labels.extend(new.reindexed(unused).stamped(epoch, Source.MODEL))
+
+    def margin(self, similarity: Floats, probabilities: Floats) -> ConfusionMargin:
+        """Return the margin from the confident predictions on D_PL (Eqs. 3 to 7)."""
+        return confusion_margin(
             similarity,
-            counts,
-            margin=settings.margin_scale,
-            logit_scale=scale,
-            recipe=settings.recipe,
+            confident_counts(probabilities, self.settings.tau),
+            margin=self.settings.margin_scale,
+            logit_scale=self.objective.tuner.backbone.logit_scale if self.settings.scale_margin else None,
             labeled=self.task.seen_classes,
         )
-        self.context.arrays.update(similarity=similarity, margin=margin.matrix)
-        self.objective.margin = torch.from_numpy(margin.matrix).to(self.context.runtime.device)
 
-    def batches(self, epoch: int, first_step: int) -> Iterator[LabeledViews]:
-        """Yield steps over D_PL, the labeled and the unlabeled images, drawn by seed and epoch alone."""
-        settings, feed = self.settings, self.objective.feed
-        device = self.context.runtime.device
+    def batches(self, epoch: int, first_step: int) -> Iterator[CapBatch]:
+        """Yield steps over D_PL, labeled and unlabeled images, which depend on seed and epoch only."""
+        settings, source, device = self.settings, self.objective.source, self.context.runtime.device
         generator = np.random.default_rng([self.context.runtime.seed, epoch])
-        sizes = (len(self.reliable), len(feed.given_labels), len(self.vectors))
-        drawn = [_draw(generator, size, settings.iterations, settings.train_batch) for size in sizes]
-        of_image = np.full(len(self.vectors), -1, dtype=np.int64)
-        of_image[self.reliable.image_index] = self.reliable.labels
-        requests = [
-            Request(self.reliable.image_index[drawn[0][i]], drawn[1][i], drawn[2][i])
-            for i in range(settings.iterations)
+        drawn = [
+            draw_batches(generator, n_items, settings.iterations, settings.train_batch)
+            for n_items in (len(self.pseudo_labels), len(source.labels), self.n_images)
         ]
-        for views in feed.views(requests, epoch, first_step):
-            request = views.request
-            said = None if self.said is None else torch.from_numpy(self.said[request.unlabeled]).to(device)
-            yield LabeledViews(
+        requests = [
+            Request(self.pseudo_labels.image_index[pseudo_labeled], labeled, unlabeled)
+            for pseudo_labeled, labeled, unlabeled in zip(*drawn, strict=True)
+        ]
+        label_of = np.full(self.n_images, -1, dtype=np.int64)
+        label_of[self.pseudo_labels.image_index] = self.pseudo_labels.labels
+        for views in source.views(requests, epoch, first_step):
+            pseudo_labeled, labeled, unlabeled = views.request
+            neighbor_labels = None if self.neighbor_labels is None else self.neighbor_labels[unlabeled]
+            yield CapBatch(
                 views,
-                torch.from_numpy(of_image[request.reliable]).to(device),
-                torch.from_numpy(feed.given_labels[request.given]).to(device),
-                said,
+                torch.from_numpy(label_of[pseudo_labeled]).to(device),
+                torch.from_numpy(source.labels[labeled]).to(device),
+                None if neighbor_labels is None else torch.from_numpy(neighbor_labels).to(device),
             )
 
-    def end(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
-        """Record the epoch, and how many labels of each class the student made and accepted."""
+    def end_epoch(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
+        """Record the epoch with the number of accepted pseudo-labels per class, and warn if they collapse."""
         self.accepted = sums["accepted"].cpu().numpy()
+        margin = self.objective.margin
         self.context.record(
             step="epoch",
             epoch=epoch + 1,
             loss=round(float(sums["loss"]) / self.settings.iterations, 6),
             accepted_share=round(float(self.accepted.sum()) / max(1, int(sums["offered"])), 4),
             accepted=self.accepted.tolist(),
-            reliable=self.reliable.counts().tolist(),
-            largest_margin=round(float(self.objective.margin.max()), 4) if self.objective.margin is not None else 0.0,
+            pseudo_labeled=self.pseudo_labels.counts().tolist(),
+            largest_margin=round(float(margin.max()), 4) if margin is not None else 0.0,
         )
         shares = [facts["accepted_share"] for facts in self.context.rounds if facts["step"] == "epoch"]
-        if falls_apart(shares):
+        if has_collapsed(shares):
             self.context.say(
-                f"In epoch {epoch + 1} the student accepts {shares[-1]:.1%} of the images, {max(shares):.0%} at its "
-                "best: the training is falling apart. Stop it, and start anew with --set gradient_clip=1 or a lower "
-                "learning_rate."
+                f"In epoch {epoch + 1} only {shares[-1]:.1%} of the pseudo-labels were accepted, compared to "
+                f"{max(shares):.0%} at best: the training is collapsing. Stop it, and start a new run with "
+                "--set gradient_clip=1 or a lower learning_rate."
             )
 
-    def describe(self, epoch: int, sums: Mapping[str, Tensor]) -> str:
+    def progress(self, epoch: int, sums: Mapping[str, Tensor]) -> str:
         """Return loss, accepted share and imbalance so far in this epoch."""
         accepted = sums["accepted"]
         n_accepted, offered = int(accepted.sum()), max(1, int(sums["offered"]))
         steps = max(1, offered // self.settings.train_batch)
-        uneven = float(accepted.max()) * self.n_classes / max(1, n_accepted)
-        return f"loss {float(sums['loss']) / steps:.3f}, accepted {n_accepted / offered:.0%}, imbalance {uneven:.1f}"
+        imbalance = float(accepted.max()) * len(accepted) / max(1, n_accepted)
+        loss = float(sums["loss"]) / steps
+        return f"loss {loss:.3f}, accepted {n_accepted / offered:.0%}, imbalance {imbalance:.1f}"
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return D_PL with its history, the margin and the counts."""
-        tensors = {"accepted": torch.from_numpy(self.accepted)}
+        """Return D_PL, neighbor labels, counts and margin, and everything recorded so far."""
+        tensors, facts = self.context.state()
+        tensors |= add_prefix(self.pseudo_labels.arrays(), "pseudo_labels.")
+        tensors["accepted"] = torch.from_numpy(self.accepted)
+        if self.neighbor_labels is not None:
+            tensors["neighbor_labels"] = torch.from_numpy(self.neighbor_labels)
         if self.objective.margin is not None:
             tensors["margin"] = self.objective.margin
-        tensors |= {f"shown.{name}": torch.tensor(array) for name, array in self.context.arrays.items()}
-        if self.said is not None:
-            tensors["said"] = torch.from_numpy(self.said)
-        for epoch, labels in (*self.context.history, (-1, self.reliable)):
-            for name in ("image_index", "labels", "confidence", "round", "source"):
-                tensors[f"labels.{epoch}.{name}"] = torch.from_numpy(getattr(labels, name))
-        epochs = [epoch for epoch, _ in self.context.history]
-        return tensors, {"rounds": self.context.rounds, "history": epochs}
+        return tensors, facts
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Take back what `state` gave."""
-        device = self.context.runtime.device
+        """Restore what `state` returned."""
+        n_classes = len(self.task.vocabulary)
+        self.context.restore(tensors, facts, n_classes)
+        self.pseudo_labels = read_labels(tensors, "pseudo_labels.", n_classes)
         self.accepted = tensors["accepted"].numpy()
-        self.objective.margin = tensors["margin"].to(device) if "margin" in tensors else None
-        self.said = tensors["said"].numpy() if "said" in tensors else None
-        names = ("image_index", "labels", "confidence", "round", "source")
-        read = {
-            epoch: PseudoLabels(
-                n_classes=self.n_classes, **{name: tensors[f"labels.{epoch}.{name}"].numpy() for name in names}
-            )
-            for epoch in (*facts["history"], -1)
-        }
-        self.reliable = read.pop(-1)
-        self.context.history[:] = list(read.items())
-        self.context.rounds[:] = facts["rounds"]
-        shown = {name.partition(".")[2]: tensor for name, tensor in tensors.items() if name.startswith("shown.")}
-        self.context.arrays.update({name: tensor.numpy() for name, tensor in shown.items()})
-
-    def _grow(self, epoch: int) -> None:
-        settings, n_images = self.settings, len(self.vectors)
-        _, probabilities, _ = self.objective.look(np.arange(n_images))
-        n_targets = len(self.task.target_classes)
-        if settings.recipe == "released":
-            most = max(settings.k, min(1000, int(0.8 * n_images / n_targets)))
-            k = settings.k + int((most - settings.k) * min(1.0, epoch / (0.7 * settings.epochs)))
-            found = top_k_per_class(probabilities, k, self.task.target_classes)
-            self.reliable = found.stamped(epoch, Source.MODEL)
-        elif self.graph is not None:
-            even = max(settings.k, n_images / n_targets)
-            k = int(settings.k + (even - settings.k) * epoch / settings.epochs)
-            self._ask_neighbors(probabilities, k, epoch)
-        else:
-            n_new = max(1, int(n_images * settings.grow_every / (settings.epochs * n_targets)))
-            free = np.setdiff1d(np.arange(n_images), self.reliable.image_index)
-            found = top_k_per_class(probabilities[free], n_new, self.task.target_classes, predicted_only=True)
-            self.reliable = self.reliable.extend(found.reindexed(free).stamped(epoch, Source.MODEL))
-
-    def _ask_neighbors(self, probabilities: Floats, k: int, epoch: int) -> None:
-        assert self.graph is not None
-        consensus = neighbor_consensus(probabilities, self.graph, self.settings.balance, self.known)
-        found = top_k_per_class(consensus, self.settings.k, self.task.target_classes)
-        if epoch:  # past the first k, which every class keeps, only images that are predicted as the class come in
-            more = top_k_per_class(consensus, k, self.task.target_classes, predicted_only=True)
-            found = more.extend(found)
-        self.reliable = found.stamped(epoch, Source.MODEL)
-        self.said = consensus.argmax(axis=1)
+        self.neighbor_labels = tensors["neighbor_labels"].numpy() if "neighbor_labels" in tensors else None
+        margin = tensors.get("margin")
+        self.objective.margin = None if margin is None else margin.to(self.context.runtime.device)
 
 
-def falls_apart(accepted_shares: Sequence[float]) -> bool:
-    """Return whether the last epoch is the first to accept less than a quarter of what the best one did."""
-    enough = max(accepted_shares) / 4
-    return enough >= 0.025 and len(accepted_shares) > 1 and accepted_shares[-1] < enough <= accepted_shares[-2]
+class NeighborhoodSchedule(CapSchedule):
+    """Beyond the paper: D_PL is selected anew by a neighborhood vote whenever it grows."""
+
+    def __init__(self, vote: NeighborhoodVote, *arguments: Any) -> None:  # noqa: ANN401 (those of CapSchedule)
+        super().__init__(*arguments)
+        self.vote = vote
+
+    def grow(self, probabilities: Floats, epoch: int) -> PseudoLabels:
+        """Return the images on whose label neighbors agree, up to a share of an even split that grows with time."""
+        k = self.settings.k
+        even = max(k, self.n_images / len(self.task.target_classes))
+        most = int(k + (even - k) * epoch / self.settings.epochs)
+        selected, self.neighbor_labels = self.vote.select(probabilities, k, most)
+        return selected.stamped(epoch, Source.MODEL)
 
 
-def _draw(generator: np.random.Generator, n_items: int, n_steps: int, size: int) -> list[Ints]:
-    """Draw a batch for every step, going through all items before any comes again."""
-    if n_items == 0:
-        return [np.empty(0, dtype=np.int64) for _ in range(n_steps)]
-    rounds = -(-n_steps * size // n_items)
-    order = np.concatenate([generator.permutation(n_items) for _ in range(rounds)])
-    return [order[i * size : (i + 1) * size] for i in range(n_steps)]
+class ReleasedSchedule(CapSchedule):
+    """The authors' release where it departs from the paper."""
+
+    def grows_in(self, epoch: int) -> bool:
+        """Return True: D_PL is selected anew before every epoch."""
+        return True
+
+    def grow(self, probabilities: Floats, epoch: int) -> PseudoLabels:
+        """Return the most confident images of each class, whose number grows to 80 % of an even split."""
+        k, targets = self.settings.k, self.task.target_classes
+        most = max(k, min(1000, int(0.8 * self.n_images / len(targets))))
+        k += int((most - k) * min(1.0, epoch / (0.7 * self.settings.epochs)))
+        return top_k_per_class(probabilities, k, targets).stamped(epoch, Source.MODEL)
+
+    def margin(self, similarity: Floats, probabilities: Floats) -> ConfusionMargin:
+        """Return the unscaled margin from the pseudo-labels accepted in the previous epoch."""
+        return confusion_margin(
+            similarity,
+            self.accepted,
+            margin=self.settings.margin_scale,
+            recipe="released",
+            labeled=self.task.seen_classes,
+        )
+
+
+def has_collapsed(accepted_shares: Sequence[float]) -> bool:
+    """Return whether the last epoch is the first to accept less than a quarter of what the best epoch accepted."""
+    quarter = max(accepted_shares) / 4
+    return quarter >= 0.025 and len(accepted_shares) > 1 and accepted_shares[-1] < quarter <= accepted_shares[-2]

@@ -19,21 +19,21 @@ from captune.methods._few_labels import QUICK_ROUNDS, FewLabelSettings, FewLabel
 from captune.methods.base import Context, Method
 from captune.tuners.base import Tuner
 
-GIVEN_BATCH = (8, 256)
-"""The smallest and the largest number of given images in a step."""
+LABELED_BATCH = (8, 256)
+"""The minimum and maximum number of labeled images per step."""
 
 
 @dataclass(frozen=True)
 class CplSettings(FewLabelSettings):
-    """The published settings; alpha, beta and g were published for each dataset, these are in the middle of them.
+    """The published settings; alpha, beta and g are middle values of those published for each dataset.
 
     Attributes:
-        rounds: How often candidates are chosen and new prompts are trained.
-        alpha: An image keeps its most probable classes until their sum exceeds this quantile of the images' highest
-            probabilities.
-        beta: A class keeps the images whose probability is at least this quantile of its column; without it,
-            1 - g / classes.
-        g: Times its even share of the images that a class may keep, where beta is not given.
+        rounds: Number of rounds in which candidates are selected and new prompts are trained.
+        alpha: The candidates of an image are its most probable classes, until their sum exceeds this quantile of all
+            images' highest probabilities.
+        beta: A class is a candidate only for images whose probability in it is at least this quantile over all
+            images; by default 1 - g / classes.
+        g: How many times its even share of the images a class may have, if beta is not set.
     """
 
     epochs: Positive = 50
@@ -55,23 +55,23 @@ class Cpl(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"full": {}, "quick": QUICK_ROUNDS}
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
-        """Choose candidates by the student of the round before, put images into even pools, learn from the sets."""
+        """Select candidates with the previous student, assign images to balanced pools, and learn from the sets."""
         training, rounds = FewLabelTraining(task, backbone, context, self.settings), self.settings.rounds
         probabilities = zero_shot = training.zero_shot()
         for number in training.parts(rounds):
             k = growing_k(number, rounds, len(probabilities), len(task.target_classes))
-            labels = self._choose(probabilities, k, task)
-            # The first candidates count by their probability, later ones all the same.
+            labels = self._select(probabilities, k, task)
+            # Candidates are weighted by their probability in the first round, and equally later.
             prior = zero_shot if number == 1 else None
-            training.learn(labels, number, prior=prior, given_batch=GIVEN_BATCH)
+            training.learn(labels, number, prior=prior, labeled_batch=LABELED_BATCH)
             if number < rounds:
                 probabilities = training.predict()
         return training.tuner
 
-    def _choose(self, probabilities: Floats, k: int, task: AdaptationTask) -> PseudoLabels:
+    def _select(self, probabilities: Floats, k: int, task: AdaptationTask) -> PseudoLabels:
         settings: CplSettings = self.settings
         beta = max(0.0, 1.0 - settings.g / len(task.target_classes)) if settings.beta is None else settings.beta
         candidates = candidate_sets(probabilities, settings.alpha, beta, task.target_classes)
-        if len(candidates) and not candidates.any():  # no image suits any class by both rules: its best class stays
+        if len(candidates) and not candidates.any():  # no candidate passes both rules: use the most probable classes
             candidates[np.arange(len(candidates)), probabilities.argmax(axis=1)] = True
         return balanced_pools(probabilities, candidates, k)

@@ -20,7 +20,7 @@ class FplSettings(FewLabelSettings):
     """The published settings.
 
     Attributes:
-        k: Images of each class that are pseudo-labeled.
+        k: Number of images per class that are pseudo-labeled.
     """
 
     k: Positive = 16
@@ -33,7 +33,7 @@ class Fpl(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"full": {}, "quick": QUICK}
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
-        """Pseudo-label the k most probable images of every class, each image once, and learn from them."""
+        """Pseudo-label the k most probable images of each class, each image once, and learn from them."""
         training = FewLabelTraining(task, backbone, context, self.settings)
         training.learn(top_k_per_class(training.zero_shot(), self.settings.k, task.target_classes))
         return training.tuner

@@ -1,4 +1,4 @@
-"""GRIP: rounds of training from new prompts on ever more pseudo-labels of every class (Menghini et al., 2023)."""
+"""GRIP: prompts trained anew in rounds, on ever more pseudo-labels of every class (Menghini et al., 2023)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class GripSettings(FewLabelSettings):
     """The published settings.
 
     Attributes:
-        rounds: How often the pseudo-labels grow and new prompts are trained.
+        rounds: Number of rounds in which the pseudo-labels grow and new prompts are trained.
     """
 
     rounds: Positive = 10
@@ -33,7 +33,7 @@ class Grip(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"full": {}, "quick": QUICK_ROUNDS}
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
-        """Label more images in every round, by the student of the round before; the last student is the result."""
+        """Label more images in every round with the previous student; the last student is the result."""
         training, rounds = FewLabelTraining(task, backbone, context, self.settings), self.settings.rounds
         probabilities = training.zero_shot()
         for number in training.parts(rounds):

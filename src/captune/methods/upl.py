@@ -1,4 +1,4 @@
-"""UPL: prompts learned from the surest images predicted as each class, averaged over seeds (Huang et al., 2022)."""
+"""UPL: prompts learned from the most confident predictions of each class, averaged over seeds (Huang et al., 2022)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ class UplSettings(FewLabelSettings):
     """The published settings.
 
     Attributes:
-        k: Images of each class that are pseudo-labeled.
-        strong_views: Random crops of each pseudo-labeled image that are embedded once, where the image encoder is
-            fixed (where not, crops are new in every epoch); 0 trains on the model's own view.
-        ensemble: Trainings from different random prompts whose class embeddings are averaged (text_prompts only).
+        k: Number of images per class that are pseudo-labeled.
+        strong_views: Number of random crops of each pseudo-labeled image that are embedded, if the image encoder is
+            frozen (otherwise, each epoch has new crops); 0 trains on the uncropped images.
+        ensemble: Number of trainings from different random prompts whose class embeddings are averaged (only with
+            the tuner text_prompts).
     """
 
     epochs: Positive = 50
@@ -51,7 +52,7 @@ class Upl(Method):
     }
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
-        """Pseudo-label the most probable of the images predicted as each class; learn from them several times."""
+        """Pseudo-label the most confident predictions of each class, and learn from them several times."""
         settings: UplSettings = self.settings
         if settings.ensemble > 1 and settings.tuner != "text_prompts":
             raise InputError(

@@ -1,4 +1,4 @@
-"""CLIP's own rule without any adaptation: the class whose text is nearest to the image."""
+"""Zero-shot classification without any adaptation: the class whose text is nearest to the image."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class ZeroShotSettings:
     """The one setting of zero-shot classification.
 
     Attributes:
-        describe: `none` lets every class be stood for by its name, `all` by the mean of its name and descriptions.
+        describe: With `none`, a class is represented by its name; with `all`, by the mean of name and descriptions.
     """
 
     describe: Literal["none", "all"] = "none"
 
 
 class ZeroShot(Method):
-    """Nothing is learned; every other method is measured against this one."""
+    """The baseline of every other method; nothing is learned."""
 
     Settings: ClassVar[type[ZeroShotSettings]] = ZeroShotSettings
 

@@ -89,7 +89,10 @@ def draw_training(measures: Measures) -> Drawing | None:
     ):
         if all(isinstance(facts.get(key), (int, float)) for facts in epochs):
             curves.append((title, at, [float(facts[key]) for facts in epochs], color))
-    for key, title in (("accepted", "imbalance of accepted labels"), ("reliable", "imbalance of kept pseudo-labels")):
+    for key, title in (
+        ("accepted", "imbalance of accepted labels"),
+        ("pseudo_labeled", "imbalance of kept pseudo-labels"),
+    ):
         if all(isinstance(facts.get(key), list) and sum(facts[key]) for facts in epochs):
             curves.append((title, at, [_imbalance(facts[key]) for facts in epochs], VERMILION))
     curves += _label_accuracy(measures)

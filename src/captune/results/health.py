@@ -10,7 +10,7 @@ import numpy as np
 from captune.core.arrays import Floats, Ints, unit_rows
 from captune.core.errors import InputError
 from captune.core.scratch import fill_rows
-from captune.labeling.consensus import nearest_neighbors
+from captune.labeling.neighborhood import nearest_neighbors
 
 Verdict = Literal["helpful", "unclear", "harmful"]
 

@@ -1,4 +1,4 @@
-"""Checkpoints: whole safetensors files named by part, epoch, step and digest; the newest undamaged one is taken."""
+"""Checkpoints: safetensors files named by part, epoch, step and digest; the newest undamaged one is loaded."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -24,7 +26,7 @@ FILES = f"{'[0-9]' * 3}-{'[0-9]' * 5}-{'[0-9]' * 6}-{'[0-9a-f]' * 24}.safetensor
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state of a training after some steps of an epoch: tensors and plain facts."""
+    """The state of a training after some steps of an epoch: tensors and JSON facts."""
 
     epoch: int
     step: int
@@ -34,10 +36,10 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """Where a run keeps its checkpoints; `key` is a digest of everything that the training depends on.
+    """The checkpoints of a run; `key` is a digest of everything that the training depends on.
 
-    A method that trains several times, such as in rounds, numbers them: only checkpoints of the same `part` are
-    gone on from, and a later part outlives an earlier one.
+    A method that trains several times, e.g. in rounds, numbers its trainings: a training resumes only from
+    checkpoints of its own `part`, and a later part replaces an earlier one.
     """
 
     folder: Path
@@ -45,7 +47,7 @@ class CheckpointFolder:
     part: int = 0
 
     def save(self, checkpoint: Checkpoint) -> Path:
-        """Write a checkpoint and drop all but the newest two: a damaged one still leaves one to go on from."""
+        """Write a checkpoint and delete all but the newest two, so that one is left if the other is damaged."""
         facts = {"version": VERSION, "key": self.key, "epoch": checkpoint.epoch, "step": checkpoint.step}
         note = json.dumps({**facts, "facts": checkpoint.facts}, allow_nan=False)
         tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in checkpoint.tensors.items()}
@@ -57,12 +59,12 @@ class CheckpointFolder:
         return self.folder / name
 
     def newest(self) -> Checkpoint | None:
-        """Return the newest checkpoint if it is of this part, or None; one made with other settings is an error."""
+        """Return the newest checkpoint if it belongs to this part, or None; different settings are an error."""
         part, found = self._read_newest()
         return found if part == self.part else None
 
     def newest_part(self) -> int:
-        """Return the part that the newest checkpoint belongs to, 0 if there is none."""
+        """Return the part of the newest checkpoint, 0 if there is none."""
         return self._read_newest()[0]
 
     def _files(self) -> list[Path]:
@@ -72,7 +74,7 @@ class CheckpointFolder:
         for path in reversed(self._files()):
             content = path.read_bytes()
             if _digest(content) != path.stem.rpartition("-")[2]:
-                continue  # a damaged file is passed over, not trusted
+                continue  # damaged
             with safe_open(str(path), "pt") as file:
                 note = json.loads(file.metadata()["captune"])
             if note["version"] > VERSION:
@@ -80,7 +82,7 @@ class CheckpointFolder:
             if note["key"] != self.key:
                 raise RunFolderError(
                     f"The checkpoints in {str(self.folder)!r} were made with other settings, images or weights. "
-                    "Resume with exactly the command that was interrupted, or start anew in another --out."
+                    "Resume with exactly the command that was interrupted, or start a new run in another --out."
                 )
             part = int(path.name.partition("-")[0])
             return part, Checkpoint(note["epoch"], note["step"], load_tensors(content), note["facts"])
@@ -88,12 +90,12 @@ class CheckpointFolder:
 
 
 def holds_checkpoints(folder: Path) -> bool:
-    """Return whether a folder is one of checkpoints: someone else's folder of that name holds other files too."""
+    """Return whether a folder contains checkpoints and nothing else."""
     return folder.is_dir() and set(folder.iterdir()) == {*folder.glob(FILES), *folder.glob(LEFTOVERS)}
 
 
 def drop_checkpoints(folder: Path) -> None:
-    """Remove the checkpoints of a run that is complete or started anew; what others put there stays."""
+    """Delete the checkpoints in a folder, and the folder if nothing else is in it."""
     for path in (*folder.glob(FILES), *folder.glob(LEFTOVERS)):
         path.unlink(missing_ok=True)
     if folder.is_dir() and not any(folder.iterdir()):
@@ -101,8 +103,18 @@ def drop_checkpoints(folder: Path) -> None:
 
 
 def digest_of(facts: Mapping[str, Any]) -> str:
-    """Return a digest of plain facts, the key of a run's checkpoints."""
+    """Return a digest of JSON facts, the key of a run's checkpoints."""
     return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def add_prefix(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, Tensor]:
+    """Return arrays as tensors to save, with a prefix before their names."""
+    return {f"{prefix}{name}": torch.tensor(array) for name, array in arrays.items()}
+
+
+def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names have a prefix, by the rest of their names."""
+    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _digest(content: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Losses on logits `(samples, classes)`: pure functions, stable for logits of any finite size."""
+"""Losses on logits `(samples, classes)`: pure functions, stable for finite logits of any size."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def margin_cross_entropy(
 
 
 def margin_losses(logits: Tensor, labels: Tensor, margin: Tensor | None = None) -> Tensor:
-    """Return the cross-entropy of every sample, made harder by its label's row of `margin` (Eq. 1).
+    """Return the cross-entropy of each sample with its label's row of `margin` added to the other logits (Eq. 1).
 
-    `margin` is `(classes, classes)`: row y is added to the logits of the classes other than the label y, so that
-    the label must lead by that much more. Its diagonal is not used. None means no margin.
+    `margin` is `(classes, classes)`: row y is added to the logits of all classes except the label y, so that the
+    label must win by that much more. Its diagonal is ignored. None means no margin.
     """
     logits = _precise(logits)
     _check(logits, labels, margin)
@@ -32,15 +32,15 @@ def margin_losses(logits: Tensor, labels: Tensor, margin: Tensor | None = None) 
 
 
 def masked_mean(losses: Tensor, accepted: Tensor | None = None) -> Tensor:
-    """Return the mean over the accepted samples; exactly zero, with zero gradients, when there is none.
+    """Return the mean over the accepted samples; exactly zero, with zero gradients, if there is none.
 
-    Where several processes hold a part of the samples each, the number accepted is that of all of them, and the mean
-    of what the processes return is the mean over all samples; so is the mean of their gradients.
+    With several processes, each of which holds a part of the samples, the sum is divided by the number accepted in
+    all processes, so that the mean of their results (and gradients) is the mean over all samples.
     """
     if accepted is None:
         accepted = torch.ones_like(losses, dtype=torch.bool)
     kept = torch.where(accepted, losses, torch.zeros_like(losses))
-    # The number accepted stays on the device: a comparison in Python would stop a GPU at every step.
+    # The number accepted stays on the device: a comparison in Python would synchronize a GPU at every step.
     return kept.sum() * distributed.size() / distributed.add_up(accepted.sum()).clamp(min=1)
 
 
@@ -54,31 +54,31 @@ def partial_label_loss(logits: Tensor, weights: Tensor, accepted: Tensor | None 
 
 
 def partial_label_losses(logits: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return -log sum_c w_c p_c of every sample, and which samples have a candidate at all."""
+    """Return -log sum_c w_c p_c of each sample, and which samples have a candidate at all."""
     logits = _precise(logits)
     if weights.shape != logits.shape:
         raise InputError(f"weights: expected shape {tuple(logits.shape)}, got {tuple(weights.shape)}.")
     weights = weights.to(logits)
     has_candidate = (weights > 0).any(dim=1)
-    # A sample without a candidate would be log 0; it is computed with all weights 1 (a loss of 0) instead.
+    # Without a candidate it would be log 0, so such a sample gets all weights 1 (a loss of 0).
     weights = torch.where(has_candidate[:, None], weights, torch.ones_like(weights))
     inside = torch.logsumexp(logits + weights.log(), dim=1)
     return torch.logsumexp(logits, dim=1) - inside, has_candidate
 
 
-def loss_weights(n_pseudo: int, n_given: int, has_labeled_classes: bool) -> tuple[float, float]:
-    """Return the weights of the mean losses over pseudo-labeled and given images, as FPL and GRIP choose them.
+def loss_weights(n_pseudo: int, n_labeled: int, has_labeled_classes: bool) -> tuple[float, float]:
+    """Return the weights of the mean losses over pseudo-labeled and labeled images, as in FPL and GRIP.
 
-    CE(pseudo) + (|PL|/|L|) CE(given), or, where some classes are fully labeled and only the others are pseudo-labeled,
-    (|L|/|PL|) CE(pseudo) + CE(given).
+    The loss is CE(pseudo) + (|PL|/|L|) CE(labeled) or, if some classes are fully labeled and only the others are
+    pseudo-labeled, (|L|/|PL|) CE(pseudo) + CE(labeled).
     """
-    if not n_pseudo or not n_given:
+    if not n_pseudo or not n_labeled:
         return 1.0, 1.0
-    return (n_given / n_pseudo, 1.0) if has_labeled_classes else (1.0, n_pseudo / n_given)
+    return (n_labeled / n_pseudo, 1.0) if has_labeled_classes else (1.0, n_pseudo / n_labeled)
 
 
 def _precise(logits: Tensor) -> Tensor:
-    # Half precision rounds a logit of 100 to the nearest 1/16: losses are computed in single or double.
+    # Half precision rounds a logit of 100 to the nearest 1/16, so losses are computed in single or double precision.
     return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
 
 

@@ -1,4 +1,4 @@
-"""Class texts with room for prompts in front of them: how they are tokenized, read with prompts, and averaged."""
+"""Class texts with learned prompts in front of them: tokenized, encoded and averaged."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from torch.nn.functional import normalize
 from captune.backbones.base import Backbone, TextTower, Tokens
 
 PLACEHOLDER = "a"
-"""A word that is one token in every tokenizer; prompts take its place."""
+"""A word that is one token in every tokenizer; prompts replace it."""
 
 SMALLEST_PART = 24
-"""Texts of similar length that are worth a pass of their own; fewer are padded to the next longer ones."""
+"""Minimum number of texts that are encoded as a separate part; fewer are padded to the next longer ones."""
 
 
 @dataclass(frozen=True)
 class PromptedTexts:
-    """The tokenized texts of all classes, one or more for each, with placeholders where prompts will be.
+    """The tokenized texts of all classes, one or more per class, with placeholders for prompts.
 
-    They come in parts of similar length, so that little padding is encoded in every step; `order` puts the
-    embeddings of all parts back into the order of the classes.
+    Texts of similar length form a part, so that little padding is encoded; `order` restores the order of the classes.
     """
 
     backbone: Backbone
@@ -33,7 +32,7 @@ class PromptedTexts:
 
     @classmethod
     def tokenize(cls, backbone: Backbone, texts: Sequence[Sequence[str]], n_prompts: int) -> PromptedTexts:
-        """Tokenize the texts of every class behind so many placeholders; each ends with a full stop."""
+        """Tokenize the texts of every class after `n_prompts` placeholders; each ends with a period."""
         room = f"{PLACEHOLDER} " * n_prompts
         sentences = [f"{room}{sentence.rstrip('.')}." for group in texts for sentence in group]
         tokens, per_class = backbone.tokenize(sentences), tuple(len(group) for group in texts)
@@ -44,7 +43,7 @@ class PromptedTexts:
         return cls(backbone, parts, torch.cat(groups).argsort(), per_class)
 
     def encode(self, edit: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """Return an embedding of length one for every class, the mean over its texts, `(classes, width)`."""
+        """Return a unit embedding of every class, the mean over its texts, `(classes, width)`."""
         embedded = self.backbone.encode_text_parts(self.parts, edit)[self.order]
         if len(embedded) == len(self.per_class):
             return embedded
@@ -53,7 +52,7 @@ class PromptedTexts:
 
 
 def _by_length(lengths: Tensor, at_most: int) -> list[Tensor]:
-    """Return the positions of texts in groups of similar length, shortest first, inside a group in their order."""
+    """Return the positions of texts in groups of similar length, shortest first, each group in ascending order."""
     order = lengths.argsort(stable=True)
     rising, cuts = lengths[order].tolist(), [0]
     for i in range(1, len(rising)):
@@ -64,13 +63,13 @@ def _by_length(lengths: Tensor, at_most: int) -> list[Tensor]:
 
 
 def put_prompts(tower: TextTower, depth: int, tokens: Tensor, prompts: Tensor) -> Tensor:
-    """Return tokens `(texts, length, width)` with prompts `(prompts, width)` in the places of the first words."""
+    """Return tokens `(texts, length, width)` with prompts `(prompts, width)` in place of the first words."""
     start, stop = tower.prompt_start, tower.prompt_start + len(prompts)
-    if depth == 0:  # later layers replace hidden states, which carry no position of their own
+    if depth == 0:  # later layers replace hidden states, which have no position embedding
         prompts = prompts + tower.position_embedding(start, stop)
     return torch.cat([tokens[:, :start], prompts.expand(tokens.shape[0], -1, -1), tokens[:, stop:]], dim=1)
 
 
 def longest_text(backbone: Backbone) -> int:
-    """Return how many tokens the text tower takes, start and end included."""
+    """Return the maximum number of tokens of a text, including start and end."""
     return int(backbone.tokenize([f"{PLACEHOLDER} " * 1000]).ids.shape[1])

@@ -1,4 +1,4 @@
-"""What a tuner is: trainable parts on a frozen backbone that give embeddings of images and classes."""
+"""What a tuner is: trainable parts on a frozen backbone that produce embeddings of images and classes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from captune.data.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class NoSettings:
-    """A part that has nothing to set."""
+    """No settings."""
 
 
 class Tuner(nn.Module, ABC):
-    """Trainable parts on a frozen backbone; only these parts are its parameters and its state."""
+    """Trainable parts on a frozen backbone; only they are its parameters and state."""
 
     Settings: ClassVar[type[Any]] = NoSettings
     edits_images: ClassVar[bool] = False
-    """Whether the image encoder itself is changed; where not, cached embeddings are refined instead."""
+    """Whether the image encoder itself changes; if not, cached embeddings are refined."""
 
     prompted_towers: ClassVar[frozenset[str]] = frozenset()
-    """The towers (`image`, `text`) that must carry prompts; a backbone that cannot is refused before loading."""
+    """The towers (`image`, `text`) that must support prompts, which is checked before loading."""
 
     def __init__(self, backbone: Backbone, vocabulary: Vocabulary, settings: Any = None) -> None:  # noqa: ANN401
         super().__init__()
@@ -44,22 +44,22 @@ class Tuner(nn.Module, ABC):
 
     @abstractmethod
     def class_embeddings(self) -> Tensor:
-        """Return embeddings of all classes, of length one, `(classes, width)`."""
+        """Return unit embeddings of all classes, `(classes, width)`."""
 
     def encode(self, pixels: Tensor) -> Tensor:
-        """Return what the image encoder makes of a batch, `(images, width)`."""
+        """Return the image encoder's embeddings of a batch, `(images, width)`."""
         return self.backbone.encode_image(pixels)
 
     def refine(self, embeddings: Tensor) -> Tensor:
-        """Return embeddings of length one from what the image encoder gave, `(images, width)`."""
+        """Return unit embeddings refined from those of the image encoder, `(images, width)`."""
         return embeddings
 
     def image_embeddings(self, pixels: Tensor) -> Tensor:
-        """Return embeddings of a batch of preprocessed images, of length one, `(images, width)`."""
+        """Return unit embeddings of a batch of preprocessed images, `(images, width)`."""
         return self.refine(self.encode(pixels))
 
     def logits(self, images: Tensor, classes: Tensor) -> Tensor:
-        """Return what becomes probabilities by softmax, `(images, classes)`: the scaled cosine, unless overridden."""
+        """Return logits `(images, classes)`: the scaled cosine, unless overridden."""
         with torch.autocast(images.device.type, enabled=False):  # in half precision a logit of 100 is off by up to 1/4
             return self.backbone.logit_scale * images.float() @ classes.float().T
 

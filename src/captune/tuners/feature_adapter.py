@@ -17,7 +17,7 @@ from captune.tuners.base import Tuner
 
 
 class ResidualAdapter(nn.Module):
-    """Adds a small bottleneck's answer to an embedding and scales the sum to length one."""
+    """Adds the output of a small bottleneck to an embedding and normalizes the sum."""
 
     def __init__(self, embed_dim: int, width: int = 128, strength: float = 0.01, starts_neutral: bool = False) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class ResidualAdapter(nn.Module):
             nn.init.zeros_(self.up.bias)
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """Return adapted embeddings of length one."""
+        """Return adapted unit embeddings."""
         return normalize(embeddings + self.strength * self.up(relu(self.down(embeddings))), dim=-1)
 
 
@@ -37,8 +37,8 @@ class FeatureAdapterSettings:
     """The size of the adapter.
 
     Attributes:
-        width: Units of the bottleneck.
-        start_share: How much of every cosine is the one that training started from.
+        width: Hidden units of the bottleneck.
+        start_share: Weight of the initial cosines, from before training, in the decision.
     """
 
     width: Annotated[int, Ge(1)] = 128
@@ -46,7 +46,7 @@ class FeatureAdapterSettings:
 
 
 class FeatureAdapter(Tuner):
-    """The backbone is left alone; its embeddings pass an adapter, and class vectors start from the texts."""
+    """An adapter on the frozen backbone's embeddings, and class vectors that start from the texts."""
 
     Settings: ClassVar[type[FeatureAdapterSettings]] = FeatureAdapterSettings
 
@@ -56,7 +56,7 @@ class FeatureAdapter(Tuner):
         super().__init__(backbone, vocabulary, settings)
         self.adapter = ResidualAdapter(backbone.embed_dim, self.settings.width, strength=1.0, starts_neutral=True)
         self.class_vectors = nn.Parameter(torch.from_numpy(embed_classes(backbone, vocabulary)))
-        self.class_vectors.no_decay = True  # type: ignore[attr-defined] # only their direction counts
+        self.class_vectors.no_decay = True  # type: ignore[attr-defined] # only their direction matters
         keeps_start = self.settings.start_share > 0
         self.register_buffer("start_vectors", self.class_vectors.detach().clone(), persistent=keeps_start)
 
@@ -64,24 +64,24 @@ class FeatureAdapter(Tuner):
 
     @property
     def embed_dim(self) -> int:
-        """Return the width of embeddings: beside a share of the start, both stand side by side."""
+        """Return the width of embeddings, twice the backbone's if the initial ones are concatenated."""
         return self.backbone.embed_dim * (2 if self.settings.start_share else 1)
 
     def refine(self, embeddings: Tensor) -> Tensor:
         """Return the adapted embeddings."""
-        return self._beside(embeddings, self.adapter(embeddings))
+        return self._concatenate(embeddings, self.adapter(embeddings))
 
     def class_embeddings(self) -> Tensor:
-        """Return the class vectors, scaled to length one."""
-        return self._beside(self.start_vectors, normalize(self.class_vectors, dim=-1))
+        """Return the normalized class vectors."""
+        return self._concatenate(self.start_vectors, normalize(self.class_vectors, dim=-1))
 
     def with_start(self, share: float) -> FeatureAdapter:
-        """Return this student with the start beside it: the weighted mean of both cosines decides."""
+        """Return this student with the initial one: the decision is the weighted mean of both cosines."""
         both = FeatureAdapter(self.backbone, self.vocabulary, replace(self.settings, start_share=share))
-        both.load_state_dict(self.state_dict(), strict=False)  # the start is what it was made with
+        both.load_state_dict(self.state_dict(), strict=False)  # start_vectors are computed by the constructor
         return both
 
-    def _beside(self, start: Tensor, own: Tensor) -> Tensor:
-        """Return rows of length one whose products are the weighted mean of the products of both parts."""
+    def _concatenate(self, start: Tensor, own: Tensor) -> Tensor:
+        """Return concatenated unit rows whose dot products are the weighted mean of those of both parts."""
         share = self.settings.start_share
         return own if share == 0 else torch.cat([share**0.5 * start, (1 - share) ** 0.5 * own], dim=-1)

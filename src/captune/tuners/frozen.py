@@ -1,4 +1,4 @@
-"""Nothing is trained: the backbone's own embeddings, with classes stood for by their texts."""
+"""The frozen backbone, with each class represented by its text embedding; nothing is trained."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from captune.tuners.base import Tuner
 
 
 class Frozen(Tuner):
-    """The backbone as it is; its class embeddings are computed once."""
+    """The backbone without changes; its class embeddings are computed once."""
 
     def __init__(self, backbone: Backbone, vocabulary: Vocabulary, settings: Any = None) -> None:  # noqa: ANN401
         super().__init__(backbone, vocabulary, settings)

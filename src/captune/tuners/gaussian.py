@@ -1,4 +1,4 @@
-"""Nothing is trained: class texts, and Gaussians of the classes that were estimated from all images at once."""
+"""A Gaussian mixture anchored at the class texts, estimated from all images at once; nothing is trained."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from captune.backbones.base import Backbone
 from captune.data.vocabulary import Vocabulary
-from captune.labeling.gaussians import ClassGaussians
+from captune.labeling.gaussian_mixture import GaussianMixture
 from captune.tuners.frozen import Frozen
 
 NonNegativeFloat = Annotated[float, Ge(0)]
@@ -19,11 +19,11 @@ NonNegativeFloat = Annotated[float, Ge(0)]
 
 @dataclass(frozen=True)
 class GaussianSettings:
-    """What counts in the decision.
+    """The weights of the decision.
 
     Attributes:
-        text_weight: How much the class text counts.
-        sharpness: How much the log-density of the Gaussian counts.
+        text_weight: Weight of the class text.
+        sharpness: Weight of the Gaussian log-density.
     """
 
     text_weight: NonNegativeFloat = 1.0
@@ -31,7 +31,7 @@ class GaussianSettings:
 
 
 class Gaussian(Frozen):
-    """Texts and saved statistics decide together; without statistics it is zero-shot."""
+    """Class texts and a mixture decide together; without a mixture, it is zero-shot classification."""
 
     Settings: ClassVar[type[GaussianSettings]] = GaussianSettings
 
@@ -46,10 +46,10 @@ class Gaussian(Frozen):
     variance: Tensor
     log_shares: Tensor
 
-    def take(self, gaussians: ClassGaussians) -> None:
-        """Take over statistics; they are saved with the classifier."""
+    def set_mixture(self, mixture: GaussianMixture) -> None:
+        """Copy a mixture, which is then saved with the classifier."""
         for name in ("means", "variance", "log_shares"):
-            getattr(self, name).copy_(torch.from_numpy(getattr(gaussians, name)))
+            getattr(self, name).copy_(torch.from_numpy(getattr(mixture, name)))
 
     def logits(self, images: Tensor, classes: Tensor) -> Tensor:
         """Return the weighted sum of scaled cosine and log-density, `(images, classes)`; linear in the images."""

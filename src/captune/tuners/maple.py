@@ -1,4 +1,4 @@
-"""MaPLe: prompts in both towers, layer by layer, where the visual ones are projections of the text ones."""
+"""MaPLe: prompts in several layers of both towers, the visual ones projected from the textual ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MapleSettings:
 
     Attributes:
         n_prompts: Learned vectors in each layer.
-        depth: Layers that have prompts of their own; cut to the shallower tower's depth.
+        depth: Number of layers with their own prompts, at most the depth of the shallower tower.
     """
 
     n_prompts: Annotated[int, Ge(1)] = 2
@@ -50,7 +50,7 @@ class Maple(Tuner):
         self.texts = PromptedTexts.tokenize(backbone, texts, self.n_prompts)
 
     def class_embeddings(self) -> Tensor:
-        """Return the class texts' embeddings, read with the prompts in place of their first words."""
+        """Return the embeddings of the class texts, with the prompts in place of their first words."""
         return self.texts.encode(self._edit_text)
 
     def encode(self, pixels: Tensor) -> Tensor:
@@ -64,14 +64,14 @@ class Maple(Tuner):
 
     def _edit_image(self, depth: int, tokens: Tensor) -> Tensor:
         if depth >= self.depth:
-            return tokens  # past the last prompt layer they flow on as ordinary tokens
+            return tokens  # past the last prompt layer, prompts continue as ordinary tokens
         vectors = self.projections[depth](self.prompts[depth]).expand(tokens.shape[0], -1, -1)
         own = tokens if depth == 0 else tokens[:, : -self.n_prompts]
         return torch.cat([own, vectors], dim=1)
 
 
 def _start_vectors(backbone: Backbone, n_prompts: int) -> Tensor:
-    """The first words of a common template, repeated where more prompts are asked for than it has words."""
+    """Return the word embeddings of a common template, repeated if there are more prompts than words."""
     tower = backbone.text_tower
     ids = backbone.tokenize([START_WORDS]).ids[0, tower.prompt_start :]
     n_words = len(START_WORDS.split())
@@ -80,7 +80,7 @@ def _start_vectors(backbone: Backbone, n_prompts: int) -> Tensor:
 
 
 def _rest(sentence: str, n_prompts: int) -> str:
-    """Return a sentence without the words that the prompts stand for, the first ones of `a photo of a ...`."""
+    """Return a sentence without the words that the prompts replace, the first ones of `a photo of a ...`."""
     words = sentence.split()
     common = START_WORDS.split()[:n_prompts]
     return " ".join(words[len(common) :] if words[: len(common)] == common else words)

@@ -1,4 +1,4 @@
-"""CoOp: context vectors shared by all classes, learned in front of the class name; images are left alone."""
+"""CoOp: context vectors shared by all classes, learned in front of the class name; images stay fixed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class TextPromptsSettings:
     """The size of the context.
 
     Attributes:
-        n_context: Learned vectors in front of the class name; cut to half of what the text tower takes.
-        members: Contexts that are read one by one and averaged.
+        n_context: Learned vectors in front of the class name; at most half of the text tower's length.
+        members: Number of contexts whose class embeddings are averaged.
     """
 
     n_context: Annotated[int, Ge(1)] = 16
@@ -31,7 +31,7 @@ class TextPromptsSettings:
 
 
 class TextPrompts(Tuner):
-    """Only the text tower is touched, so cached image embeddings stay right."""
+    """Prompts in the text tower only, so cached image embeddings stay valid."""
 
     Settings: ClassVar[type[TextPromptsSettings]] = TextPromptsSettings
     prompted_towers: ClassVar[frozenset[str]] = frozenset(("text",))
@@ -41,7 +41,7 @@ class TextPrompts(Tuner):
         n_context = min(self.settings.n_context, longest_text(backbone) // 2)
         size = (self.settings.members, n_context, backbone.text_tower.width)
         self.context = nn.Parameter(torch.empty(size).normal_(std=0.02))
-        # The context takes the template's place; a class that has descriptions is still read by them.
+        # The context replaces the template; a class that has descriptions is still represented by them.
         texts = [vocabulary.descriptions.get(c, (name,)) for c, name in enumerate(vocabulary.names)]
         self.texts = PromptedTexts.tokenize(backbone, texts, n_context)
 

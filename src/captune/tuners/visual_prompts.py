@@ -1,4 +1,4 @@
-"""VPT: vectors learned among the patches of every image, in the first layer or in all; texts are left alone."""
+"""VPT: vectors learned among the patches of every image, in the first layer or in all layers; texts stay fixed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class VisualPromptsSettings:
 
     Attributes:
         n_prompts: Learned vectors among the patches.
-        depth: `shallow` prompts enter before the first layer, `deep` ones are new in every layer.
+        depth: `shallow` prompts are inserted before the first layer, `deep` ones anew in every layer.
     """
 
     n_prompts: Annotated[int, Ge(1)] = 16
@@ -29,7 +29,7 @@ class VisualPromptsSettings:
 
 
 class VisualPrompts(Tuner):
-    """Prompts in the image tower; the classes are stood for by their plain texts."""
+    """Prompts in the image tower; each class is represented by its text embedding."""
 
     Settings: ClassVar[type[VisualPromptsSettings]] = VisualPromptsSettings
     edits_images: ClassVar[bool] = True
@@ -42,7 +42,7 @@ class VisualPrompts(Tuner):
         tower = backbone.image_tower
         n_layers = 1 if self.settings.depth == "shallow" else tower.depth
         self.prompts = nn.Parameter(torch.empty(n_layers, self.settings.n_prompts, tower.width).normal_(std=0.02))
-        # Frozen and made from the vocabulary, so they need not be saved.
+        # Computed from the vocabulary, so they need not be saved.
         self.register_buffer("classes", torch.from_numpy(embed_classes(backbone, vocabulary)), persistent=False)
 
     classes: Tensor
@@ -57,6 +57,6 @@ class VisualPrompts(Tuner):
 
     def _edit(self, depth: int, tokens: Tensor) -> Tensor:
         if depth >= len(self.prompts):
-            return tokens  # shallow prompts flow on as ordinary tokens
+            return tokens  # shallow prompts continue as ordinary tokens
         own = tokens if depth == 0 else tokens[:, : -self.settings.n_prompts]
         return torch.cat([own, self.prompts[depth].expand(tokens.shape[0], -1, -1)], dim=1)

@@ -7,10 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from captune.concepts import clustering, elimination
+from captune.concepts import clustering, mismatch
 from captune.concepts.clustering import ShrinkingClusters
-from captune.concepts.elimination import best_pair, match_texts, read_names
-from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings, detect_mismatch
+from captune.concepts.mismatch import (
+    PAPER_MISMATCH,
+    MismatchSettings,
+    best_pair,
+    detect_mismatch,
+    match_texts,
+    predict_zero_shot,
+)
 from captune.core.arrays import Floats, unit_rows
 from captune.core.errors import InputError
 from captune.core.settings import build
@@ -81,9 +87,9 @@ def test_the_same_seed_gives_the_same_findings_and_chunks_change_nothing(monkeyp
     texts = unit_rows(generator.normal(size=(15, 8)).astype(np.float32))
     settings = MismatchSettings(runs=3, rare_below=None)
     first = detect_mismatch(images, texts, 30.0, settings)
-    for module in (clustering, elimination):
+    for module in (clustering, mismatch):
         monkeypatch.setattr(module, "_CHUNK_FLOATS", 200)
-    monkeypatch.setattr("captune.concepts.mismatch._CHUNK_FLOATS", 200)
+    monkeypatch.setattr(mismatch, "_LIKELY_CHUNK_FLOATS", 200)
     again = detect_mismatch(images, texts, 30.0, settings)
     for name in ("mismatched", "frequency", "remaining", "predicted_counts", "concentration"):
         assert np.allclose(getattr(first, name), getattr(again, name), atol=1e-6)
@@ -151,9 +157,9 @@ def test_the_best_pair_is_found_where_probabilities_round_to_one() -> None:
 def test_ties_in_predicted_counts_go_to_the_less_probable_class() -> None:
     images = unit_rows(np.array([[1, 0, 0], [1, 0, 0.1]], dtype=np.float32))
     texts = unit_rows(np.array([[1, 0, 0], [0.5, 1, 0], [0, 1, 0]], dtype=np.float32))
-    names = read_names(images, texts, 10.0)
+    names = predict_zero_shot(images, texts, 10.0)
     assert names.counts.tolist() == [2, 0, 0]
-    assert names.fewest(2).tolist() == [2, 1]
+    assert names.least_predicted(2).tolist() == [2, 1]
 
 
 def test_t_is_the_share_of_the_classes_rounded_up() -> None:
@@ -165,7 +171,7 @@ def test_input_that_cannot_be_used_is_explained() -> None:
     images, texts = clear_world(())
     with pytest.raises(InputError, match=r"got \(400, 48\) and \(20, 47\)"):
         detect_mismatch(images, texts[:, 1:], 100.0)
-    with pytest.raises(InputError, match="no class takes part"):
+    with pytest.raises(InputError, match="no class is eligible"):
         detect_mismatch(images, texts, 100.0, classes=[])
     with pytest.raises(InputError, match="class 20: ids run from 0 to 19"):
         detect_mismatch(images, texts, 100.0, classes=[3, 20])

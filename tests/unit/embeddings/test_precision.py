@@ -20,10 +20,10 @@ from captune.data.images import ImageCollection, find_images
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import embed_images
+from captune.training.batch_sources import BatchSource, EmbeddingSource, PixelSource, Request, Views
 from captune.training.checkpoint import CheckpointFolder
-from captune.training.feeds import EmbeddingFeed, Feed, PixelFeed, Request, Views
 from captune.training.loop import Optimization, StepResult, fit
-from captune.training.objective import ConfusionObjective, LabeledViews
+from captune.training.objective import CapBatch, ConfusionObjective
 from captune.tuners.base import Tuner
 from captune.tuners.frozen import Frozen
 
@@ -39,18 +39,18 @@ def first_step(dual: Path, tuner_name: str, precision: str) -> tuple[float, dict
     backbone = DualEncoder.load(str(dual))
     tuner: Tuner = registry.load("tuners", tuner_name)(backbone, Vocabulary(tuple(NAMES)))
     drawn = torch.Generator().manual_seed(0)
-    weak, reliable, strong = torch.randn(3, 8, 3, 32, 32, generator=drawn)
+    weak, pseudo_labeled, strong = torch.randn(3, 8, 3, 32, 32, generator=drawn)
     nothing, labels, ids = ImageCollection((), Path()), torch.arange(8) % 3, np.arange(8)
-    feed: Feed = PixelFeed(nothing, nothing, ids[:0], backbone.preprocessing, engine)
+    source: BatchSource = PixelSource(nothing, nothing, ids[:0], backbone.preprocessing, engine)
     if not tuner.edits_images:
-        weak, reliable, strong = (backbone.encode_image(views) for views in (weak, reliable, strong))
-        feed = EmbeddingFeed(weak.numpy(), [strong.numpy()], weak[:0].numpy(), ids[:0], engine)
+        weak, pseudo_labeled, strong = (backbone.encode_image(views) for views in (weak, pseudo_labeled, strong))
+        source = EmbeddingSource(weak.numpy(), [strong.numpy()], weak[:0].numpy(), ids[:0], engine)
     allowed = torch.tensor([True, True, False])  # the others get a logit of minus infinity, also in half precision
-    objective = ConfusionObjective(tuner, feed, allowed, 0.0, 16, True)
+    objective = ConfusionObjective(tuner, source, allowed, 0.0, 16, True)
     objective.margin = torch.ones(3, 3)
     wrapped = engine.fabric.setup(objective)
-    views = Views(reliable, reliable[:0], weak, strong, Request(ids, ids[:0], ids))
-    result = wrapped(LabeledViews(views, labels, labels[:0], None))
+    views = Views(pseudo_labeled, pseudo_labeled[:0], weak, strong, Request(ids, ids[:0], ids))
+    result = wrapped(CapBatch(views, labels, labels[:0], None))
     engine.fabric.backward(result.loss)
     assert int(result.sums["accepted"][2]) == 0
     gradients = {name: value.grad for name, value in objective.named_parameters() if value.grad is not None}
@@ -122,7 +122,7 @@ class Steps:
     def __init__(self, stop_at: int = -1, huge_at: int = -1) -> None:
         self.stop_at, self.huge_at = stop_at, huge_at
 
-    def begin(self, epoch: int) -> None:
+    def begin_epoch(self, epoch: int) -> None:
         if epoch == self.stop_at:
             raise KeyboardInterrupt
 
@@ -131,10 +131,10 @@ class Steps:
             batch = torch.randn(8, 4, generator=torch.Generator().manual_seed(10 * epoch + step))
             yield batch * (100.0 if epoch == self.huge_at else 1.0)
 
-    def end(self, epoch: int, sums: Any) -> None:
+    def end_epoch(self, epoch: int, sums: Any) -> None:
         assert math.isfinite(float(sums["loss"]))
 
-    def describe(self, epoch: int, sums: Any) -> str:
+    def progress(self, epoch: int, sums: Any) -> str:
         return ""
 
     def state(self) -> Any:
@@ -155,8 +155,8 @@ def test_a_resumed_fit_ends_with_the_same_bits(tmp_path: Path, precision: str, c
         with torch.no_grad():
             for parameter in line.parameters():
                 parameter.fill_(0.1)
-        course: Any = Steps(**moment)
-        fit(line, course, plan, engine, CheckpointFolder(folder, "key") if folder else None)
+        schedule: Any = Steps(**moment)
+        fit(line, schedule, plan, engine, CheckpointFolder(folder, "key") if folder else None)
         assert all(parameter.dtype == torch.float32 for parameter in line.parameters())
         assert all(parameter.isfinite().all() for parameter in line.parameters())
         return b"".join(parameter.detach().numpy().tobytes() for parameter in line.parameters())

@@ -39,7 +39,7 @@ def test_subset_by_mask_and_by_position() -> None:
     assert (part.labels.tolist(), part.candidates.shape) == ([2], (1, 4))  # type: ignore[union-attr]
 
 
-def test_extend_keeps_own_labels_and_update_takes_the_new_ones() -> None:
+def test_extend_keeps_its_own_labels() -> None:
     old = some([4, 1], [0, 1], source=Source.NAME)
     new = some([2, 4], [3, 3], round_number=5)
     extended = old.extend(new)
@@ -47,7 +47,6 @@ def test_extend_keeps_own_labels_and_update_takes_the_new_ones() -> None:
     assert extended.labels.tolist() == [1, 3, 0]
     assert extended.round.tolist() == [0, 5, 0]
     assert [Source(s) for s in extended.source] == [Source.NAME, Source.MODEL, Source.NAME]
-    assert old.update(new).labels.tolist() == [1, 3, 3]
 
 
 def test_extend_with_nothing_and_of_other_classes() -> None:

@@ -92,15 +92,6 @@ def test_pools_hold_only_candidates(seed: int, n_images: int, n_classes: int, k:
     assert pools.counts().max(initial=0) <= k
 
 
-def test_threshold_judges_among_the_allowed_classes_only() -> None:
-    rows = np.array([[0.90, 0.08, 0.02], [0.2, 0.4, 0.4], [1.0, 0.0, 0.0]], dtype=np.float32)
-    assert selection.above_threshold(rows, 0.85).image_index.tolist() == [0, 2]
-    among = selection.above_threshold(rows, 0.75, allowed=[1, 2])
-    assert (among.image_index.tolist(), among.labels.tolist()) == ([0], [1])
-    assert among.confidence[0] == pytest.approx(0.8)
-    assert len(selection.above_threshold(rows, 0.0, allowed=[1])) == 2  # the last has no mass on class 1
-
-
 def test_quotas_may_differ_by_class() -> None:
     chosen = selection.top_k_per_class(distinct_scores(0, 20, 3), np.array([0, 2, 5]))
     assert chosen.counts().tolist() == [0, 2, 5]
@@ -135,5 +126,5 @@ def test_no_images_give_no_labels() -> None:
     nothing = np.zeros((0, 3), dtype=np.float32)
     candidates = selection.candidate_sets(nothing, 0.9, 0.5)
     assert candidates.shape == (0, 3)
-    assert len(selection.balanced_pools(nothing, candidates, 2)) == len(selection.above_threshold(nothing, 0.5)) == 0
+    assert len(selection.balanced_pools(nothing, candidates, 2)) == 0
     assert len(selection.top_k_per_class(nothing, 2, predicted_only=True)) == 0

@@ -1,7 +1,7 @@
-"""What an image's neighbors say: probabilities spread over a neighbor graph and gently balanced.
+"""Neighborhood vote: probabilities are propagated over a nearest-neighbor graph and balanced over the classes.
 
-Beyond the paper. Images of one class lie close together even where the class name misleads, so the labels that
-neighbors agree on are more often right than the most confident ones.
+Beyond the paper. Images of one class lie close together even if the class name is misleading, so labels on which
+neighbors agree are more often right than the most confident ones.
 """
 
 from __future__ import annotations
@@ -14,26 +14,28 @@ from numpy.typing import NDArray
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError
 from captune.core.scratch import is_large
+from captune.labeling.pseudo_labels import PseudoLabels
+from captune.labeling.selection import top_k_per_class
 
 BYTES_AT_ONCE = 1 << 26
 IMAGES_AT_ONCE = 16_384
 SHARPNESS = 10.0
-"""A neighbor whose cosine is lower by 0.1 counts e times less."""
+"""The weight of a neighbor falls by a factor of e when its cosine falls by 0.1."""
 
 
 @dataclass(frozen=True, eq=False)
 class NeighborGraph:
-    """The nearest other images of each image and how much each of them counts, both `(images, neighbors)`."""
+    """The nearest neighbors of each image and their weights, both `(images, neighbors)`."""
 
     neighbors: Ints
     weights: Floats
 
 
 def nearest_neighbors(embeddings: Floats, queries: Ints, n_neighbors: int) -> Ints:
-    """Return the images nearest by cosine to each queried image, itself left out, in no particular order.
+    """Return the nearest images of each queried image by cosine, excluding itself, in no particular order.
 
-    The result is `(queries, n_neighbors)`, with fewer columns when there are fewer other images. Embeddings have
-    length one; cosines are computed for some queries at a time, so memory never grows with pairs of images.
+    The result is `(queries, n_neighbors)`, with fewer columns if there are fewer other images. Embeddings are unit
+    vectors; cosines are computed in blocks, so memory does not grow with the number of pairs.
     """
     n_images = len(embeddings)
     n_kept = min(n_neighbors, n_images - 1)
@@ -52,7 +54,7 @@ def nearest_neighbors(embeddings: Floats, queries: Ints, n_neighbors: int) -> In
 
 
 def _search_blocks(embeddings: Floats, queries: Ints, n_kept: int) -> Ints:
-    """Return the nearest images of some queries, in one pass over blocks of all images."""
+    """Return the nearest images of some queries in one pass over blocks of all images."""
     wanted = embeddings[queries]
     best = np.full((len(queries), n_kept), -np.inf, dtype=np.float32)
     found = np.zeros((len(queries), n_kept), dtype=np.int64)
@@ -70,7 +72,7 @@ def _search_blocks(embeddings: Floats, queries: Ints, n_kept: int) -> Ints:
 
 
 def neighbor_graph(embeddings: Floats, n_neighbors: int = 10) -> NeighborGraph:
-    """Find each image's nearest neighbors and weigh them by how close they are."""
+    """Return each image's nearest neighbors, weighted by similarity."""
     if n_neighbors < 1:
         raise InputError(f"n_neighbors: expected at least 1, got {n_neighbors}.")
     neighbors = nearest_neighbors(embeddings, np.arange(len(embeddings)), n_neighbors)
@@ -83,19 +85,19 @@ def neighbor_graph(embeddings: Floats, n_neighbors: int = 10) -> NeighborGraph:
     return NeighborGraph(neighbors, np.asarray(weights, dtype=np.float32))
 
 
-def spread(probabilities: Floats, graph: NeighborGraph, rounds: int = 20, own: float = 0.1) -> Floats:
-    """Mix each image's probabilities with its neighbors', over and over; `own` of its first ones stays."""
+def propagate(probabilities: Floats, graph: NeighborGraph, rounds: int = 20, own: float = 0.1) -> Floats:
+    """Propagate probabilities over the graph; in each round an image keeps the share `own` of its initial ones."""
     mixed = probabilities
     for _ in range(rounds if graph.neighbors.shape[1] else 0):
-        said = np.zeros_like(probabilities)
+        received = np.zeros_like(probabilities)
         for place in range(graph.neighbors.shape[1]):  # one neighbor at a time: no (images, k, classes) in memory
-            said += graph.weights[:, place, None] * mixed[graph.neighbors[:, place]]
-        mixed = (1.0 - own) * said + own * probabilities
+            received += graph.weights[:, place, None] * mixed[graph.neighbors[:, place]]
+        mixed = (1.0 - own) * received + own * probabilities
     return np.asarray(mixed, dtype=np.float32)
 
 
 def balance(probabilities: Floats, strength: float = 0.5, rounds: int = 5) -> Floats:
-    """Lower classes that take more than their share and raise the others; 0 leaves all, 1 evens out the sums."""
+    """Even out the total probability of the classes; a strength of 0 changes nothing, 1 makes the totals equal."""
     if not 0.0 <= strength <= 1.0:
         raise InputError(f"strength: expected 0 to 1, got {strength}.")
     balanced: NDArray[np.float64] = probabilities.astype(np.float64)
@@ -109,10 +111,41 @@ def balance(probabilities: Floats, strength: float = 0.5, rounds: int = 5) -> Fl
 def neighbor_consensus(
     probabilities: Floats, graph: NeighborGraph, strength: float = 0.5, known: Floats | None = None
 ) -> Floats:
-    """Return what neighbors agree on, `(images, classes)`: spread, then balanced.
+    """Return the consensus of neighbors, `(images, classes)`: propagated, then balanced.
 
-    `known` are the probabilities of further images of the graph, behind the others, whose class is given: they speak
-    to their neighbors, and no answer is returned for them.
+    `known` holds the one-hot labels of the graph's remaining images, which follow the others: labeled images vote,
+    but no result is returned for them.
     """
     everyone = probabilities if known is None else np.concatenate([probabilities, known])
-    return balance(spread(everyone, graph), strength)[: len(probabilities)]
+    return balance(propagate(everyone, graph), strength)[: len(probabilities)]
+
+
+class NeighborhoodVote:
+    """Selects pseudo-labels by the consensus of neighbors, among which labeled images of allowed classes vote too."""
+
+    def __init__(
+        self,
+        images: Floats,
+        labeled: Floats,
+        labels: Ints,
+        n_classes: int,
+        allowed: Ints,
+        *,
+        n_neighbors: int,
+        strength: float,
+    ) -> None:
+        votes = np.isin(labels, allowed)
+        self.known = np.eye(n_classes, dtype=np.float32)[labels[votes]]
+        self.graph = neighbor_graph(np.concatenate([images, labeled[votes]]), n_neighbors)
+        self.allowed, self.strength = allowed, strength
+
+    def select(self, probabilities: Floats, k: int, most: int | None = None) -> tuple[PseudoLabels, Ints]:
+        """Return the top k images of each class by consensus, and the neighbor label of every image.
+
+        With `most`, a class gets up to that many images, of which those beyond k must be predicted as the class.
+        """
+        consensus = neighbor_consensus(probabilities, self.graph, self.strength, self.known)
+        selected = top_k_per_class(consensus, k, self.allowed)
+        if most is not None:
+            selected = top_k_per_class(consensus, most, self.allowed, predicted_only=True).extend(selected)
+        return selected, np.asarray(consensus.argmax(axis=1), dtype=np.int64)

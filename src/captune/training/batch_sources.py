@@ -1,4 +1,4 @@
-"""Where the inputs of a step come from: cached embeddings where the image encoder is fixed, else the images."""
+"""Batch sources: cached embeddings if the image encoder is frozen, decoded images if prompts change it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from captune.tuners.base import Tuner
 
 
 class Request(NamedTuple):
-    """Which images a step wants: positions among the unlabeled (reliable, unlabeled) or the labeled (given) ones."""
+    """The images of a step: positions among the unlabeled images (first and last field) and the labeled images."""
 
-    reliable: Ints
-    given: Ints
+    pseudo_labeled: Ints
+    labeled: Ints
     unlabeled: Ints
 
     def part(self) -> Request:
@@ -35,62 +35,63 @@ class Request(NamedTuple):
         largest = max(len(positions) for positions in self)
         if largest < distributed.size() > 1:
             raise TrainingError(
-                f"A step has {largest} images of each kind, too few for {distributed.size()} processes. Use a larger "
-                "train_batch, e.g. --set train_batch=32, or fewer processes."
+                f"A step has at most {largest} images of each kind, too few for {distributed.size()} processes. "
+                "Increase train_batch, e.g. --set train_batch=32, or use fewer processes."
             )
         return Request(*(distributed.part(positions) for positions in self))
 
 
 class Views(NamedTuple):
-    """The inputs of a step: weak views of all three kinds, a strong view of the unlabeled, and what was readable."""
+    """The inputs of a step: weak views of all three kinds, strong views of the unlabeled images, and their positions.
 
-    reliable: Tensor
-    given: Tensor
+    `request` holds the positions of the images that could be read.
+    """
+
+    pseudo_labeled: Tensor
+    labeled: Tensor
     weak: Tensor
     strong: Tensor
     request: Request
 
 
-class Feed(ABC):
-    """Gives a student its inputs and reads embeddings from it."""
+class BatchSource(ABC):
+    """Provides the inputs of a student, and the student's embeddings of them."""
 
-    given_labels: Ints
+    labels: Ints
     """Labels of the readable labeled images, by position."""
 
     @abstractmethod
     def views(self, requests: Sequence[Request], epoch: int, first: int) -> Iterator[Views]:
-        """Yield this process's part of the inputs of an epoch's steps, from step `first` on."""
+        """Yield this process's part of the inputs of an epoch's steps, starting at step `first`."""
 
     @abstractmethod
     def embed(self, tuner: Tuner, views: Tensor) -> Tensor:
         """Return the student's embeddings of inputs, `(images, width)`."""
 
     @abstractmethod
-    def look(self, tuner: Tuner, positions: Ints) -> Tensor:
+    def embed_unlabeled(self, tuner: Tuner, positions: Ints) -> Tensor:
         """Return the student's embeddings of unlabeled images, without gradients, `(images, width)`."""
 
 
-class EmbeddingFeed(Feed):
+class EmbeddingSource(BatchSource):
     """Cached embeddings of weak and strong views, `(images, width)` and `(views, images, width)`."""
 
-    def __init__(
-        self, weak: Floats, strong: Sequence[Floats], labeled: Floats, given_labels: Ints, runtime: Runtime
-    ) -> None:
-        self.given_labels = given_labels
+    def __init__(self, weak: Floats, strong: Sequence[Floats], labeled: Floats, labels: Ints, runtime: Runtime) -> None:
+        self.labels = labels
         device = runtime.device
         self.weak, self.labeled = torch.from_numpy(weak).to(device), torch.from_numpy(labeled).to(device)
         self.strong = [torch.from_numpy(view).to(device) for view in strong]
         self.seed = runtime.seed
 
     def views(self, requests: Sequence[Request], epoch: int, first: int) -> Iterator[Views]:
-        """Yield rows of the cached embeddings; each step draws which strong view it sees, the weak one if none is."""
+        """Yield rows of the cached embeddings; each step draws one of the strong views, if there are any."""
         strong = self.strong or [self.weak]
         for step, wanted in enumerate(requests[first:], start=first):
             request = wanted.part()
             drawn = int(np.random.default_rng([self.seed, epoch, step]).integers(len(strong)))
             yield Views(
-                self.weak[request.reliable],
-                self.labeled[request.given],
+                self.weak[request.pseudo_labeled],
+                self.labeled[request.labeled],
                 self.weak[request.unlabeled],
                 strong[drawn][request.unlabeled],
                 request,
@@ -101,65 +102,69 @@ class EmbeddingFeed(Feed):
         return tuner.refine(views)
 
     @torch.inference_mode()
-    def look(self, tuner: Tuner, positions: Ints) -> Tensor:
+    def embed_unlabeled(self, tuner: Tuner, positions: Ints) -> Tensor:
         """Pass cached embeddings of unlabeled images through the student's adapter."""
-        return torch.cat([tuner.refine(self.weak[part]) for part in np.array_split(positions, _parts(positions, 8192))])
+        return torch.cat([tuner.refine(self.weak[part]) for part in _split(positions, 8192)])
 
 
-class PixelFeed(Feed):
-    """Images decoded by worker processes; the student's own encoder makes the embeddings."""
+class PixelSource(BatchSource):
+    """Images decoded by worker processes and encoded by the student."""
 
     def __init__(
         self,
         unlabeled: ImageCollection,
         labeled: ImageCollection,
-        given_labels: Ints,
+        labels: Ints,
         preprocessing: Preprocessing,
         runtime: Runtime,
     ) -> None:
-        self.given_labels = given_labels
-        # The unlabeled images stand twice: behind the second offset they are seen in the strong view.
+        self.labels = labels
+        # The unlabeled images are listed twice; from `strong_from` on, they are loaded in the strong view.
         self.images = unlabeled + labeled + unlabeled
-        self.given_from, self.strong_from = len(unlabeled), len(unlabeled) + len(labeled)
+        self.labeled_from, self.strong_from = len(unlabeled), len(unlabeled) + len(labeled)
         self.preprocessing, self.runtime = preprocessing, runtime
 
     def views(self, requests: Sequence[Request], epoch: int, first: int) -> Iterator[Views]:
         """Yield decoded and normalized views; an image that has become unreadable is left out of its step."""
         own = [request.part() for request in requests[first:]]
-        wanted = [(r.reliable, r.given + self.given_from, r.unlabeled, r.unlabeled + self.strong_from) for r in own]
+        wanted = [
+            (r.pseudo_labeled, r.labeled + self.labeled_from, r.unlabeled, r.unlabeled + self.strong_from) for r in own
+        ]
         view = _TrainingView(self.preprocessing, self.runtime.seed, epoch, self.strong_from)
-        orders = [np.concatenate(parts) for parts in wanted]
-        loaded = load_batches(self.images, orders, view, workers=self.runtime.workers)
+        batches = [np.concatenate(parts) for parts in wanted]
+        loaded = load_batches(self.images, batches, view, workers=self.runtime.workers)
         for request, parts, batch in zip(own, wanted, loaded, strict=True):
-            lost = np.asarray(sorted(batch.problems), dtype=np.int64)
-            lost = np.unique(np.concatenate([lost, lost[lost >= self.strong_from] - self.strong_from]))
+            unreadable = np.asarray(sorted(batch.problems), dtype=np.int64)
+            # Without its strong view, an unlabeled image is left out entirely, and the other way round.
+            without_strong = unreadable[unreadable >= self.strong_from] - self.strong_from
+            lost = np.unique(np.concatenate([unreadable, without_strong]))
             is_kept = [~np.isin(part, lost) for part in (*parts[:3], parts[2])]
             kind = np.repeat(np.arange(4), [len(part) for part in parts])
-            is_read = ~np.isin(np.concatenate(parts), np.asarray(sorted(batch.problems), dtype=np.int64))
+            is_read = ~np.isin(np.concatenate(parts), unreadable)
             chosen = np.concatenate(is_kept)[is_read]
             pixels = self.preprocessing.normalize(batch.pixels).to(self.runtime.device)
             inputs = [pixels[torch.from_numpy(np.flatnonzero((kind[is_read] == k) & chosen))] for k in range(4)]
-            kept = Request(request.reliable[is_kept[0]], request.given[is_kept[1]], request.unlabeled[is_kept[2]])
+            kept = Request(*(positions[mask] for positions, mask in zip(request, is_kept[:3], strict=True)))
             yield Views(inputs[0], inputs[1], inputs[2], inputs[3], kept)
 
     def embed(self, tuner: Tuner, views: Tensor) -> Tensor:
-        """Encode pixels with the student's prompts; encoders take no batch without an image, so that is no call."""
+        """Encode pixels with the student's prompts; encoders do not accept empty batches."""
         if len(views) == 0:
             return torch.zeros(0, tuner.backbone.embed_dim, device=views.device)
         return tuner.image_embeddings(views)
 
     @torch.inference_mode()
-    def look(self, tuner: Tuner, positions: Ints) -> Tensor:
+    def embed_unlabeled(self, tuner: Tuner, positions: Ints) -> Tensor:
         """Encode the weak views of unlabeled images with the student's prompts, each process a part of them."""
-        batches = np.array_split(positions, _parts(positions, 64))
+        batches = _split(positions, 64)
         view = _TrainingView(self.preprocessing, 0, 0, self.strong_from)
         found = []
         for batch in load_batches(self.images, distributed.part(batches), view, workers=self.runtime.workers):
             if batch.problems:
                 position, why = next(iter(batch.problems.items()))
                 raise TrainingError(
-                    f"The image {self.images.name(position)!r} could be read before but no longer: {why}. "
-                    "Put it back, or start anew without it."
+                    f"The image {self.images.name(position)!r} can no longer be read: {why}. "
+                    "Restore it, or start a new run without it."
                 )
             pixels = self.preprocessing.normalize(batch.pixels).to(self.runtime.device)
             with self.runtime.autocast():
@@ -175,9 +180,18 @@ class PixelFeed(Feed):
         return torch.from_numpy(rows).to(self.runtime.device)
 
 
+def draw_batches(generator: np.random.Generator, n_items: int, n_steps: int, size: int) -> list[Ints]:
+    """Draw a batch of positions for every step; no item repeats before all items have been drawn."""
+    if n_items == 0:
+        return [np.empty(0, dtype=np.int64) for _ in range(n_steps)]
+    passes = -(-n_steps * size // n_items)
+    order = np.concatenate([generator.permutation(n_items) for _ in range(passes)])
+    return [order[i * size : (i + 1) * size] for i in range(n_steps)]
+
+
 @dataclass(frozen=True)
 class _TrainingView:
-    """Weak views below an offset, strong ones, seeded by image and epoch, from it on."""
+    """Weak views of the images before an offset, and strong views, seeded by image and epoch, of the others."""
 
     preprocessing: Preprocessing
     seed: int
@@ -191,5 +205,5 @@ class _TrainingView:
         return strong_view(image, self.preprocessing, drawn)
 
 
-def _parts(positions: Ints, at_once: int) -> int:
-    return max(1, -(-len(positions) // at_once))
+def _split(positions: Ints, at_once: int) -> list[Ints]:
+    return np.array_split(positions, max(1, -(-len(positions) // at_once)))

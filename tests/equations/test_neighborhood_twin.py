@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from captune.core.arrays import softmax_rows, unit_rows
-from captune.labeling.consensus import SHARPNESS, balance, neighbor_consensus, neighbor_graph, spread
+from captune.labeling.neighborhood import SHARPNESS, balance, neighbor_consensus, neighbor_graph, propagate
 
 
 def slow_graph(embeddings: np.ndarray, n_neighbors: int) -> list[dict[int, float]]:
@@ -21,7 +21,7 @@ def slow_graph(embeddings: np.ndarray, n_neighbors: int) -> list[dict[int, float
     return graph
 
 
-def slow_spread(probabilities: np.ndarray, graph: list[dict[int, float]], rounds: int, own: float) -> np.ndarray:
+def slow_propagate(probabilities: np.ndarray, graph: list[dict[int, float]], rounds: int, own: float) -> np.ndarray:
     mixed = [list(row) for row in probabilities]
     for _ in range(rounds):
         mixed = [
@@ -53,24 +53,24 @@ def test_consensus_is_what_the_loops_say(seed: int) -> None:
     for i in range(30):
         found = dict(zip(graph.neighbors[i].tolist(), graph.weights[i].tolist(), strict=True))
         assert found == pytest.approx(literal[i], abs=1e-5)
-    mixed = spread(probabilities, graph, rounds=4, own=0.2)
-    assert np.allclose(mixed, slow_spread(probabilities, literal, 4, 0.2), atol=1e-5)
+    mixed = propagate(probabilities, graph, rounds=4, own=0.2)
+    assert np.allclose(mixed, slow_propagate(probabilities, literal, 4, 0.2), atol=1e-5)
     assert np.allclose(balance(mixed, 0.5, 3), slow_balance(mixed, 0.5, 3), atol=1e-5)
 
 
-def test_known_images_speak_to_their_neighbors_and_get_no_answer() -> None:
+def test_labeled_images_vote_and_get_no_result() -> None:
     drawn = np.random.default_rng(0)
     centers = np.eye(2, 6)
     vectors = np.concatenate([centers[c] + 0.05 * drawn.normal(size=(12, 6)) for c in (0, 1)])
-    given = centers[[0, 0, 1, 1]] + 0.05 * drawn.normal(size=(4, 6))
-    everyone = np.concatenate([vectors, given])
+    labeled = centers[[0, 0, 1, 1]] + 0.05 * drawn.normal(size=(4, 6))
+    everyone = np.concatenate([vectors, labeled])
     everyone = (everyone / np.linalg.norm(everyone, axis=1, keepdims=True)).astype(np.float32)
     misled = np.array([[0.45, 0.55], [0.55, 0.45]], dtype=np.float32).repeat(12, axis=0)  # names are swapped
     known = np.eye(2, dtype=np.float32)[[0, 0, 1, 1]]
     graph = neighbor_graph(everyone, 15)
     right = np.repeat([0, 1], 12)
-    said = neighbor_consensus(misled, graph, 0.5, known)
-    assert said.shape == misled.shape
-    assert (said.argmax(axis=1) == right).all()
+    voted = neighbor_consensus(misled, graph, 0.5, known)
+    assert voted.shape == misled.shape
+    assert (voted.argmax(axis=1) == right).all()
     alone = neighbor_consensus(misled, neighbor_graph(everyone[:24], 10), 0.5)
     assert (alone.argmax(axis=1) != right).all()

@@ -1,4 +1,4 @@
-"""The text-anchored Gaussians against loops over images, classes and dimensions."""
+"""The Gaussian mixture anchored at class texts against loops over images, classes and dimensions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from captune.core.arrays import softmax_rows, unit_rows
-from captune.labeling.gaussians import SMALLEST_VARIANCE, Anchoring, cluster_images
+from captune.labeling.gaussian_mixture import SMALLEST_VARIANCE, Anchoring, fit_gaussian_mixture
 
 Rows = list[list[float]]
 
@@ -51,18 +51,20 @@ def slow_estimate(
 
 
 def slow_cluster(
-    images: Rows, texts: Rows, scale: float, rule: Anchoring, given: Rows, labels: list[int], allowed: list[int]
+    images: Rows, texts: Rows, scale: float, rule: Anchoring, labeled: Rows, labels: list[int], allowed: list[int]
 ) -> tuple[Rows, list[float], list[float], Rows]:
     n_classes, width = len(texts), len(texts[0])
     times = [labels.count(c) for c in range(n_classes)]
-    known = [[(1 + rule.given_weight / times[c]) if c == label else 0.0 for c in range(n_classes)] for label in labels]
+    known = [
+        [(1 + rule.labeled_weight / times[c]) if c == label else 0.0 for c in range(n_classes)] for label in labels
+    ]
 
     def over_allowed(scores: list[float]) -> list[float]:
         some = slow_softmax([scores[c] for c in allowed])
         return [some[allowed.index(c)] if c in allowed else 0.0 for c in range(n_classes)]
 
     found = [over_allowed([scale * dot(x, t) for t in texts]) for x in images]
-    everyone, weights = images + given, found + known
+    everyone, weights = images + labeled, found + known
     mass = [sum(row[c] for row in weights) for c in range(n_classes)]
     center = [sum(sum(w) * x[d] for x, w in zip(everyone, weights, strict=True)) / sum(mass) for d in range(width)]
     middle = [sum(mass[c] * texts[c][d] for c in range(n_classes)) / sum(mass) for d in range(width)]
@@ -85,33 +87,33 @@ def slow_cluster(
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("n_given", [0, 5])
-def test_clustering_is_what_the_loops_say(seed: int, n_given: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("captune.labeling.gaussians.SETTLED", -1.0)  # every round is made
-    monkeypatch.setattr("captune.labeling.gaussians.ROWS_AT_ONCE", 7)
+@pytest.mark.parametrize("n_labeled", [0, 5])
+def test_clustering_is_what_the_loops_say(seed: int, n_labeled: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("captune.labeling.gaussian_mixture.TOLERANCE", -1.0)  # every round is made
+    monkeypatch.setattr("captune.labeling.gaussian_mixture.ROWS_AT_ONCE", 7)
     generator = np.random.default_rng(seed)
     texts = unit_rows(generator.normal(size=(4, 6)).astype(np.float32))
     images = unit_rows((texts[generator.integers(4, size=25)] + generator.normal(size=(25, 6))).astype(np.float32))
-    given = unit_rows(generator.normal(size=(n_given, 6)).astype(np.float32))
-    labels = generator.integers(2, size=n_given)
-    allowed = [1, 2, 3] if n_given else [0, 1, 2, 3]
-    rule = Anchoring(alpha=2.0, text_weight=0.4, sharpness=0.5, iterations=4, given_weight=3.0)
-    fast = cluster_images(images, texts, 8.0, rule, given=given, given_labels=labels, allowed=allowed)
+    labeled = unit_rows(generator.normal(size=(n_labeled, 6)).astype(np.float32))
+    labels = generator.integers(2, size=n_labeled)
+    allowed = [1, 2, 3] if n_labeled else [0, 1, 2, 3]
+    rule = Anchoring(alpha=2.0, text_weight=0.4, sharpness=0.5, iterations=4, labeled_weight=3.0)
+    fast = fit_gaussian_mixture(images, texts, 8.0, rule, labeled=labeled, labels=labels, allowed=allowed)
     means, variance, shares, found = slow_cluster(
-        images.tolist(), texts.tolist(), 8.0, rule, given.tolist(), labels.tolist(), allowed
+        images.tolist(), texts.tolist(), 8.0, rule, labeled.tolist(), labels.tolist(), allowed
     )
     assert fast.rounds == 4
-    assert np.allclose(fast.gaussians.means, means, atol=1e-5)
-    assert np.allclose(fast.gaussians.variance, variance, atol=1e-5)
-    assert np.allclose(fast.gaussians.log_shares, shares, atol=1e-5)
+    assert np.allclose(fast.mixture.means, means, atol=1e-5)
+    assert np.allclose(fast.mixture.variance, variance, atol=1e-5)
+    assert np.allclose(fast.mixture.log_shares, shares, atol=1e-5)
     assert np.allclose(fast.probabilities, found, atol=1e-4)
 
 
 def test_the_linear_rule_is_the_log_density() -> None:
     generator = np.random.default_rng(0)
     images = unit_rows(generator.normal(size=(30, 5)).astype(np.float32))
-    found = cluster_images(images, images[:3], 5.0).gaussians
-    weights, offsets = found.rule(0.7)
+    found = fit_gaussian_mixture(images, images[:3], 5.0).mixture
+    weights, offsets = found.linear_rule(0.7)
     for x, row in zip(images, softmax_rows(images @ weights.T + offsets), strict=True):
         density = [
             sum(-0.5 * (x[d] - m[d]) ** 2 / v - 0.5 * math.log(2 * math.pi * v) for d, v in enumerate(found.variance))

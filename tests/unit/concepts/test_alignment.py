@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from captune.concepts.descriptions import choose_descriptions, mean_descriptions
+from captune.concepts.alignment import choose_descriptions, mean_descriptions
 from captune.core.arrays import Floats, unit_rows
 from captune.core.errors import InputError
 

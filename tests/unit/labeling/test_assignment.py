@@ -13,13 +13,11 @@ from captune.core import scratch
 from captune.core.arrays import Floats, Ints, unit_rows
 from captune.core.errors import InputError
 from captune.embeddings.embed import score
-from captune.labeling import leading
-from captune.labeling.assignment import assign
-from captune.labeling.consensus import nearest_neighbors
-from captune.labeling.first_labels import first_labels
-from captune.labeling.leading import Scores, assign_large
+from captune.labeling import assignment
+from captune.labeling.assignment import Scores, assign, assign_from_shortlists
+from captune.labeling.neighborhood import nearest_neighbors
 from captune.labeling.pseudo_labels import PseudoLabels
-from captune.labeling.selection import balanced_pools, given_allowed, top_k_per_class
+from captune.labeling.selection import balanced_pools, first_pseudo_labels, restrict_to, top_k_per_class
 
 
 @pytest.fixture
@@ -56,8 +54,8 @@ def test_it_equals_the_assignment_of_all(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scratch, "CHUNK_BYTES", 64)
         patch.setattr(scratch, "LARGE_BYTES", 0)
-        patch.setattr(leading, "FIRST_DEPTH", first_depth)
-        found = assign_large(n_images, scores_of, quota)
+        patch.setattr(assignment, "FIRST_DEPTH", first_depth)
+        found = assign_from_shortlists(n_images, scores_of, quota)
     expected = assign(preferences, priorities, quota)
     assert found[0].tolist() == expected[0].tolist()
     assert found[1].tolist() == expected[1].tolist()
@@ -83,14 +81,14 @@ def everything(images: Floats, texts: Floats) -> list[PseudoLabels]:
     probabilities = score(images, texts, 5.0)
     described = {1: texts[2]}
     return [
-        first_labels(images, texts, 5.0, k=3),
-        first_labels(images, texts, 5.0, described, k=3, allowed=[0, 1, 3]),
-        first_labels(images, texts, 5.0, k=100),  # more than there are: nothing to leave out
+        first_pseudo_labels(images, texts, 5.0, k=3),
+        first_pseudo_labels(images, texts, 5.0, described, k=3, allowed=[0, 1, 3]),
+        first_pseudo_labels(images, texts, 5.0, k=100),  # more than there are: nothing to leave out
         top_k_per_class(probabilities, 4),
         top_k_per_class(probabilities, 4, allowed=[1, 2], predicted_only=True),
         top_k_per_class(probabilities, 60),
         balanced_pools(probabilities, probabilities > 0.2, 5),
-        top_k_per_class(given_allowed(probabilities, [0, 2]), 4),
+        top_k_per_class(restrict_to(probabilities, [0, 2]), 4),
     ]
 
 
@@ -107,7 +105,7 @@ def test_selection_in_parts_equals_selection_at_once(request: pytest.FixtureRequ
 
 @pytest.mark.usefixtures("small_memory")
 def test_neighbors_are_found_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("captune.labeling.consensus.IMAGES_AT_ONCE", 7)
+    monkeypatch.setattr("captune.labeling.neighborhood.IMAGES_AT_ONCE", 7)
     images, _ = embeddings(60, 2)
     cosines = images @ images.T
     np.fill_diagonal(cosines, -np.inf)

@@ -1,4 +1,4 @@
-"""Gaussian classes held by their texts: rare and missing classes stay, labels and allowed classes are respected."""
+"""Gaussian mixture anchored at class texts: rare and missing classes stay, labels and allowed classes are respected."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import pytest
 
 from captune.core.arrays import Floats, Ints, unit_rows
 from captune.core.errors import InputError
-from captune.labeling import gaussians
-from captune.labeling.consensus import neighbor_graph
-from captune.labeling.gaussians import Anchoring, anchor_means, cluster_images
+from captune.labeling import gaussian_mixture
+from captune.labeling.gaussian_mixture import Anchoring, anchor_means, fit_gaussian_mixture
+from captune.labeling.neighborhood import neighbor_graph
 
 SCALE = 20.0
 
@@ -34,12 +34,12 @@ def accuracy(probabilities: Floats, truth: Ints) -> float:
 def test_clustering_finds_more_than_the_texts() -> None:
     images, texts, truth = scene([60] * 6)
     before = accuracy(images @ texts.T, truth)
-    assert accuracy(cluster_images(images, texts, SCALE).probabilities, truth) > before + 0.05
+    assert accuracy(fit_gaussian_mixture(images, texts, SCALE).probabilities, truth) > before + 0.05
 
 
 def test_a_long_tail_keeps_its_rare_classes() -> None:
     images, texts, truth = scene([200, 90, 40, 18, 8, 4])
-    found = cluster_images(images, texts, SCALE).probabilities
+    found = fit_gaussian_mixture(images, texts, SCALE).probabilities
     assert accuracy(found, truth) > accuracy(images @ texts.T, truth)
     rare = truth >= 4
     assert accuracy(found[rare], truth[rare]) >= accuracy(images[rare] @ texts.T, truth[rare])
@@ -47,31 +47,31 @@ def test_a_long_tail_keeps_its_rare_classes() -> None:
 
 def test_a_class_without_images_stays_at_its_anchor_and_takes_nothing() -> None:
     images, texts, truth = scene([80, 80, 80, 0], astray=0.3)
-    found = cluster_images(images, texts, SCALE)
+    found = fit_gaussian_mixture(images, texts, SCALE)
     mass = found.probabilities.sum(axis=0)
     assert mass[3] < 3
     assert accuracy(found.probabilities, truth) > 0.95
-    shares = gaussians.softmax_rows(SCALE * images @ texts.T).mean(axis=0)
+    shares = gaussian_mixture.softmax_rows(SCALE * images @ texts.T).mean(axis=0)
     anchors = anchor_means(texts, shares, images.mean(axis=0))
-    moved = np.linalg.norm(found.gaussians.means - anchors, axis=1)
+    moved = np.linalg.norm(found.mixture.means - anchors, axis=1)
     assert moved[3] < 0.5 * moved[:3].min()
 
 
 def test_more_anchoring_means_closer_to_the_texts() -> None:
     images, texts, _ = scene([60] * 6)
-    held = cluster_images(images, texts, SCALE, Anchoring(alpha=1e7)).gaussians
-    shares = gaussians.softmax_rows(SCALE * images @ texts.T).mean(axis=0)
+    held = fit_gaussian_mixture(images, texts, SCALE, Anchoring(alpha=1e7)).mixture
+    shares = gaussian_mixture.softmax_rows(SCALE * images @ texts.T).mean(axis=0)
     assert np.allclose(held.means, anchor_means(texts, shares, images.mean(axis=0)), atol=1e-3)
     assert np.allclose(held.log_shares, np.log(1 / 6), atol=1e-3)
 
 
-def test_given_labels_move_their_class_however_few() -> None:
+def test_labeled_images_move_their_class_however_few() -> None:
     images, texts, truth = scene([40, 40, 40, 40])
     texts[1] = scene([1, 1], seed=9)[1][0]  # a name that says nothing about its images
     few = np.flatnonzero(np.arange(160) % 40 < 2)
     rest = np.setdiff1d(np.arange(160), few)
-    alone = cluster_images(images[rest], texts, SCALE).probabilities
-    told = cluster_images(images[rest], texts, SCALE, given=images[few], given_labels=truth[few]).probabilities
+    alone = fit_gaussian_mixture(images[rest], texts, SCALE).probabilities
+    told = fit_gaussian_mixture(images[rest], texts, SCALE, labeled=images[few], labels=truth[few]).probabilities
     is_misnamed = truth[rest] == 1
     assert accuracy(alone[is_misnamed], truth[rest][is_misnamed]) < 0.1
     assert accuracy(told[is_misnamed], truth[rest][is_misnamed]) > 0.8
@@ -80,61 +80,61 @@ def test_given_labels_move_their_class_however_few() -> None:
 def test_unlabeled_images_get_allowed_classes_only_but_all_classes_are_learned() -> None:
     images, texts, truth = scene([40] * 5)
     seen = truth < 3
-    found = cluster_images(
-        images[~seen], texts, SCALE, given=images[seen], given_labels=truth[seen], allowed=np.array([3, 4])
+    found = fit_gaussian_mixture(
+        images[~seen], texts, SCALE, labeled=images[seen], labels=truth[seen], allowed=np.array([3, 4])
     )
     assert (found.probabilities[:, :3] == 0).all()
-    weights, offsets = found.gaussians.rule(0.3)
+    weights, offsets = found.mixture.linear_rule(0.3)
     assert accuracy(images @ weights.T + offsets, truth) > 0.95
 
 
 def test_the_order_of_images_does_not_matter() -> None:
     images, texts, _ = scene([50, 30, 10])
     order = np.random.default_rng(1).permutation(len(images))
-    first, second = cluster_images(images, texts, SCALE), cluster_images(images[order], texts, SCALE)
+    first, second = fit_gaussian_mixture(images, texts, SCALE), fit_gaussian_mixture(images[order], texts, SCALE)
     assert np.allclose(first.probabilities[order], second.probabilities, atol=1e-3)
 
 
 def test_many_images_are_sampled_first_with_nearly_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     images, texts, _ = scene([400, 200, 100, 50])
-    whole = cluster_images(images, texts, SCALE)
-    monkeypatch.setattr(gaussians, "FEWEST_SAMPLED", 200)
-    monkeypatch.setattr(gaussians, "SAMPLED_PER_CLASS", 10)
-    sampled = cluster_images(images, texts, SCALE)
+    whole = fit_gaussian_mixture(images, texts, SCALE)
+    monkeypatch.setattr(gaussian_mixture, "FEWEST_SAMPLED", 200)
+    monkeypatch.setattr(gaussian_mixture, "SAMPLED_PER_CLASS", 10)
+    sampled = fit_gaussian_mixture(images, texts, SCALE)
     assert sampled.probabilities.shape == whole.probabilities.shape
     assert np.mean(sampled.probabilities.argmax(axis=1) == whole.probabilities.argmax(axis=1)) > 0.97
-    assert np.allclose(sampled.gaussians.log_shares, whole.gaussians.log_shares, atol=0.3)
+    assert np.allclose(sampled.mixture.log_shares, whole.mixture.log_shares, atol=0.3)
 
 
 def test_neighbors_may_smooth() -> None:
     images, texts, truth = scene([60] * 6)
-    found = cluster_images(images, texts, SCALE, graph=neighbor_graph(images, 5))
+    found = fit_gaussian_mixture(images, texts, SCALE, graph=neighbor_graph(images, 5))
     assert accuracy(found.probabilities, truth) > accuracy(images @ texts.T, truth)
 
 
 @pytest.mark.parametrize("n_images", [0, 1, 2])
 def test_hardly_any_image_is_enough(n_images: int) -> None:
     images, texts, _ = scene([2, 2, 2])
-    found = cluster_images(images[:n_images], texts, SCALE)
+    found = fit_gaussian_mixture(images[:n_images], texts, SCALE)
     assert found.probabilities.shape == (n_images, 3)
-    assert all(np.isfinite(a).all() for a in (found.gaussians.means, found.gaussians.variance, found.probabilities))
+    assert all(np.isfinite(a).all() for a in (found.mixture.means, found.mixture.variance, found.probabilities))
 
 
 def test_the_same_image_many_times_gives_finite_numbers() -> None:
     images, texts, _ = scene([1, 1, 1])
-    found = cluster_images(np.repeat(images[:1], 50, axis=0), texts, 100.0)
+    found = fit_gaussian_mixture(np.repeat(images[:1], 50, axis=0), texts, 100.0)
     assert np.isfinite(found.probabilities).all()
-    assert (found.gaussians.variance > 0).all()
+    assert (found.mixture.variance > 0).all()
 
 
 def test_three_hundred_classes() -> None:
     images, texts, truth = scene([3] * 300, noise=0.5, astray=0.5)
-    assert accuracy(cluster_images(images, texts, SCALE).probabilities, truth) > 0.5
+    assert accuracy(fit_gaussian_mixture(images, texts, SCALE).probabilities, truth) > 0.5
 
 
 def test_wrong_shapes_and_labels_are_named() -> None:
     images, texts, _ = scene([5, 5])
     with pytest.raises(InputError, match=r"got \(10, 31\), \(2, 32\)"):
-        cluster_images(images[:, 1:], texts, SCALE)
+        fit_gaussian_mixture(images[:, 1:], texts, SCALE)
     with pytest.raises(InputError, match=r"ids in 0\.\.1, got 2\.\.2"):
-        cluster_images(images, texts, SCALE, given=images[:1], given_labels=np.array([2]))
+        fit_gaussian_mixture(images, texts, SCALE, labeled=images[:1], labels=np.array([2]))

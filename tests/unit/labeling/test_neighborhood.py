@@ -7,8 +7,8 @@ import pytest
 
 from captune.core.arrays import softmax_rows, unit_rows
 from captune.core.errors import InputError
-from captune.labeling import consensus
-from captune.labeling.consensus import balance, neighbor_consensus, neighbor_graph, spread
+from captune.labeling import neighborhood
+from captune.labeling.neighborhood import balance, neighbor_consensus, neighbor_graph, propagate
 
 
 def two_clusters(n_each: int = 20, seed: int = 0) -> np.ndarray:
@@ -30,7 +30,7 @@ def test_neighbors_outvote_a_wrong_image() -> None:
 def test_chunks_do_not_change_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     embeddings = two_clusters()
     whole = neighbor_graph(embeddings, 4)
-    monkeypatch.setattr(consensus, "BYTES_AT_ONCE", 7 * 4 * len(embeddings))
+    monkeypatch.setattr(neighborhood, "BYTES_AT_ONCE", 7 * 4 * len(embeddings))
     chunked = neighbor_graph(embeddings, 4)
     assert np.allclose(np.sort(whole.weights), np.sort(chunked.weights), atol=1e-6)
     assert (np.sort(whole.neighbors) == np.sort(chunked.neighbors)).all()
@@ -40,7 +40,7 @@ def test_chunks_do_not_change_the_graph(monkeypatch: pytest.MonkeyPatch) -> None
 def test_fewer_images_than_neighbors(n_images: int) -> None:
     embeddings = two_clusters(2)[:n_images]
     probabilities = softmax_rows(np.arange(2 * n_images, dtype=np.float32).reshape(n_images, 2))
-    found = spread(probabilities, neighbor_graph(embeddings, 10))
+    found = propagate(probabilities, neighbor_graph(embeddings, 10))
     assert found.shape == (n_images, 2)
     assert np.isfinite(found).all()
 
