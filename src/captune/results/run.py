@@ -41,7 +41,6 @@ class AdaptationRun:
         classifier: The adapted classifier.
         environment: Versions, seed, data fingerprint, times.
         rounds: What the method recorded on its way.
-        stop_reason: Why it ended.
         evidence: What a report needs, and the check without labels.
         kept: Whether the classifier is the `adapted` one, or `zero_shot` because adaptation looked harmful.
         sources: Where images, classes and labels came from, as they were given.
@@ -54,7 +53,6 @@ class AdaptationRun:
     classifier: Classifier
     environment: Mapping[str, Any]
     rounds: Sequence[Mapping[str, Any]] = field(default_factory=list)
-    stop_reason: str = "finished"
     evidence: Evidence | None = None
     kept: str = "adapted"
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -80,7 +78,6 @@ class AdaptationRun:
         card = {
             "format": FORMAT,
             "version": VERSION,
-            "stop_reason": self.stop_reason,
             "settings": dict(self.settings),
             "classes": list(self.classifier.names),
             "n_images": len(self.images),
