@@ -230,7 +230,7 @@ CASES = (
         write("labels.csv", "mine"),
     ),
     Case(
-        "export: a folder of other files", (*EXPORT, "links", "--out", "photos"), ("it is no export", "another --out")
+        "export: a folder of other files", (*EXPORT, "cleanlab", "--out", "photos"), ("it is no export", "another --out")
     ),
     Case(
         "export: the images are gone",

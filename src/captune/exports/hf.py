@@ -107,7 +107,7 @@ def _fitting_backbone(run: FinishedRun) -> Any:  # noqa: ANN401
     if reason:
         raise InputError(
             f"The run {str(run.folder)!r} cannot become a transformers folder: {reason}. Use --format onnx for the "
-            "model; the formats for labels (csv, parquet, label-studio, coco, links, cleanlab) work for every run."
+            "model; the formats for labels (csv, parquet, label-studio, coco, cleanlab) work for every run."
         )
     return backbone
 
