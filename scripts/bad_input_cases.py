@@ -180,8 +180,12 @@ CASES = (
         ("'lion' is not a class", "'gone.png'"),
         write("labels.csv", "path,label\nphotos/cat/0.png,lion\ngone.png,cat\n"),
     ),
-    Case("output: a folder with other files", adapt("--out", "photos"), ("'photos' is not empty and holds no run",)),
-    Case("output: an existing run", adapt("--out", "run"), ("'run' holds a run: pass --overwrite",)),
+    Case(
+        "output: a folder with other files",
+        adapt("--out", "photos"),
+        ("'photos' is not empty and does not contain a run",),
+    ),
+    Case("output: an existing run", adapt("--out", "run"), ("'run' contains a run: pass --overwrite",)),
     Case("predict: not a run folder", ("predict", "photos", "photos"), ("is not a run folder", "captune adapt")),
     Case("predict: a tampered classifier", ("predict", "tampered", "photos"), ("damaged or changed",), _tamper),
     Case("predict: a run of a newer version", ("predict", "future", "photos"), ("version 9", "Upgrade captune"), _age),
@@ -211,9 +215,9 @@ CASES = (
         _foreign_onnx,
     ),
     Case(
-        "predict: a file that is no classifier",
+        "predict: a file that is not a classifier",
         ("predict", "photos/cat/0.png", "photos"),
-        ("'photos/cat/0.png' is no classifier", "expected a run folder"),
+        ("'photos/cat/0.png' is not a classifier", "expected a run folder"),
     ),
     Case("export: no such format", (*EXPORT, "onx"), ("No 'onx' in exports", "Did you mean 'onnx'")),
     Case("export: not a run folder", ("export", "photos", "--format", "csv"), ("'photos' is not a run folder",)),
@@ -230,7 +234,9 @@ CASES = (
         write("labels.csv", "mine"),
     ),
     Case(
-        "export: a folder of other files", (*EXPORT, "cleanlab", "--out", "photos"), ("it is no export", "another --out")
+        "export: a folder of other files",
+        (*EXPORT, "cleanlab", "--out", "photos"),
+        ("not an export", "another --out"),
     ),
     Case(
         "export: the images are gone",

@@ -31,9 +31,8 @@ from captune.embeddings.embed import embed_classes, embed_images, embed_texts, s
 from captune.labeling.first_labels import first_labels
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.plan import check_backbone, load_backbone
-from captune.results.claim import claim_folder
 from captune.results.metrics import summarize
-from captune.results.run import readable
+from captune.results.run import claim_folder, readable
 
 MOST_EXAMPLES = 3
 """Images of each class that the report shows, those that the model is surest of by name."""

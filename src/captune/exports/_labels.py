@@ -65,7 +65,7 @@ def probabilities_of(run: FinishedRun, rows: Ints) -> Floats:
         return np.asarray(record.arrays["after"][places], dtype=np.float32)
     from captune.core import runtime
     from captune.embeddings.cache import EmbeddingCache
-    from captune.results.predict import predict_collection
+    from captune.results.classifier import predict_collection
 
     images = record.images.subset(rows)
     predictions, skipped = predict_collection(run.classifier, images, EmbeddingCache(), runtime.start())

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from captune import __version__
 from captune.core.errors import CaptuneError, InputError
-from captune.results.load import load
+from captune.results.image_classifier import load
 from captune.web.handler import Handler
 from captune.web.limits import Limits
 from captune.web.page import make_page
