@@ -27,7 +27,7 @@ from captune.core.scratch import empty_rows, take_rows
 from captune.core.settings import DEFAULT_BACKBONE, build
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.loading import load_batches
-from captune.data.views import Preprocessing, WeakView
+from captune.data.views import WeakView
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import EmbeddedImages, embed_images, merge_parts
@@ -61,6 +61,7 @@ class Classifier(ImageClassifier):
     def __init__(self, tuner: Tuner, tuner_name: str, class_vectors: Tensor) -> None:
         self.tuner, self.tuner_name = tuner.eval(), tuner_name
         self.class_vectors = class_vectors.detach()
+        self.names, self.preprocessing = tuner.vocabulary.names, tuner.backbone.preprocessing
 
     @classmethod
     def from_tuner(cls, tuner: Tuner) -> Classifier:
@@ -85,16 +86,6 @@ class Classifier(ImageClassifier):
     def vocabulary(self) -> Vocabulary:
         """Return the classes."""
         return self.tuner.vocabulary
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the class names; a class id is its position here."""
-        return self.vocabulary.names
-
-    @property
-    def preprocessing(self) -> Preprocessing:
-        """Return how images are preprocessed for the backbone."""
-        return self.backbone.preprocessing
 
     def score_views(self, views: NDArray[np.uint8]) -> Floats:
         """Return probabilities `(images, classes)` of decoded images."""

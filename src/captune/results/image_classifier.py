@@ -27,15 +27,10 @@ MODEL = "model.onnx"
 class ImageClassifier(ABC):
     """Classifies images: paths, Pillow images or arrays."""
 
-    @property
-    @abstractmethod
-    def names(self) -> tuple[str, ...]:
-        """Return the class names; a class id is its position here."""
+    names: tuple[str, ...]
+    """Class names; a class id is a position in this tuple."""
 
-    @property
-    @abstractmethod
-    def preprocessing(self) -> Preprocessing:
-        """Return how images are preprocessed for the model."""
+    preprocessing: Preprocessing
 
     @abstractmethod
     def score_views(self, views: NDArray[np.uint8]) -> Floats:
