@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from captune.core.errors import InputError
 from captune.core.files import write_json, write_whole
@@ -31,7 +33,7 @@ class CleanlabArrays(ExportFormat):
             kept, origin = np.flatnonzero(labels >= 0), f"from {settings.labels}"
             if len(kept) == 0:
                 raise InputError(f"None of the {len(chosen)} images has a label in {settings.labels!r}.")
-        arrays = {
+        arrays: dict[str, NDArray[Any]] = {
             "labels": labels[kept],
             "pred_probs": probabilities_of(run, chosen.rows[kept]),
             "paths": np.asarray([chosen.names[i] for i in kept], dtype=np.str_),
