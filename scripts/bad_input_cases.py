@@ -189,7 +189,7 @@ CASES = (
     Case("predict: not a run folder", ("predict", "photos", "photos"), ("is not a run folder", "captune adapt")),
     Case("predict: a tampered classifier", ("predict", "tampered", "photos"), ("damaged or changed",), _tamper),
     Case("predict: a run of a newer version", ("predict", "future", "photos"), ("version 9", "Upgrade captune"), _age),
-    Case("predict: other model weights", ("predict", "moved", "photos"), ("are not those",), _swap_model),
+    Case("predict: other model weights", ("predict", "moved", "photos"), ("differ from those",), _swap_model),
     Case("predict: no class to show", ("predict", "run", "photos", "--top-k", "0"), ("--top-k is 0",)),
     Case(
         "evaluate: folders that are no classes",
@@ -252,7 +252,9 @@ CASES = (
     ),
     Case("serve: no such port", ("serve", "run", "--port", "99999"), ("--port is 99999, expected 0 to 65535",)),
     Case(
-        "serve: no such address", ("serve", "run", "--host", "no.such.host.invalid"), ("is no address of this machine",)
+        "serve: no such address",
+        ("serve", "run", "--host", "no.such.host.invalid"),
+        ("is not an address of this machine",),
     ),
     Case("report: not a run folder", ("report", "photos"), ("'photos' is not a run folder",)),
     Case("report: no labels at all", ("report", "run", "--labels", "none.csv"), ("No labels at 'none.csv'",)),
@@ -260,7 +262,7 @@ CASES = (
     Case(
         "report: runs with different classes",
         ("report", "run", "other", "--out", "both.html"),
-        ("cannot be compared", "different classes"),
+        ("cannot be compared", "classes"),
         _rename_class,
     ),
     Case("benchmark: no such suite", ("benchmark", "gone.yaml"), ("gone.yaml",)),

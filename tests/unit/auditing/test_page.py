@@ -60,7 +60,7 @@ def test_damage_is_a_clear_error(tmp_path: Path, change: dict[str, Any]) -> None
     with pytest.raises(RunFolderError, match=r"audit"):
         write_audit_page(folder)
     (folder / "audit.json").write_text("{", encoding="utf-8")
-    with pytest.raises(RunFolderError, match="audit.json"):
+    with pytest.raises(RunFolderError, match=r"audit\.json"):
         write_audit_page(folder)
 
 
