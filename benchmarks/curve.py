@@ -31,9 +31,8 @@ from captune.describers.base import open_describer
 from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.methods.base import Context
 from captune.plan import Plan, load_backbone, make_plan
-from captune.results.classifier import Classifier
+from captune.results.classifier import Classifier, predict_collection
 from captune.results.metrics import summarize
-from captune.results.predict import predict_collection
 from captune.results.run import CHECKPOINTS
 from captune.training.checkpoint import FILES
 

@@ -1,11 +1,11 @@
-"""How often the check without labels is right, for every registered method, on balanced and long-tailed images.
+"""How often the health check is right, for every registered method, on balanced and long-tailed images.
 
     python benchmarks/health.py                                  # UC Merced in CAPTUNE_TESTBED, with its descriptions
     python benchmarks/health.py --names-only                     # the same without descriptions
     python benchmarks/health.py --world --methods transductive   # the embedded world; needs no files
 
 Long tails are drawn by `captune.benchmark.splits`; a seed draws the tail and is the seed of the method too. Accuracy
-is that of the images adapted to: the check is right if it says harmful where accuracy fell, and only there.
+is measured on the images adapted to. The check is right if its verdict is harmful exactly when accuracy fell.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from captune.world import descriptions_path, write_world
 
 @dataclass(frozen=True)
 class Scene:
-    """Images with their truth, and what every run is told."""
+    """Images with their true labels, and the settings of every run."""
 
     images: ImageCollection
     labels: np.ndarray[Any, np.dtype[np.int64]]
@@ -45,7 +45,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run did, and what the check said of it."""
+    """The result of one run, and the verdict of the check."""
 
     before: float
     after: float
@@ -56,7 +56,7 @@ class Outcome:
 
     @property
     def is_right(self) -> bool | None:
-        """Return whether the verdict fits the accuracy; None for a check that leaves it open."""
+        """Return whether the verdict matches the accuracy; None for an unclear verdict."""
         return None if self.verdict == "unclear" else (self.verdict == "harmful") == (self.after < self.before)
 
 
@@ -101,7 +101,7 @@ def row(method: str, ratio: float, outcomes: Sequence[Outcome]) -> str:
 
 
 def scenes(words: argparse.Namespace) -> Iterator[Scene]:
-    """Yield the one scene that was asked for; the world is drawn into a folder that is removed afterwards."""
+    """Yield the requested scene; images of the world are written to a temporary folder."""
     common: dict[str, Any] = {"preset": "quick"}
     if words.world:
         with tempfile.TemporaryDirectory() as folder:

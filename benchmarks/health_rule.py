@@ -1,11 +1,11 @@
-"""How often the check without labels is right about many ways to adapt or to spoil a classifier, in minutes.
+"""How often the health check is right about many good and bad adaptations, in minutes.
 
     python benchmarks/health_rule.py --world     # the embedded world; needs no files
     python benchmarks/health_rule.py             # UC Merced in CAPTUNE_TESTBED
 
-Methods that train are stood in for by class vectors that are trained on cached embeddings with pseudo-labels chosen
-alike. `names` means with class names alone, `texts` with names and descriptions; zero-shot by names comes before.
-The verdicts of all seeds stand beside the mean accuracy; a rise or fall of less than a point is not counted.
+Instead of full methods, class vectors are trained on cached embeddings with pseudo-labels chosen in the same way.
+`names` uses class names only, `texts` names and descriptions; both are compared with zero-shot by names. The table
+shows the verdicts of all seeds and the mean accuracy; changes of less than one point are not counted.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def train(images: Floats, labels: PseudoLabels, texts: Floats, scale: float) -> 
 
 
 def ways(images: Floats, names: Floats, texts: Floats, scale: float, seed: int) -> Iterator[tuple[str, Floats]]:
-    """Yield what comes out of every way to adapt or to spoil."""
+    """Yield the probabilities of every adaptation, good or bad."""
     graph, n_classes = neighbor_graph(images, 10), len(names)
     before = score(images, names, scale)
     yield "zero-shot, texts", score(images, texts, scale)

@@ -1,6 +1,6 @@
-"""`captune serve` under load: many requests at once, some malformed; is every valid one answered right, is memory flat?
+"""`captune serve` under load: are all valid requests answered correctly, and does memory stay flat?
 
-The service runs as a process of its own, with a run of the embedded model unless --run names another.
+Some requests are malformed. The service runs in a separate process, by default with a run of the embedded model.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def service(run: Path, concurrency: int) -> Iterator[tuple[subprocess.Popen[str]
 
 
 def resident(process: subprocess.Popen) -> float:
-    """Return the megabytes that a process holds in memory."""
+    """Return the memory of a process in megabytes."""
     status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
     return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
 
@@ -99,7 +99,7 @@ def make_run(base: Path) -> tuple[Path, Path]:
 
 
 def main() -> int:
-    """Measure and print; the exit code says whether all is well."""
+    """Measure and print; the exit code is 0 if all requests were answered correctly."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--at-once", type=int, default=16)

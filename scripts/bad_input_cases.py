@@ -180,12 +180,16 @@ CASES = (
         ("'lion' is not a class", "'gone.png'"),
         write("labels.csv", "path,label\nphotos/cat/0.png,lion\ngone.png,cat\n"),
     ),
-    Case("output: a folder with other files", adapt("--out", "photos"), ("'photos' is not empty and holds no run",)),
-    Case("output: an existing run", adapt("--out", "run"), ("'run' holds a run: pass --overwrite",)),
+    Case(
+        "output: a folder with other files",
+        adapt("--out", "photos"),
+        ("'photos' is not empty and does not contain a run",),
+    ),
+    Case("output: an existing run", adapt("--out", "run"), ("'run' contains a run: pass --overwrite",)),
     Case("predict: not a run folder", ("predict", "photos", "photos"), ("is not a run folder", "captune adapt")),
     Case("predict: a tampered classifier", ("predict", "tampered", "photos"), ("damaged or changed",), _tamper),
     Case("predict: a run of a newer version", ("predict", "future", "photos"), ("version 9", "Upgrade captune"), _age),
-    Case("predict: other model weights", ("predict", "moved", "photos"), ("are not those",), _swap_model),
+    Case("predict: other model weights", ("predict", "moved", "photos"), ("differ from those",), _swap_model),
     Case("predict: no class to show", ("predict", "run", "photos", "--top-k", "0"), ("--top-k is 0",)),
     Case(
         "evaluate: folders that are no classes",
@@ -211,9 +215,9 @@ CASES = (
         _foreign_onnx,
     ),
     Case(
-        "predict: a file that is no classifier",
+        "predict: a file that is not a classifier",
         ("predict", "photos/cat/0.png", "photos"),
-        ("'photos/cat/0.png' is no classifier", "expected a run folder"),
+        ("'photos/cat/0.png' is not a classifier", "expected a run folder"),
     ),
     Case("export: no such format", (*EXPORT, "onx"), ("No 'onx' in exports", "Did you mean 'onnx'")),
     Case("export: not a run folder", ("export", "photos", "--format", "csv"), ("'photos' is not a run folder",)),
@@ -224,13 +228,15 @@ CASES = (
         ("expected a number from 0 to 1",),
     ),
     Case(
-        "export: a file that is there already",
+        "export: an existing file",
         (*EXPORT, "csv", "--out", "labels.csv"),
-        ("is there already: pass --overwrite",),
+        ("already exists: pass --overwrite",),
         write("labels.csv", "mine"),
     ),
     Case(
-        "export: a folder of other files", (*EXPORT, "links", "--out", "photos"), ("it is no export", "another --out")
+        "export: a folder of other files",
+        (*EXPORT, "cleanlab", "--out", "photos"),
+        ("not an export", "another --out"),
     ),
     Case(
         "export: the images are gone",
@@ -246,7 +252,9 @@ CASES = (
     ),
     Case("serve: no such port", ("serve", "run", "--port", "99999"), ("--port is 99999, expected 0 to 65535",)),
     Case(
-        "serve: no such address", ("serve", "run", "--host", "no.such.host.invalid"), ("is no address of this machine",)
+        "serve: no such address",
+        ("serve", "run", "--host", "no.such.host.invalid"),
+        ("is not an address of this machine",),
     ),
     Case("report: not a run folder", ("report", "photos"), ("'photos' is not a run folder",)),
     Case("report: no labels at all", ("report", "run", "--labels", "none.csv"), ("No labels at 'none.csv'",)),
@@ -254,7 +262,7 @@ CASES = (
     Case(
         "report: runs with different classes",
         ("report", "run", "other", "--out", "both.html"),
-        ("cannot be compared", "different classes"),
+        ("cannot be compared", "classes"),
         _rename_class,
     ),
     Case("benchmark: no such suite", ("benchmark", "gone.yaml"), ("gone.yaml",)),

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from captune.core.errors import CaptuneError as CaptuneError
     from captune.exports.base import export as export
     from captune.pipeline import adapt as adapt
-    from captune.results.load import load as load
+    from captune.results.image_classifier import load as load
 
 __version__ = "0.1.0"
 __all__ = ["CaptuneError", "__version__", "adapt", "audit", "export", "load"]
@@ -19,7 +19,7 @@ _HOMES = {
     "adapt": "captune.pipeline",
     "audit": "captune.auditing.audit",
     "export": "captune.exports.base",
-    "load": "captune.results.load",
+    "load": "captune.results.image_classifier",
     "CaptuneError": "captune.core.errors",
 }
 

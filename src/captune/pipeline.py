@@ -17,11 +17,9 @@ from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.embeddings.predictions import Predictions
 from captune.methods.base import Context
 from captune.plan import Plan, check_backbone, load_backbone, make_plan
-from captune.results.claim import claim_folder
-from captune.results.classifier import Classifier
-from captune.results.evidence import Evidence, gather
-from captune.results.predict import predict_collection
-from captune.results.run import CHECKPOINTS, AdaptationRun
+from captune.results.classifier import Classifier, predict_collection
+from captune.results.evidence import Evidence, collect_evidence
+from captune.results.run import CHECKPOINTS, AdaptationRun, claim_folder
 from captune.training.checkpoint import CheckpointFolder, digest_of, drop_checkpoints
 from captune.tuners.base import Tuner
 from captune.tuners.frozen import Frozen
@@ -159,7 +157,7 @@ def _predict(plan: Plan, tuner: Tuner, context: Context) -> tuple[Classifier, Pr
 def _collect_evidence(plan: Plan, backbone: Backbone, context: Context, predictions: Predictions) -> Evidence | None:
     """Collect what the report needs; a failure must not lose the run."""
     try:
-        return gather(plan.task, plan.images, backbone, context, predictions)
+        return collect_evidence(plan.task, plan.images, backbone, context, predictions)
     except Exception as error:
         context.say(f"The report will be incomplete: {type(error).__name__}: {error}")
         return None

@@ -39,7 +39,7 @@ def test_pictures_and_figures_are_shown(tab: BrowserTab) -> None:
     widths = tab.page.evaluate("[...document.images].map((image) => image.naturalWidth)")
     assert len(widths) == 2
     assert all(width > 0 for width in widths)
-    assert tab.page.get_by_role("img", name="searches that named it").count() == 1
+    assert tab.page.get_by_role("img", name="detection runs that found it").count() == 1
 
 
 def test_a_phone_does_not_scroll_sideways(browser: Any, address: str) -> None:

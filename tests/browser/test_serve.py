@@ -105,7 +105,7 @@ def test_the_keyboard_reaches_everything(tab: BrowserTab) -> None:
 def test_what_is_too_large_is_told_without_sending_it(tab: BrowserTab, tmp_path: Path) -> None:
     (tmp_path / "large.png").write_bytes(bytes(1_500_000))
     tab.page.set_input_files("#file", tmp_path / "large.png")
-    assert "at most 1.0 MB" in tab.page.inner_text("#status")
+    assert "limit is 1.0 MB" in tab.page.inner_text("#status")
     assert not any("predict" in address for address in tab.asked)
 
 

@@ -42,8 +42,8 @@ def test_wrong_words_are_sentences(captune: Any, run: Path, tmp_path: Path) -> N
         (("--format", "onnx", "--min-confidence", 0.5), "does not take --min-confidence"),
         (("--format", "csv", "--min-confidence", 2), "expected a number from 0 to 1"),
         (("--format", "csv", "--out", tmp_path), "is a folder, expected a file"),
-        (("--format", "links", "--out", run), "it is no export"),
-        (("--format", "csv", "--source", "pseudo-labels"), "made no pseudo-labels"),
+        (("--format", "cleanlab", "--out", run), "not an export"),
+        (("--format", "csv", "--source", "pseudo-labels"), "has no pseudo-labels"),
     ):
         answer = captune("export", run, *words)
         assert answer.code == 2, words

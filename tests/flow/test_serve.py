@@ -94,7 +94,7 @@ def test_an_onnx_export_is_served_with_the_run_s_answers_and_without_pytorch(run
 @pytest.mark.slow
 def test_an_open_address_is_warned_of_and_an_interrupt_ends_it(run: Path) -> None:
     with process(run, "--host", "0.0.0.0") as (started, port, said):
-        assert said.startswith("warning: 0.0.0.0 can be reached from other machines.")
+        assert said.startswith("warning: 0.0.0.0")
         with urlopen(f"http://127.0.0.1:{port}/health", timeout=20) as answer:
             assert json.load(answer)["status"] == "ok"
         started.send_signal(signal.SIGINT)

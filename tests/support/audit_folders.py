@@ -1,4 +1,4 @@
-"""Audit folders with invented findings: what a page shows does not depend on who found it."""
+"""Audit folders with made-up findings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BAD = "<script>alert('x')</script>"
 
 
 def audit_facts(images: Path, has_truth: bool = True) -> dict[str, Any]:
-    """Return what an audit of three classes would say, with awkward words wherever words may stand."""
+    """Return the findings of an audit of three classes, with markup in all texts."""
     pictures = write_pictures(images, [0, 0, 1, 1], skipped=0)
     names = [BAD, "plain & simple", "never"]
     rows = [

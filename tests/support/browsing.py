@@ -1,4 +1,4 @@
-"""A page in a real browser, with everything that went wrong on it."""
+"""A page in a real browser, with its console messages and requests."""
 
 from __future__ import annotations
 

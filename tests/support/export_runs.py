@@ -1,4 +1,4 @@
-"""Small finished runs with real classifiers, whose class names try to break every format."""
+"""Small runs with real classifiers, and class names with special characters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from captune.results.evidence import Evidence
 from captune.results.run import AdaptationRun
 
 NAMES = ('red, "green"', "two\nlines", "<script>alert(1)</script>", "a/b\\c", "..", "A:B\\C", "é🙂")
-"""Commas, quotes, line breaks, markup, slashes, dots, two names that differ by case once they are made safe."""
+"""Commas, quotes, line breaks, markup, slashes, dots, and names that differ only in case."""
 
 
 def make_run(

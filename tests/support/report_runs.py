@@ -1,4 +1,4 @@
-"""Run folders with invented evidence: what a report shows does not depend on who computed it."""
+"""Run folders with made-up evidence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WIDTH = 16
 
 
 class NoClassifier:
-    """Stands for the classifier of a run, of which a report needs only the names."""
+    """A stand-in for a classifier; a report only needs its names."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)

@@ -14,7 +14,7 @@ import pytest
 from audit_folders import audit_facts
 from report_runs import make_run
 
-from captune.auditing.screen import show
+from captune.auditing.page import print_audit
 from captune.backbones.hf import HuggingFace
 from captune.cli import main
 from captune.core.errors import CaptuneError, InputError
@@ -93,7 +93,7 @@ def test_class_names_are_never_places(tmp_path: Path) -> None:
 def test_a_name_is_no_markup_on_the_screen(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     name = "[red]x[/red]"
     facts = json.loads(json.dumps(audit_facts(tmp_path, has_truth=False)).replace("plain & simple", name))
-    show({**facts, "mismatched": [name], "next_steps": [name]}, tmp_path / name)
+    print_audit({**facts, "mismatched": [name], "next_steps": [name]}, tmp_path / name)
     shown = capsys.readouterr().out
     assert shown.count(name) >= 4  # the table, the sentence, the step and the folder
     assert main(["report", str(tmp_path / name)]) == 2

@@ -1,4 +1,4 @@
-"""The audit: what a model makes of your images and names before anything is trained, and what to do about it."""
+"""The audit: misleading class names and confused classes, found before anything is trained."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from captune.auditing.card import CARD, FORMAT, VERSION
-from captune.backbones.base import Backbone
+from captune.auditing.page import CARD, FORMAT, VERSION, write_audit_page
 from captune.concepts.alignment import Alignment, Choice, Scope, align_concepts
 from captune.concepts.confusion import class_prototypes
 from captune.concepts.groups import class_closeness, confused_groups
@@ -25,31 +24,30 @@ from captune.core.settings import Positive, RunSettings, build_run
 from captune.data.descriptions import write_descriptions
 from captune.data.images import ImageCollection, find_images, no_usable_image, read_labels
 from captune.data.vocabulary import Vocabulary, read_class_names
-from captune.describers.base import Describer, open_describer
+from captune.describers.base import open_describer
 from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.embeddings.embed import embed_classes, embed_images, embed_texts, score
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import first_pseudo_labels
 from captune.plan import check_backbone, load_backbone
-from captune.results.claim import claim_folder
 from captune.results.metrics import summarize
-from captune.results.run import readable
+from captune.results.run import claim_folder, readable
 
 MOST_EXAMPLES = 3
-"""Images of each class that the report shows, those that the model is surest of by name."""
+"""Images of each class in the report, those predicted with the highest confidence."""
 
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """How an audit looks at names; the paper runs the detection once with threshold_share 0.1.
+    """Settings of an audit; the paper runs the detection once, with threshold_share 0.1.
 
     Attributes:
-        threshold_share: A run of the detection ends when fewer than this share of the classes is left.
-        runs: How many times the detection runs, each from other random clusters.
-        min_frequency: A class counts as mismatched when at least this share of the runs names it.
-        describe: Which classes are described: those whose names mislead, or all.
-        choose: Whether the best description stands for a class, or the mean of all.
-        k: Images of each class that would be pseudo-labeled.
+        threshold_share: Stop a detection run when fewer than this share of the classes is left.
+        runs: Number of detection runs, each with different random clusters.
+        min_frequency: A class name is misleading if at least this share of the runs finds it.
+        describe: Which classes to describe: those with misleading names, or all.
+        choose: Whether a class is represented by its best description, or by the mean of all.
+        k: Number of images per class that would be pseudo-labeled.
     """
 
     threshold_share: float = MismatchSettings.threshold_share
@@ -62,7 +60,7 @@ class AuditSettings:
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found; `facts` is what audit.json holds."""
+    """The findings of an audit; `facts` is the content of audit.json."""
 
     facts: Mapping[str, Any]
     descriptions: Mapping[str, Sequence[str]]
@@ -86,12 +84,12 @@ def audit(
     quiet: bool = False,
     **settings: Any,  # noqa: ANN401 (checked against the settings dataclasses)
 ) -> Audit:
-    """Find misleading names and confused classes without training; with labels, also measure how right that is."""
+    """Find misleading class names and confused classes without training; with labels, also measure accuracy."""
     run_settings, own = build_run(settings, AuditSettings)
     if run_settings.devices * run_settings.num_nodes > 1:
         raise InputError(
-            "An audit runs in one process. To share the work before it, embed the images with several: "
-            "captune adapt IMAGES --method zero_shot --devices N. The audit finds their embeddings in the cache."
+            "An audit runs in one process. To embed the images with several processes first, run captune adapt IMAGES "
+            "--method zero_shot --devices N; the audit reads the embeddings from the cache."
         )
     vocabulary = Vocabulary(read_class_names(classes), (run_settings.template,))
     collection = find_images(images, run_settings.root or None)
@@ -123,7 +121,20 @@ def _audit(
     if len(embedded.image_index) == 0:
         raise InputError(no_usable_image(collection, embedded.skipped))
     texts = embed_classes(backbone, vocabulary)
-    alignment = _align(backbone, embedded.vectors, texts, vocabulary, describer, run_settings, own)
+    alignment = align_concepts(
+        embedded.vectors,
+        texts,
+        vocabulary.names,
+        backbone.logit_scale,
+        describer,
+        lambda sentences: embed_texts(backbone, sentences),
+        settings=MismatchSettings(
+            threshold_share=own.threshold_share, runs=own.runs, min_frequency=own.min_frequency, seed=run_settings.seed
+        ),
+        describe=own.describe,
+        choose=own.choose,
+        phrase=run_settings.domain,
+    )
     probabilities = score(embedded.vectors, texts, backbone.logit_scale)
     by_name = first_pseudo_labels(embedded.vectors, texts, backbone.logit_scale, k=own.k)
     facts = {
@@ -135,98 +146,56 @@ def _audit(
         "n_images": len(collection),
         "skipped": {collection.name(i): why for i, why in sorted(embedded.skipped.items())},
         "image_root": readable(str(collection.root.absolute())),
-        "classes": _class_rows(vocabulary, alignment, _examples(collection, embedded.image_index, probabilities)),
+        "classes": _class_rows(vocabulary, alignment, collection, embedded.image_index, probabilities),
         "mismatched": [vocabulary.names[c] for c in alignment.findings.mismatched],
         "confused_groups": _groups(vocabulary, embedded.vectors, by_name, texts, probabilities),
         "problems": dict(alignment.descriptions.problems),
     }
     if truth is not None:
         by_text = first_pseudo_labels(embedded.vectors, texts, backbone.logit_scale, alignment.vectors, k=own.k)
-        seen = truth[embedded.image_index]
-        facts["truth"] = _truth(vocabulary, probabilities, seen, by_name, by_text)
-    facts["next_steps"] = next_steps(facts, run_settings, collection)
+        facts["truth"] = _truth(vocabulary, probabilities, truth[embedded.image_index], by_name, by_text)
+    facts["next_steps"] = _next_steps(facts, run_settings, collection)
     result = Audit(facts, alignment.descriptions.found)
     if target is not None and engine.is_writer:
         result.save(target)
-        _write_report(target, engine)
+        try:
+            write_audit_page(target)
+        except Exception as error:  # the audit itself is saved
+            engine.say(f"The audit was saved, but its report failed: {type(error).__name__}: {error}")
     return result
 
 
-def _write_report(target: Path, engine: runtime.Runtime) -> None:
-    """Write the report; an audit that is saved is worth more than its page, so a failure is only told."""
-    try:
-        from captune.auditing.page import write_audit_page
-
-        write_audit_page(target)
-    except Exception as error:
-        engine.say(f"The audit is saved, but its report could not be made: {type(error).__name__}: {error}")
-
-
-def _align(
-    backbone: Backbone,
-    vectors: Floats,
-    texts: Floats,
-    vocabulary: Vocabulary,
-    describer: Describer,
-    run_settings: RunSettings,
-    own: AuditSettings,
-) -> Alignment:
-    detection = MismatchSettings(
-        threshold_share=own.threshold_share, runs=own.runs, min_frequency=own.min_frequency, seed=run_settings.seed
-    )
-    return align_concepts(
-        vectors,
-        texts,
-        vocabulary.names,
-        backbone.logit_scale,
-        describer,
-        lambda sentences: embed_texts(backbone, sentences),
-        settings=detection,
-        describe=own.describe,
-        choose=own.choose,
-        phrase=run_settings.domain,
-    )
-
-
-def _examples(collection: ImageCollection, image_index: Ints, probabilities: Floats) -> list[list[dict[str, Any]]]:
-    """Return the most confident images of those predicted as each class."""
-    labels, sure = probabilities.argmax(axis=1), probabilities.max(axis=1)
-    found = []
-    for class_id in range(probabilities.shape[1]):
-        rows = np.flatnonzero(labels == class_id)
-        rows = rows[np.argsort(-sure[rows], kind="stable")[:MOST_EXAMPLES]]
-        found.append(
-            [{"path": collection.name(int(image_index[i])), "confidence": round(float(sure[i]), 4)} for i in rows]
-        )
-    return found
-
-
 def _class_rows(
-    vocabulary: Vocabulary, alignment: Alignment, examples: Sequence[list[dict[str, Any]]]
+    vocabulary: Vocabulary, alignment: Alignment, images: ImageCollection, image_index: Ints, probabilities: Floats
 ) -> list[dict[str, Any]]:
     findings = alignment.findings
-    return [
-        {
-            "name": name,
-            "predicted": int(findings.predicted_counts[c]),
-            "is_mismatched": bool(c in findings.mismatched),
-            "mismatch_frequency": round(float(findings.frequency[c]), 4),
-            "concentration": round(float(findings.concentration[c]), 4),
-            "description": list(alignment.sentences.get(c, ())),
-            "examples": examples[c],
-        }
-        for c, name in enumerate(vocabulary.names)
-    ]
+    labels, confidence = probabilities.argmax(axis=1), probabilities.max(axis=1)
+    found = []
+    for c, name in enumerate(vocabulary.names):
+        rows = np.flatnonzero(labels == c)
+        rows = rows[np.argsort(-confidence[rows], kind="stable")[:MOST_EXAMPLES]]
+        examples = [(images.name(int(image_index[i])), round(float(confidence[i]), 4)) for i in rows]
+        found.append(
+            {
+                "name": name,
+                "predicted": int(findings.predicted_counts[c]),
+                "is_mismatched": bool(c in findings.mismatched),
+                "mismatch_frequency": round(float(findings.frequency[c]), 4),
+                "concentration": round(float(findings.concentration[c]), 4),
+                "description": list(alignment.sentences.get(c, ())),
+                "examples": [{"path": path, "confidence": value} for path, value in examples],
+            }
+        )
+    return found
 
 
 def _groups(
     vocabulary: Vocabulary, vectors: Floats, labels: PseudoLabels, texts: Floats, probabilities: Floats
 ) -> list[dict[str, Any]]:
     prototypes = class_prototypes(vectors[labels.image_index], labels.labels, texts)
-    groups = confused_groups(class_closeness(prototypes, texts, probabilities))
     return [
         {"classes": [vocabulary.names[c] for c in group.classes], "closeness": round(group.closeness, 3)}
-        for group in groups
+        for group in confused_groups(class_closeness(prototypes, texts, probabilities))
     ]
 
 
@@ -235,7 +204,7 @@ def _truth(
 ) -> dict[str, Any]:
     known = truth >= 0
     if not known.any():
-        raise InputError("None of the images has a label, so there is no truth to compare with.")
+        raise InputError("None of the images has a label, so accuracy cannot be measured.")
     metrics = summarize(probabilities[known], truth[known], n_classes=len(vocabulary))
     columns = {}
     for column, labels in (("by_name", by_name), ("by_description", by_text)):
@@ -245,18 +214,17 @@ def _truth(
     return {"zero_shot": metrics.as_dict(), "first_labels_precision": columns}
 
 
-def next_steps(facts: Mapping[str, Any], settings: RunSettings, images: ImageCollection) -> list[str]:
-    """Return what a person should do now, in a few sentences."""
+def _next_steps(facts: Mapping[str, Any], settings: RunSettings, images: ImageCollection) -> list[str]:
     steps = []
     undescribed = [row["name"] for row in facts["classes"] if row["is_mismatched"] and not row["description"]]
     if undescribed:
         steps.append(
-            f"Describe {', '.join(undescribed)}: --describer openai:gpt-4o-mini, or write sentences about how such "
-            "images look into a YAML file and pass --describer file:descriptions.yaml."
+            f"Describe {', '.join(undescribed)}: pass --describer openai:gpt-4o-mini, or write sentences about the "
+            "appearance of these classes to a YAML file and pass --describer file:descriptions.yaml."
         )
     elif facts["mismatched"]:
-        steps.append("Read descriptions.yaml, mend what is wrong, and adapt with --describer file:descriptions.yaml.")
+        steps.append("Check and edit descriptions.yaml, then adapt with --describer file:descriptions.yaml.")
     if facts["confused_groups"]:
-        steps.append("Look at the confused groups: classes that even you cannot tell apart are better merged.")
+        steps.append("Look at the confused classes, and merge classes that even you cannot tell apart.")
     steps.append(f"Adapt: captune adapt {images.root} --classes ... --backbone {settings.backbone} --method cap")
     return steps

@@ -1,143 +1,191 @@
-"""The page of an audit: which names mislead, which classes collide, and what to do about it."""
+"""An audit read back from audit.json, and shown as a page and in a terminal."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from captune.auditing.card import read_audit
 from captune.core.errors import RunFolderError
+from captune.core.files import is_file
+from captune.report.class_table import MOST_PICTURES, Column, Thumbnail, encode_thumbnail
 from captune.report.drawing import FOLDER, Drawing
-from captune.report.figures import MISLEADING, NAMED, SHOWN_CLASSES, concentration_drawing
+from captune.report.figures import FREQUENCY, MISLEADING, SHOWN_CLASSES, concentration_drawing
 from captune.report.page import write_page
-from captune.report.sections import METRICS, MOST_FILES, count, tell_misleading, word
-from captune.report.thumbnails import MOST_PICTURES, Thumbnail, encode_thumbnail
+from captune.report.sections import (
+    METRICS,
+    as_text,
+    contents,
+    count,
+    group_columns,
+    misleading_sentence,
+    skipped_section,
+)
 from captune.results.run import REPORT
 
-SECTIONS = (
-    ("next-steps", "What to do next"),
-    ("numbers", "Measured with labels"),
-    ("classes", "Classes"),
-    ("mismatch", "Names that mislead"),
-    ("confusion", "Classes that collide"),
-    ("skipped", "Files skipped"),
-    ("settings", "Settings"),
-)
+FORMAT, VERSION = "captune-audit", 1
+CARD = "audit.json"
 PRECISION = (("by_name", "Right by name"), ("by_description", "Right by description"))
 
 
+def holds_audit(folder: str | Path) -> bool:
+    """Return whether a folder contains an audit."""
+    return is_file(Path(folder) / CARD)
+
+
+def read_audit(folder: str | Path) -> dict[str, Any]:
+    """Return what audit.json says, or a clear error for what is no audit."""
+    path = Path(folder) / CARD
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{str(path)!r} cannot be read: {error}. Make one with captune audit.") from error
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+        raise RunFolderError(f"{str(path)!r} is not a {FORMAT} file.")
+    if facts.get("version") not in range(1, VERSION + 1):
+        raise RunFolderError(
+            f"The audit {str(folder)!r} has format version {facts.get('version')!r}, this captune reads up to "
+            f"{VERSION}. Upgrade captune: pip install -U captune."
+        )
+    return facts
+
+
 def write_audit_page(folder: str | Path, out: str | Path | None = None) -> Path:
-    """Write the page of an audit with its figures; return where it is."""
+    """Write the page of an audit with its figures, and return its path."""
     folder = Path(folder)
     target = Path(out) if out is not None else folder / REPORT
-    return write_page(target, folder / FOLDER, "audit.html.j2", *describe_audit(folder), "captune.auditing")
+    return write_page(target, folder / FOLDER, "audit.html.j2", *_describe_audit(folder), "captune.auditing")
 
 
-def describe_audit(folder: Path) -> tuple[dict[str, Any], list[Drawing]]:
-    """Return what the page of an audit shows, and its figures."""
+def _describe_audit(folder: Path) -> tuple[dict[str, Any], list[Drawing]]:
     facts = read_audit(folder)
     try:
-        drawing = _concentration(facts)
+        names, groups = [row["name"] for row in facts["classes"]], facts["confused_groups"]
+        drawings = _concentration(facts)
+        n_described = sum(1 for row in facts["classes"] if row["is_mismatched"] and row["description"])
         content: dict[str, Any] = {
-            "title": f"captune audit: {len(facts['classes'])} class names",
-            "sentence": _sentence(facts),
+            "title": f"captune audit: {len(names)} class names",
+            "sentence": _summary(facts),
             "next_steps": facts["next_steps"],
             "numbers": _numbers(facts.get("truth")),
-            "classes": _classes(facts),
-            "mismatch": {"sentence": _names(facts), "drawing": drawing, "problems": sorted(facts["problems"].items())},
-            "groups": [
-                {"number": i, "names": ", ".join(group["classes"]), "closeness": float(group["closeness"])}
-                for i, group in enumerate(facts["confused_groups"], start=1)
+            "classes": _class_columns(facts),
+            "mismatch": {
+                "sentence": misleading_sentence(facts["mismatched"], len(names), n_described),
+                "drawings": drawings,
+                "problems": sorted(facts["problems"].items()),
+            },
+            "confusion": {
+                "columns": group_columns([g["classes"] for g in groups], [float(g["closeness"]) for g in groups]),
+                "drawings": [],
+            },
+            "skipped": skipped_section(list(facts["skipped"].items()), CARD),
+            "settings": [(key, as_text(value)) for key, value in facts["settings"].items()],
+            "environment": [
+                *((key, as_text(value)) for key, value in facts["versions"].items()),
+                ("data fingerprint", facts["data_fingerprint"]),
             ],
-            "skipped": list(facts["skipped"].items())[:MOST_FILES],
-            "n_skipped": len(facts["skipped"]),
-            "settings": [(key, word(value)) for key, value in facts["settings"].items()],
-            "environment": [(key, word(value)) for key, value in facts["versions"].items()]
-            + [("data fingerprint", facts["data_fingerprint"])],
         }
-    except Exception as error:  # a file that was changed by hand can fail in any way
+    except Exception as error:  # files that were edited by hand can fail in any way
         raise RunFolderError(f"The audit {str(folder)!r} is damaged: {type(error).__name__}: {error}.") from error
-    left_out = {name for name in ("numbers", "skipped") if not content[name.replace("-", "_")]}
-    content["contents"] = [pair for pair in SECTIONS if pair[0] not in left_out]
-    return content, [drawing] if drawing else []
+    content["contents"] = contents(content, numbers="Measured with labels")
+    return content, drawings
 
 
-def _sentence(facts: Mapping[str, Any]) -> str:
-    aside = f" ({count(len(facts['skipped']), 'file')} skipped)" if facts["skipped"] else ""
-    n_misleading, n_groups = len(facts["mismatched"]), len(facts["confused_groups"])
+def _summary(facts: Mapping[str, Any]) -> str:
+    skipped = f" ({count(len(facts['skipped']), 'file')} skipped)" if facts["skipped"] else ""
     text = (
-        f"{count(facts['n_images'], 'image')}{aside} and {count(len(facts['classes']), 'class name')} came in; "
-        f"{count(n_misleading, 'name')} {'points' if n_misleading == 1 else 'point'} at the wrong images, and "
-        f"{count(n_groups, 'group')} of classes {'collides' if n_groups == 1 else 'collide'}."
+        f"In {count(facts['n_images'], 'image')}{skipped} of {count(len(facts['classes']), 'class')}, the audit found "
+        f"{count(len(facts['mismatched']), 'misleading class name')} and "
+        f"{count(len(facts['confused_groups']), 'group')} of confused classes."
     )
     truth = facts.get("truth")
     return f"{text} Zero-shot accuracy is {truth['zero_shot']['accuracy']:.1%}." if truth else text
 
 
-def _names(facts: Mapping[str, Any]) -> str:
-    described = sum(1 for row in facts["classes"] if row["is_mismatched"] and row["description"])
-    return tell_misleading(facts["mismatched"], len(facts["classes"]), described)
-
-
 def _numbers(truth: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if truth is None:
         return None
-    found = truth["zero_shot"]
-    rows = []
-    for key, name, style, _ in METRICS:
-        value = len(found["never_predicted"]) if key == "never" else found[key]
-        rows.append({"name": name, "values": [style.format(value)]})
+    found = {**truth["zero_shot"], "never": len(truth["zero_shot"]["never_predicted"])}
+    rows = [{"name": name, "values": [style.format(found[key])]} for key, name, style, _ in METRICS]
     for key, name in PRECISION:
-        rows.append({"name": f"First pseudo-labels: {name.lower()}", "values": [_share(truth, key)]})
-    return {"rows": rows, "caption": f"Zero-shot prediction of {count(found['n_images'], 'labeled image')}"}
+        share = truth["first_labels_precision"][key]["all"]
+        rows.append({"name": f"First pseudo-labels: {name.lower()}", "values": [f"{share:.1%}"]})
+    return {"rows": rows, "caption": f"Zero-shot predictions for {count(found['n_images'], 'labeled image')}"}
 
 
-def _share(truth: Mapping[str, Any], column: str) -> str:
-    return f"{truth['first_labels_precision'][column]['all']:.1%}"
-
-
-def _classes(facts: Mapping[str, Any]) -> dict[str, Any]:
-    truth = facts.get("truth")
-    root, each = Path(facts.get("image_root", ".")), MOST_PICTURES // max(1, len(facts["classes"]))
-    rows = []
-    for c, row in enumerate(facts["classes"]):
-        right = [truth["first_labels_precision"][key]["per_class"][c] for key, _ in PRECISION] if truth else []
-        numbers = [row["mismatch_frequency"], row["concentration"]]
-        numbers += [truth["zero_shot"]["per_class_accuracy"][c], *right] if truth else []
-        pictures = [
+def _class_columns(facts: Mapping[str, Any]) -> list[Column]:
+    rows, truth = facts["classes"], facts.get("truth")
+    shares = {
+        "Misleading": [row["mismatch_frequency"] for row in rows],
+        "In one cluster": [row["concentration"] for row in rows],
+    }
+    if truth:
+        shares["Accuracy"] = truth["zero_shot"]["per_class_accuracy"]
+        shares |= {name: truth["first_labels_precision"][key]["per_class"] for key, name in PRECISION}
+    columns = [
+        Column("Class", [row["name"] for row in rows], "name"),
+        Column("Predicted", [int(row["predicted"]) for row in rows]),
+    ]
+    for name, values in shares.items():
+        columns.append(Column(name, [None if v is None else float(v) for v in values], style="{:.0%}"))
+    if any(row["description"] for row in rows):
+        columns.append(Column("Described as", [tuple(row["description"]) for row in rows], "sentences"))
+    root, each = Path(facts.get("image_root", ".")), MOST_PICTURES // max(1, len(rows))
+    pictures = [
+        [
             Thumbnail(data, example["path"], float(example["confidence"]))
             for example in row.get("examples", ())[:each]
             if (data := encode_thumbnail(root / example["path"])) is not None
         ]
-        rows.append(
-            {
-                "name": row["name"],
-                "predicted": int(row["predicted"]),
-                "shares": [None if value is None else float(value) for value in numbers],
-                "description": tuple(row["description"]),
-                "pictures": pictures,
-            }
-        )
-    has = {"description": any(row["description"] for row in rows), "pictures": any(row["pictures"] for row in rows)}
-    columns = [("Class", "text"), ("Predicted", "number"), ("Misleading", "number"), ("In one cluster", "number")]
-    columns += [("Accuracy", "number"), *((name, "number") for _, name in PRECISION)] if truth else []
-    columns += [("Described as", "text")] if has["description"] else []
-    columns += [("Most confident by name", "pictures")] if has["pictures"] else []
-    return {"rows": rows, "columns": columns, **{f"has_{name}": value for name, value in has.items()}}
+        for row in rows
+    ]
+    return [*columns, Column("Most confident by name", pictures, "pictures")] if any(pictures) else columns
 
 
-def _concentration(facts: Mapping[str, Any]) -> Drawing | None:
+def _concentration(facts: Mapping[str, Any]) -> list[Drawing]:
     chosen = sorted((row for row in facts["classes"] if row["is_mismatched"]), key=lambda r: -r["mismatch_frequency"])
     chosen = chosen[:SHOWN_CLASSES]
     if not chosen:
-        return None
-    return concentration_drawing(
-        [row["name"] for row in chosen],
-        np.asarray([row["mismatch_frequency"] for row in chosen], dtype=np.float64),
-        np.asarray([row["concentration"] for row in chosen], dtype=np.float64),
-        NAMED,
-        MISLEADING,
-    )
+        return []
+    frequency, share = (np.asarray([row[key] for row in chosen]) for key in ("mismatch_frequency", "concentration"))
+    return [concentration_drawing([row["name"] for row in chosen], frequency, share, FREQUENCY, MISLEADING)]
+
+
+def print_audit(facts: Mapping[str, Any], out: Path) -> None:
+    """Print the findings of an audit, with misleading class names first."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False)
+    truth = facts.get("truth")
+    columns = ["class", "predicted", "misleading", "in one cluster"]
+    columns += ["accuracy", "right by name", "right by description"] if truth else []
+    shown = Table(*columns, box=None, pad_edge=False)
+    rows = sorted(enumerate(facts["classes"]), key=lambda pair: (-pair[1]["mismatch_frequency"], pair[1]["predicted"]))
+    for class_id, row in rows:
+        shares = [row["mismatch_frequency"], row["concentration"]]
+        if truth:
+            shares.append(truth["zero_shot"]["per_class_accuracy"][class_id])
+            shares += [truth["first_labels_precision"][key]["per_class"][class_id] for key, _ in PRECISION]
+        shown.add_row(row["name"], str(row["predicted"]), *("-" if s is None else f"{s:.2f}" for s in shares))
+    console.print(shown)
+    console.print(f"\nMisleading class names: {', '.join(facts['mismatched']) or 'none'}.")
+    for group in facts["confused_groups"][:5]:
+        console.print(f"Confused classes: {', '.join(group['classes'])}.")
+    if truth:
+        found = truth["first_labels_precision"]
+        console.print(
+            f"Zero-shot accuracy {truth['zero_shot']['accuracy']:.3f}; accuracy of the first pseudo-labels "
+            f"{found['by_name']['all']:.3f} by name, {found['by_description']['all']:.3f} with descriptions."
+        )
+    for name, problem in facts["problems"].items():
+        console.print(f"{name}: {problem}")
+    console.print("\nNext steps:")
+    for step in facts["next_steps"]:
+        console.print(f"- {step}")
+    console.print(f"Audit folder: {out}")
+    if (out / REPORT).is_file():
+        console.print(f"Report: {out / REPORT}", soft_wrap=True)

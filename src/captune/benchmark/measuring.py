@@ -28,8 +28,8 @@ from captune.core.settings import WHERE
 from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.pipeline import carry_out
 from captune.plan import plan_for_task
+from captune.results.classifier import predict_collection
 from captune.results.metrics import Metrics, summarize
-from captune.results.predict import predict_collection
 from captune.results.run import CARD, CHECKPOINTS, AdaptationRun
 from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
 

@@ -97,8 +97,7 @@ def predict_images(
         return classifier.predict_collection(images, runtime.count_workers(options.workers))
     from captune.core.settings import WHERE, RunSettings, build
     from captune.embeddings.cache import EmbeddingCache
-    from captune.results.classifier import Classifier
-    from captune.results.predict import predict_collection
+    from captune.results.classifier import Classifier, predict_collection
 
     assert isinstance(classifier, Classifier)
     settings = build(RunSettings, _given(options), "options")

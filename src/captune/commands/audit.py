@@ -21,10 +21,10 @@ def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class priva
 
 def run(options: argparse.Namespace) -> None:
     """Audit, save and print the result."""
-    from captune.auditing import screen
     from captune.auditing.audit import audit
+    from captune.auditing.page import print_audit
 
     out = options.out or "captune-audit"
     inputs = {"labels": options.labels, "out": out, "overwrite": options.overwrite}
     result = audit(options.images, options.classes, **inputs, **read_settings(options))
-    screen.show(result.facts, Path(out))
+    print_audit(result.facts, Path(out))

@@ -92,8 +92,8 @@ def _measure(run: AdaptationRun, folder: Path, cache: Path, seed: int) -> Metric
     from captune.core import runtime
     from captune.data.images import find_images, read_labels
     from captune.embeddings.cache import EmbeddingCache
+    from captune.results.classifier import predict_collection
     from captune.results.metrics import summarize
-    from captune.results.predict import predict_collection
 
     images = find_images(folder)
     labels = read_labels("folders", images, run.classifier.names)

@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> None:
     from captune.commands._shared import find_images_or_file, predict_images
     from captune.core import distributed
     from captune.data.images import read_labels
-    from captune.results.load import load
+    from captune.results.image_classifier import load
     from captune.results.metrics import summarize
 
     images = find_images_or_file(options.images)

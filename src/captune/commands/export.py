@@ -16,7 +16,7 @@ def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class priva
     )
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument(
-        "--format", required=True, metavar="NAME", help="onnx, hf, csv, parquet, label-studio, coco, links or cleanlab"
+        "--format", required=True, metavar="NAME", help="onnx, hf, csv, parquet, label-studio, coco or cleanlab"
     )
     parser.add_argument("--out", metavar="PATH", help="output file or folder (default: in RUN/exports)")
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")

@@ -28,8 +28,7 @@ def run(options: argparse.Namespace) -> None:
     from captune.commands._shared import find_images_or_file, predict_images
     from captune.core import distributed
     from captune.core.files import table, write_whole
-    from captune.results.image_classifier import top_k
-    from captune.results.load import load
+    from captune.results.image_classifier import load, top_k
 
     if options.top_k < 1:
         raise InputError(f"--top-k is {options.top_k}, expected at least 1.")

@@ -18,8 +18,7 @@ def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class priva
 
 def run(options: argparse.Namespace) -> None:
     """Write the report and print its path."""
-    from captune.auditing.card import holds_audit
-    from captune.auditing.page import write_audit_page
+    from captune.auditing.page import holds_audit, write_audit_page
     from captune.commands._screen import Screen
     from captune.core.errors import InputError
     from captune.report.page import write_report

@@ -23,6 +23,11 @@ def unit_rows(vectors: Floats) -> Floats:
     return np.asarray(vectors / np.maximum(norms, 1e-12), dtype=np.float32)
 
 
+def evenly_spaced(n: int, most: int) -> Ints:
+    """Return at most `most` of the positions 0 to n - 1, evenly spaced, and at least one."""
+    return np.unique(np.linspace(0, max(0, n - 1), max(1, min(n, most))).astype(np.int64))
+
+
 def softmax_rows(scores: Floats) -> Floats:
     """Return the softmax of every row, stable for scores of any size."""
     shifted = scores - scores.max(axis=-1, keepdims=True)

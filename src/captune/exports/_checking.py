@@ -1,35 +1,35 @@
-"""An exported model is compared with PyTorch on real images before anyone relies on it."""
+"""Comparing an exported model with PyTorch on real images, before anything is written."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.core.arrays import Floats, Ints
-from captune.core.errors import InputError
-from captune.data.decoding import UnreadableImageError
-from captune.data.images import ImageCollection, find_images, read_labels
-from captune.data.views import weak_view
+from captune.core.arrays import Floats, Ints, evenly_spaced
+from captune.core.errors import CaptuneError, InputError
+from captune.data.images import find_images, read_labels
 from captune.exports.base import ExportSettings, FinishedRun
-from captune.results.classifier import Classifier
-from captune.results.onnx_classifier import OnnxClassifier
+from captune.results.onnx_classifier import read_view
 
 TOLERANCE = 1e-4
 N_CHECKED = 64
 BATCH = 32
 
+Score = Callable[[NDArray[np.uint8]], Floats]
+
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Real images with what PyTorch says about them.
+    """Images with the probabilities that PyTorch computes for them.
 
     Attributes:
-        views: Decoded views `(images, height, width, 3)`.
-        probabilities: What PyTorch says, `(images, classes)`.
+        views: Decoded images `(images, height, width, 3)`.
+        probabilities: Probabilities computed by PyTorch, `(images, classes)`.
         truth: Class ids, -1 where unknown; None without labels.
     """
 
@@ -38,46 +38,43 @@ class Examples:
     truth: Ints | None
 
 
-def gather_examples(run: FinishedRun, settings: ExportSettings) -> Examples:
-    """Read images of the run (or of --images), spread evenly, and let PyTorch classify them."""
+def read_examples(run: FinishedRun, settings: ExportSettings) -> Examples:
+    """Read an evenly spaced sample of the run's images (or of --images) and classify it with PyTorch."""
     classifier = run.classifier
     images = run.record.images if settings.images is None else find_images(settings.images)
     truth = None if settings.labels is None else read_labels(settings.labels, images, classifier.names)
     candidates = np.arange(len(images)) if truth is None else np.flatnonzero(truth >= 0)
-    most = settings.n_checked or (N_CHECKED if truth is None else len(candidates))
     if len(candidates):
-        spread = np.linspace(0, len(candidates) - 1, min(most, len(candidates)))
-        candidates = candidates[np.unique(spread.astype(np.int64))]
-    kept, views = _read(images, candidates, classifier)
-    if not kept:
-        what = "with a label " if truth is not None else ""
+        most = settings.n_checked or (N_CHECKED if truth is None else len(candidates))
+        candidates = candidates[evenly_spaced(len(candidates), most)]
+    views = {i: read_view(images, i, classifier.preprocessing) for i in candidates.tolist()}
+    readable = {i: view for i, view in views.items() if not isinstance(view, str)}
+    if not readable:
         raise InputError(
-            f"No image {what}can be read at {str(images.root)!r}, and an export is checked with real images. "
-            "Name a folder of images with --images."
+            f"No {'labeled ' if truth is not None else ''}image can be read at {str(images.root)!r}, but an export is "
+            "checked with real images. Pass a folder of images with --images."
         )
-    stacked = np.stack(views)
+    stacked = np.stack(list(readable.values()))
     parts = [classifier.score_views(stacked[i : i + BATCH]) for i in range(0, len(stacked), BATCH)]
-    return Examples(stacked, np.concatenate(parts), None if truth is None else truth[kept])
+    return Examples(stacked, np.concatenate(parts), None if truth is None else truth[list(readable)])
 
 
-def compare(model: OnnxClassifier, examples: Examples) -> dict[str, Any]:
-    """Return how far a model is from PyTorch, how long one image takes, and its accuracy where labels are known."""
+def compare(score: Score, examples: Examples) -> dict[str, Any]:
+    """Return the differences between a model and PyTorch, its time per image, and its accuracy if labels are known."""
     views, expected = examples.views, examples.probabilities
-    # One alone, then the rest in batches: a size that was frozen into the graph fails here.
+    # A single image, then batches: a model that was traced with a fixed batch size fails here.
     starts = [0, *range(1, len(views), BATCH)]
-    ends = [*starts[1:], len(views)]
-    found = np.concatenate([model.score_views(views[a:b]) for a, b in zip(starts, ends, strict=True)])
+    found = np.concatenate([score(views[a:b]) for a, b in zip(starts, [*starts[1:], len(views)], strict=True)])
     seconds = []
     for _ in range(5):
         started = time.perf_counter()
-        model.score_views(views[:1])
+        score(views[:1])
         seconds.append(time.perf_counter() - started)
-    same = found.argmax(axis=1) == expected.argmax(axis=1)
     facts: dict[str, Any] = {
         "n_images": len(views),
         "max_difference": float(np.abs(found - expected).max()),
         "mean_difference": float(np.abs(found - expected).mean()),
-        "same_top_1": float(same.mean()),
+        "same_top_1": float((found.argmax(axis=1) == expected.argmax(axis=1)).mean()),
         "seconds_per_image": round(float(np.median(seconds)), 5),
     }
     if examples.truth is not None:
@@ -86,15 +83,11 @@ def compare(model: OnnxClassifier, examples: Examples) -> dict[str, Any]:
     return facts
 
 
-def _read(
-    images: ImageCollection, positions: Ints, classifier: Classifier
-) -> tuple[list[int], list[NDArray[np.uint8]]]:
-    kept, views = [], []
-    for position in positions.tolist():
-        try:
-            image = images.read(position).decode()
-        except UnreadableImageError:
-            continue
-        kept.append(position)
-        views.append(weak_view(image, classifier.preprocessing))
-    return kept, views
+def require_agreement(facts: dict[str, Any]) -> None:
+    """Raise an error if an exported model predicts differently from PyTorch."""
+    if not facts["max_difference"] <= TOLERANCE:
+        raise CaptuneError(
+            f"The exported model's probabilities differ from PyTorch's by {facts['max_difference']:.2e} on "
+            f"{facts['n_images']} images, expected at most {TOLERANCE:.0e}. Nothing was written. "
+            "Please report this, with the backbone and the tuner of the run."
+        )

@@ -1,15 +1,19 @@
-"""The labels of a run as the formats for labels need them: chosen, filtered, with probabilities where asked for."""
+"""The labels of a run, selected and filtered as an export asks for."""
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from captune.core import runtime
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError, RunFolderError
+from captune.embeddings.cache import EmbeddingCache
 from captune.exports.base import ExportSettings, FinishedRun
+from captune.results.classifier import predict_collection
 from captune.results.evidence import PSEUDO_LABELS
 
 TAKES = frozenset({"min_confidence", "source"})
@@ -17,14 +21,15 @@ TAKES = frozenset({"min_confidence", "source"})
 
 @dataclass(frozen=True, eq=False)
 class LabelTable:
-    """Labels of some images of a run; all sequences have one entry for each labeled image.
+    """Labels of some images of a run.
 
     Attributes:
         class_names: Names of all classes.
-        rows: Positions in the run's table of predictions.
-        names: The images' names, relative to the folder of images.
+        rows: Positions of the images in the run's predictions.
+        names: Image paths, relative to the image folder.
         labels: Class ids.
         confidence: Probabilities of these classes.
+        n_images: Number of images in the run.
     """
 
     class_names: tuple[str, ...]
@@ -32,13 +37,24 @@ class LabelTable:
     names: tuple[str, ...]
     labels: Ints
     confidence: Floats
+    n_images: int
 
     def __len__(self) -> int:
         return len(self.rows)
 
+    def entries(self, prefix: str | None = None) -> Iterator[tuple[str, int, float]]:
+        """Yield the prefixed path, class id and confidence of each image."""
+        for name, label, confidence in zip(self.names, self.labels.tolist(), self.confidence.tolist(), strict=True):
+            yield f"{prefix or ''}{name}", label, confidence
+
+    @property
+    def remark(self) -> str:
+        """Return how many images are exported."""
+        return f"Exported the labels of {len(self)} of {self.n_images} images."
+
 
 def choose_labels(run: FinishedRun, settings: ExportSettings) -> LabelTable:
-    """Return the labels that an export asked for, at least one."""
+    """Return the labels to export, at least one."""
     record = run.record
     if settings.source == "pseudo-labels":
         rows, labels, confidence = _pseudo_labels(run)
@@ -53,37 +69,32 @@ def choose_labels(run: FinishedRun, settings: ExportSettings) -> LabelTable:
         )
     rows = rows[kept]
     names = tuple(record.images.name(int(row)) for row in rows)
-    return LabelTable(record.names, rows, names, labels[kept], confidence[kept])
+    return LabelTable(record.names, rows, names, labels[kept], confidence[kept], len(record.images))
 
 
 def probabilities_of(run: FinishedRun, rows: Ints) -> Floats:
-    """Return the probabilities `(rows, classes)` that the run kept; of very large runs they are computed again."""
+    """Return the probabilities `(rows, classes)` saved in the run; very large runs are predicted again."""
     record = run.record
     kept = np.asarray(record.arrays.get("rows", ()), dtype=np.int64)
     places = np.minimum(np.searchsorted(kept, rows), max(len(kept) - 1, 0))
     if len(kept) and np.array_equal(kept[places], rows):
         return np.asarray(record.arrays["after"][places], dtype=np.float32)
-    from captune.core import runtime
-    from captune.embeddings.cache import EmbeddingCache
-    from captune.results.predict import predict_collection
-
     images = record.images.subset(rows)
     predictions, skipped = predict_collection(run.classifier, images, EmbeddingCache(), runtime.start())
     if skipped:
         first, why = next(iter(skipped.items()))
         raise InputError(
-            f"{len(skipped)} images of the run cannot be read any more, first {images.name(first)!r}: {why}. "
-            f"Put the images back to {str(images.root)!r}."
+            f"{len(skipped)} images of the run can no longer be read, the first is {images.name(first)!r}: {why}. "
+            f"Move the images back to {str(images.root)!r}."
         )
     return predictions.probabilities
 
 
 def _pseudo_labels(run: FinishedRun) -> tuple[Ints, Ints, Floats]:
-    path = run.folder / PSEUDO_LABELS
-    record = run.record
+    path, record = run.folder / PSEUDO_LABELS, run.record
     if not path.is_file():
         raise InputError(
-            f"The run {str(run.folder)!r} (method {record.method}) made no pseudo-labels. Use --source predictions."
+            f"The run {str(run.folder)!r} (method {record.method}) has no pseudo-labels. Use --source predictions."
         )
     row_of = {record.images.name(row): row for row in range(len(record.images))}
     class_ids = {name: i for i, name in enumerate(record.names)}
@@ -92,7 +103,7 @@ def _pseudo_labels(run: FinishedRun) -> tuple[Ints, Ints, Floats]:
             entries = [
                 (row_of[entry["path"]], class_ids[entry["label"]], float(entry["confidence"]))
                 for entry in csv.DictReader(file)
-                if entry["path"] in row_of  # an image may have gone between its pseudo-label and its prediction
+                if entry["path"] in row_of  # an image may have been removed during the run
             ]
     except (KeyError, ValueError, TypeError, OSError) as error:
         raise RunFolderError(f"{str(path)!r} is damaged: {type(error).__name__}: {error}.") from error

@@ -1,11 +1,11 @@
-"""Arrays as cleanlab reads them: labels.npy, pred_probs.npy, paths.npy and classes.json."""
+"""Arrays for cleanlab: labels.npy, pred_probs.npy, paths.npy and classes.json."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,31 +18,29 @@ from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
 
 
 class CleanlabArrays(ExportFormat):
-    """Labels beside probabilities; with labels of your own, cleanlab finds those that the model doubts."""
+    """Labels and probabilities; with --labels, cleanlab can find likely errors in your own labels."""
 
-    target: ClassVar[str] = "cleanlab"
-    is_folder: ClassVar[bool] = True
-    takes: ClassVar[frozenset[str]] = TAKES | {"labels"}
+    target = "cleanlab"
+    is_folder = True
+    takes = TAKES | {"labels"}
 
     def write(self, run: FinishedRun, target: Path, settings: ExportSettings) -> Sequence[str]:
-        """Write the arrays, none of which needs pickle."""
+        """Write the arrays, without pickle."""
         chosen = choose_labels(run, settings)
-        labels, kept = chosen.labels, np.arange(len(chosen))
+        labels, kept, origin = chosen.labels, np.arange(len(chosen)), "predicted by the model"
         if settings.labels is not None:
-            given = read_labels(settings.labels, run.record.images.subset(chosen.rows), chosen.class_names)
-            kept = np.flatnonzero(given >= 0)
+            labels = read_labels(settings.labels, run.record.images.subset(chosen.rows), chosen.class_names)
+            kept, origin = np.flatnonzero(labels >= 0), f"from {settings.labels}"
             if len(kept) == 0:
                 raise InputError(f"None of the {len(chosen)} images has a label in {settings.labels!r}.")
-            labels = given
-        _write_array(target / "labels.npy", labels[kept])
-        _write_array(target / "pred_probs.npy", probabilities_of(run, chosen.rows[kept]))
-        _write_array(target / "paths.npy", np.asarray([chosen.names[i] for i in kept], dtype=np.str_))
+        arrays: dict[str, NDArray[Any]] = {
+            "labels": labels[kept],
+            "pred_probs": probabilities_of(run, chosen.rows[kept]),
+            "paths": np.asarray([chosen.names[i] for i in kept], dtype=np.str_),
+        }
+        for name, array in arrays.items():
+            content = BytesIO()
+            np.save(content, array, allow_pickle=False)
+            write_whole(target / f"{name}.npy", content.getvalue())
         write_json(target / "classes.json", list(chosen.class_names))
-        whose = "the model's labels" if settings.labels is None else f"labels of {settings.labels}"
-        return [f"{len(kept)} images of {len(run.record.images)}, {whose}."]
-
-
-def _write_array(path: Path, array: NDArray[Any]) -> None:
-    content = BytesIO()
-    np.save(content, array, allow_pickle=False)
-    write_whole(path, content.getvalue())
+        return [f"Exported {len(kept)} of {chosen.n_images} images with labels {origin}."]

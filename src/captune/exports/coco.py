@@ -1,10 +1,9 @@
-"""Labels in COCO's layout: images, categories, and one annotation without a box for each image."""
+"""Labels in COCO's JSON format: images, categories, and one annotation without a box per image."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
 
 from captune import __version__
 from captune.core.files import write_json
@@ -13,26 +12,23 @@ from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
 
 
 class CocoLabels(ExportFormat):
-    """Image-level annotations; ids count from 1, as COCO's do."""
+    """Image-level annotations; ids start at 1, as in COCO."""
 
-    target: ClassVar[str] = "coco.json"
-    takes: ClassVar[frozenset[str]] = TAKES | {"prefix"}
+    target = "coco.json"
+    takes = TAKES | {"prefix"}
 
     def write(self, run: FinishedRun, target: Path, settings: ExportSettings) -> Sequence[str]:
         """Write the JSON file."""
         chosen = choose_labels(run, settings)
+        entries = list(enumerate(chosen.entries(settings.prefix), start=1))
         content = {
-            "info": {"description": f"captune {__version__}, method {run.record.method}: labels made by a model"},
-            "images": [
-                {"id": i, "file_name": f"{settings.prefix or ''}{name}"} for i, name in enumerate(chosen.names, start=1)
-            ],
+            "info": {"description": f"Labels predicted by captune {__version__}, method {run.record.method}"},
+            "images": [{"id": i, "file_name": path} for i, (path, _, _) in entries],
             "categories": [{"id": i, "name": name} for i, name in enumerate(chosen.class_names, start=1)],
             "annotations": [
-                {"id": i, "image_id": i, "category_id": label + 1, "score": round(sure, 6)}
-                for i, (label, sure) in enumerate(
-                    zip(chosen.labels.tolist(), chosen.confidence.tolist(), strict=True), start=1
-                )
+                {"id": i, "image_id": i, "category_id": label + 1, "score": round(confidence, 6)}
+                for i, (_, label, confidence) in entries
             ],
         }
         write_json(target, content)
-        return [f"{len(chosen)} annotations of {len(run.record.images)} images."]
+        return [chosen.remark]

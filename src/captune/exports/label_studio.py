@@ -1,10 +1,9 @@
-"""Tasks for Label Studio with the labels as predictions, and the labeling interface that fits them."""
+"""Label Studio tasks with the labels as predictions, and the matching labeling interface."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
 from urllib.parse import quote
 from xml.sax.saxutils import quoteattr
 
@@ -18,34 +17,30 @@ WEB = ("/", "http://", "https://")
 
 
 class LabelStudioTasks(ExportFormat):
-    """A JSON list of tasks to import; a person confirms or corrects what the model says."""
+    """A JSON list of tasks to import, in which a person confirms or corrects the predictions."""
 
-    target: ClassVar[str] = "label-studio.json"
-    takes: ClassVar[frozenset[str]] = TAKES | {"prefix"}
+    target = "label-studio.json"
+    takes = TAKES | {"prefix"}
 
     def write(self, run: FinishedRun, target: Path, settings: ExportSettings) -> Sequence[str]:
-        """Write the tasks, and beside them an XML file with the interface."""
+        """Write the tasks, and the labeling interface as an XML file next to them."""
         chosen = choose_labels(run, settings)
         prefix = LOCAL_FILES if settings.prefix is None else settings.prefix
         version = f"captune {__version__} {run.record.method}"
-        tasks = [
-            _task(_address(prefix, name), name, chosen.class_names[label], float(sure), version)
-            for name, label, sure in zip(chosen.names, chosen.labels, chosen.confidence, strict=True)
-        ]
+        tasks = []
+        for name, label, confidence in chosen.entries():
+            choice = {"choices": [chosen.class_names[label]]}
+            result = {"from_name": "label", "to_name": "image", "type": "choices", "value": choice}
+            prediction = {"model_version": version, "score": round(confidence, 6), "result": [result]}
+            tasks.append({"data": {"image": _address(prefix, name), "path": name}, "predictions": [prediction]})
         interface = target.with_suffix(".xml")
         write_whole(interface, _interface(chosen.class_names))
         write_json(target, tasks)
-        return [f"{len(chosen)} tasks of {len(run.record.images)} images.", f"Labeling interface: {interface}"]
-
-
-def _task(address: str, name: str, label: str, sure: float, version: str) -> dict[str, object]:
-    choice = {"from_name": "label", "to_name": "image", "type": "choices", "value": {"choices": [label]}}
-    prediction = {"model_version": version, "score": round(sure, 6), "result": [choice]}
-    return {"data": {"image": address, "path": name}, "predictions": [prediction]}
+        return [chosen.remark, f"Labeling interface: {interface}"]
 
 
 def _address(prefix: str, name: str) -> str:
-    """Names in web addresses are percent-encoded; after s3:// and the like they stand as they are."""
+    """Percent-encode names in web addresses, but not after s3:// and the like."""
     return prefix + (quote(name) if prefix.startswith(WEB) else name)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import ClassVar
 
 from captune.core.errors import missing_extra
 from captune.core.files import write_whole
@@ -14,10 +13,10 @@ from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
 
 
 class ParquetLabels(ExportFormat):
-    """One row for each image, with types."""
+    """One row per image, with typed columns."""
 
-    target: ClassVar[str] = "labels.parquet"
-    takes: ClassVar[frozenset[str]] = TAKES | {"prefix"}
+    target = "labels.parquet"
+    takes = TAKES | {"prefix"}
 
     def write(self, run: FinishedRun, target: Path, settings: ExportSettings) -> Sequence[str]:
         """Write the table."""
@@ -28,7 +27,7 @@ class ParquetLabels(ExportFormat):
             raise missing_extra("pyarrow", "parquet") from error
         chosen = choose_labels(run, settings)
         columns = {
-            "path": [f"{settings.prefix or ''}{name}" for name in chosen.names],
+            "path": [path for path, _, _ in chosen.entries(settings.prefix)],
             "label": [chosen.class_names[label] for label in chosen.labels],
             "class_id": pyarrow.array(chosen.labels),
             "confidence": pyarrow.array(chosen.confidence),
@@ -36,4 +35,4 @@ class ParquetLabels(ExportFormat):
         content = BytesIO()
         parquet.write_table(pyarrow.table(columns), content)
         write_whole(target, content.getvalue())
-        return [f"{len(chosen)} labels of {len(run.record.images)} images."]
+        return [chosen.remark]

@@ -1,4 +1,4 @@
-"""Figures about classes that collide: heat maps, confidence before and after, calibration and accuracy of groups."""
+"""Figures about confused classes: heat maps, confidence, and the calibration and accuracy of groups."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ BANDWIDTH = 0.03
 
 
 def draw_heat_map(measures: Measures, what: str) -> Drawing | None:
-    """Draw `similarity` or `margin` between classes, with classes of one group beside each other."""
+    """Draw the `similarity` or the `margin` between classes, with confused groups next to each other."""
     matrix = measures.similarity if what == "similarity" else measures.run.arrays.get("margin")
     if matrix is None:
         return None
     order = group_order(measures)
     values, names = matrix[np.ix_(order, order)].copy(), [measures.run.names[c] for c in order]
-    np.fill_diagonal(values, np.nan)  # a class with itself says nothing and would take all the contrast
+    np.fill_diagonal(values, np.nan)  # would dominate the color scale
     side = min(7.0, 2.6 + 0.13 * len(order))
     with style():
         figure, (axis,) = new_figure(side + 0.6, side)
@@ -34,12 +34,12 @@ def draw_heat_map(measures: Measures, what: str) -> Drawing | None:
             axis.set_yticks(range(len(order)), [shown(name) for name in names], fontsize=6.5)
             axis.tick_params(length=0)
         if what == "margin":
-            axis.set(ylabel="label", xlabel="rival")
+            axis.set(ylabel="label", xlabel="other class")
     top = np.dstack(np.unravel_index(np.argsort(-np.nan_to_num(values, nan=-np.inf), axis=None)[:3], values.shape))[0]
     pairs = ", ".join(f"{names[i]} and {names[j]} ({values[i, j]:.2f})" for i, j in top if np.isfinite(values[i, j]))
     captions = {
-        "similarity": "How alike classes are to the model: the larger cosine, of their images or of their texts.",
-        "margin": "The margin of the last epoch: by how much the class of a row must win against a column's.",
+        "similarity": "How similar classes are to the model: the larger cosine, of their images or of their texts.",
+        "margin": "The margin in the last epoch: by how much a row's class must exceed a column's (in logits).",
     }
     rows = [
         [name, *(round(float(v), 4) if np.isfinite(v) else "" for v in row)]
@@ -50,14 +50,14 @@ def draw_heat_map(measures: Measures, what: str) -> Drawing | None:
 
 
 def group_order(measures: Measures) -> Ints:
-    """Return all classes, those of one confused group beside each other and first."""
+    """Return all classes, beginning with the confused groups."""
     grouped = [c for group in measures.groups for c in group.classes]
     rest = [c for c in range(measures.run.n_classes) if c not in set(grouped)]
     return np.asarray([*grouped, *rest], dtype=np.int64)
 
 
 def draw_confidence(measures: Measures) -> Drawing | None:
-    """Draw the density of confidence of images in confused groups, right and wrong where labels exist."""
+    """Draw the density of the confidence in confused groups; with labels, of right and wrong predictions."""
     run = measures.run
     if "before" not in run.arrays:
         return None
@@ -90,9 +90,8 @@ def _density_drawing(curves: list[tuple[str, str, str, Floats]], where: str, tau
         for axis, panel in zip(axes, panels, strict=True):
             for _, label, color, values in (curve for curve in curves if curve[0] == panel):
                 heights = density(values)
-                axis.plot(
-                    grid, heights, color=color, linestyle="--" if label in ("wrong", "before") else "-", label=label
-                )
+                line = "--" if label in ("wrong", "before") else "-"
+                axis.plot(grid, heights, color=color, linestyle=line, label=label)
                 axis.fill_between(grid, heights, color=color, alpha=0.18)
                 rows += [
                     (panel or label, label, round(float(x), 4), round(float(y), 4))
@@ -102,34 +101,34 @@ def _density_drawing(curves: list[tuple[str, str, str, Floats]], where: str, tau
                 axis.axvline(tau, color=GREY, linestyle=":", linewidth=1)
             axis.set(xlim=(0, 1), ylim=(0, None), xlabel="confidence", ylabel="density", title=panel)
             axis.legend(loc="best")
-    note = f"Confidence of the images {where}. "
+    note = f"Confidence of the predictions for images {where}. "
     note += "Wrong predictions should not be confident. " if len(curves) > 2 or panels != [""] else ""
-    note += f"The dotted line is the threshold for pseudo-labels, {tau:g}." if tau is not None else ""
-    words = (
+    note += f"The dotted line is the confidence threshold during training, {tau:g}." if tau is not None else ""
+    texts = (
         f"{panel} {label}: {len(values)} images, mean confidence {values.mean():.2f}".strip()
         for panel, label, _, values in curves
     )
     return Drawing(
-        "confidence-density", note, "; ".join(words), figure, ("state", "curve", "confidence", "density"), rows
+        "confidence-density", note, "; ".join(texts), figure, ("state", "curve", "confidence", "density"), rows
     )
 
 
 def density(confidence: Floats) -> NDArray[np.float64]:
-    """Return a smooth density on [0, 1] that integrates to one; what would leak over an end is reflected."""
+    """Return a smooth density on [0, 1] that integrates to one, reflected at both ends."""
     counts = np.histogram(confidence, BINS, (0.0, 1.0))[0] / max(1, len(confidence))
     grid = (np.arange(BINS) + 0.5) / BINS
     mirrors = np.stack([grid, -grid, 2.0 - grid])
     kernel = np.exp(-0.5 * ((grid[None, :, None] - mirrors[:, None, :]) / BANDWIDTH) ** 2).sum(axis=0)
-    kernel /= kernel.sum(axis=0, keepdims=True)  # every image counts the same
+    kernel /= kernel.sum(axis=0, keepdims=True)  # all images have the same weight
     return np.asarray(kernel @ counts * BINS)
 
 
 def draw_groups(measures: Measures) -> Drawing | None:
-    """Draw local calibration error and accuracy of each confused group, before and after."""
+    """Draw the local calibration error and the accuracy of confused groups, before and after adaptation."""
     if not (measures.has_truth and measures.groups):
         return None
-    found = [(group, measures.group_measures(group)) for group in measures.groups[:MOST_GROUPS]]
-    found = [(group, numbers) for group, numbers in found if numbers["n_images"]]
+    measured = ((group, measures.group_measures(group)) for group in measures.groups[:MOST_GROUPS])
+    found = [(group, numbers) for group, numbers in measured if numbers["n_images"]]
     if not found:
         return None
     states = ("before", "after") if measures.run.is_adapted else ("after",)
@@ -145,17 +144,14 @@ def draw_groups(measures: Measures) -> Drawing | None:
             axis.set_xticks(at, [str(i + 1) for i in at])
         if len(states) > 1:
             axes[1].legend(loc="best")
-    names = [" / ".join(measures.run.names[c] for c in group.classes) for group, _ in found]
     keys = ("n_images", "ece_before", "ece_after", "accuracy_before", "accuracy_after")
     rows = [
-        [i + 1, name, *(numbers[key] for key in keys)]
-        for i, (name, (_, numbers)) in enumerate(zip(names, found, strict=True))
+        [i, " / ".join(measures.run.names[c] for c in group.classes), *(numbers[key] for key in keys)]
+        for i, (group, numbers) in enumerate(found, start=1)
     ]
     alt = "; ".join(
         f"group {row[0]} ({row[1]}): ECE {row[3]:.2f} to {row[4]:.2f}, accuracy {row[5]:.2f} to {row[6]:.2f}"
         for row in rows
     )
-    note = (
-        "Calibration error and accuracy within each confused group; the numbers of the groups are those of the table."
-    )
+    note = "Calibration error and accuracy in each confused group; the groups are numbered as in the table."
     return Drawing("confused-groups", note, alt, figure, ("group", "classes", *keys), rows)

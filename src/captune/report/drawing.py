@@ -1,4 +1,4 @@
-"""Figures for a page and for files: inline SVG that takes the page's colors, and PNG, SVG and CSV beside it."""
+"""Figures as inline SVG in the colors of a page, and as PNG, SVG and CSV files."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette: told apart with every common color blindness, on light and on dark ground.
+# Okabe and Ito's palette: safe for color blindness, on light and on dark backgrounds.
 BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE = "#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7"
 GREY = "#8a929c"
 BEFORE, AFTER = GREY, BLUE
 SERIES = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
 MARKS = ("o", "s", "^", "D", "v", "P")
 INK = "#1d2a36"
-"""Dark ink in files; inside a page it becomes the color of the text around, light or dark."""
+"""Text color in files; in a page it is replaced by the color of the surrounding text."""
 
 FOLDER = "figures"
 LONGEST_NAME = 26
@@ -35,7 +35,7 @@ LONGEST_NAME = 26
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A figure with its caption, what it shows for those who cannot see it, and its numbers as a table."""
+    """A figure with its caption, a text alternative, and its numbers as a table."""
 
     name: str
     caption: str
@@ -46,13 +46,13 @@ class Drawing:
 
     @cached_property
     def svg(self) -> bytes:
-        """Return the figure as a file of vectors."""
+        """Return the figure as SVG."""
         content = self._render("svg")
-        self.figure.set_layout_engine("none")  # everything has its place now, and finding it again is slow
+        self.figure.set_layout_engine("none")  # the layout is final, and computing it again is slow
         return content
 
     def inline(self) -> Markup:
-        """Return the figure as SVG to stand inside a page: no prologue, no addresses, ids of its own."""
+        """Return the figure as SVG for use in a page: without prologue and URLs, with unique ids."""
         text = self.svg.decode("utf-8")
         text = text[text.index("<svg") :]
         text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
@@ -61,8 +61,7 @@ class Drawing:
         text = re.sub(r'\bid="([^"]*)"', rf'id="{self.name}-\1"', text)
         text = re.sub(r'href="#([^"]*)"', rf'href="#{self.name}-\1"', text)
         text = re.sub(r"url\(#([^)]*)\)", rf"url(#{self.name}-\1)", text)
-        label = escape(self.alt)
-        return Markup(text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1))
+        return Markup(text.replace("<svg", f'<svg role="img" aria-label="{escape(self.alt)}"', 1))
 
     def write(self, folder: Path) -> None:
         """Write the figure as PNG and SVG and its numbers as CSV."""
@@ -74,14 +73,14 @@ class Drawing:
         target = io.BytesIO()
         facts = {"Date": None} if kind == "svg" else {"Software": None}
         with style(self.name), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a letter that the font lacks is shown as a box, and the run goes on
+            warnings.simplefilter("ignore")  # characters missing in the font are shown as boxes
             self.figure.savefig(target, format=kind, dpi=110, transparent=kind == "svg", metadata=facts)
         return target.getvalue()
 
 
 @contextmanager
 def style(salt: str = "captune") -> Iterator[None]:
-    """Draw in captune's style while this lasts, with the same bytes every time."""
+    """Use captune's style, which gives the same bytes every time."""
     import matplotlib as mpl
 
     ink = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK)
@@ -103,7 +102,7 @@ def style(salt: str = "captune") -> Iterator[None]:
 
 
 def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
-    """Return a figure outside pyplot's global state, and its axes row by row."""
+    """Return a figure (without pyplot's global state) and its axes, row by row."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -111,6 +110,6 @@ def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> 
 
 
 def shown(name: str) -> str:
-    """Return a class name as a figure can hold it: short and printable."""
+    """Return a class name shortened and printable, for use in a figure."""
     short = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
     return "".join(letter if letter.isprintable() else " " for letter in short)

@@ -1,4 +1,4 @@
-"""Figures about misleading names, training, and the best and worst classes."""
+"""Figures about misleading names, training, and the lowest and highest classes."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from captune.report.measures import Measures
 SHOWN_CLASSES = 10
 LOWEST = 5
 LOW_BUT_VISIBLE = (
-    "The lowest zero-shot accuracies, and where the images of these classes lie. A class with a low value on the left "
-    "and a long bar on the right is well visible to the model; only its name misleads."
+    "The classes with the lowest zero-shot accuracy, and how their images are clustered. If a class has a low accuracy "
+    "but a long red bar, the model recognizes its images well, and only the class name is misleading."
 )
 MISLEADING = (
-    "Names that mislead, and where the likely images of these classes lie. The longer the bar on the right, the more "
-    "the images look to the model like one kind that goes by another name."
+    "Misleading class names, and how the likely images of these classes are clustered. A long red bar means that the "
+    "model sees these images as one group, which it associates with another name."
 )
-NAMED = "searches that named it"
+FREQUENCY = "detection runs that found it"
 SHARES = ("accepted share of predictions", "accuracy of pseudo-labels")
 
 
 def draw_concentration(measures: Measures) -> Drawing | None:
-    """Draw Figure 1: the worst classes, and how their images nevertheless lie together in one cluster."""
+    """Draw Figure 1 of the paper: the lowest classes, and the share of their images in one cluster."""
     share = measures.concentration
     if measures.has_truth:
         values, what, note = measures.accuracies(after=False), "zero-shot accuracy", LOW_BUT_VISIBLE
         chosen = _lowest(values, LOWEST)
     else:
-        values, what, note = measures.frequency, NAMED, MISLEADING
+        values, what, note = measures.frequency, FREQUENCY, MISLEADING
         chosen = np.asarray(measures.mismatched[:SHOWN_CLASSES], dtype=np.int64)
     chosen = chosen[~np.isnan(share[chosen])]
     if not len(chosen):
@@ -53,14 +53,14 @@ def draw_concentration(measures: Measures) -> Drawing | None:
 
 
 def concentration_drawing(names: Sequence[str], left: Any, share: Any, what: str, note: str) -> Drawing:  # noqa: ANN401
-    """Draw a number of some classes beside the share of their images that lies in one cluster, `(classes,)` both."""
+    """Draw a number for some classes next to the share of their images in one cluster, both `(classes,)`."""
     with style():
         figure, (first, second) = new_figure(7.2, 0.9 + 0.28 * len(names), columns=2)
         at = np.arange(len(names))
         first.barh(at, left, color=BLUE, height=0.6)
         first.set(xlim=(0, 1), xlabel=what)
         for row, value in enumerate(left):
-            inside = value > 0.85  # a number beside a long bar would leave the figure
+            inside = value > 0.85  # next to a long bar, the number would leave the figure
             place: Any = {"x": value - 0.02, "ha": "right", "color": "white"} if inside else {"x": value + 0.02}
             first.text(y=row, s=f"{value:.0%}", va="center", fontsize=8, **place)
         second.barh(at, share, color=VERMILION, height=0.6, label="largest cluster")
@@ -74,7 +74,7 @@ def concentration_drawing(names: Sequence[str], left: Any, share: Any, what: str
 
 
 def draw_training(measures: Measures) -> Drawing | None:
-    """Draw loss, accepted share, imbalance and, where labels exist, the accuracy of pseudo-labels by epoch."""
+    """Draw loss, accepted share, imbalance and, with labels, the accuracy of pseudo-labels by epoch."""
     epochs = measures.run.epochs
     if not epochs:
         return None
@@ -89,10 +89,7 @@ def draw_training(measures: Measures) -> Drawing | None:
     ):
         if all(isinstance(facts.get(key), (int, float)) for facts in epochs):
             curves.append((title, at, [float(facts[key]) for facts in epochs], color))
-    for key, title in (
-        ("accepted", "imbalance of accepted labels"),
-        ("pseudo_labeled", "imbalance of kept pseudo-labels"),
-    ):
+    for key, title in (("accepted", "imbalance of accepted labels"), ("pseudo_labeled", "imbalance of pseudo-labels")):
         if all(isinstance(facts.get(key), list) and sum(facts[key]) for facts in epochs):
             curves.append((title, at, [_imbalance(facts[key]) for facts in epochs], VERMILION))
     curves += _label_accuracy(measures)
@@ -117,12 +114,12 @@ def draw_training(measures: Measures) -> Drawing | None:
             axis.set_axis_off()
     rows = [(title, x, round(y, 6)) for title, xs, ys, _ in curves for x, y in zip(xs, ys, strict=True)]
     text = "; ".join(f"{title} from {ys[0]:.3g} to {ys[-1]:.3g}" for title, _, ys, _ in curves)
-    note = "Training, epoch by epoch. Imbalance is the largest class count over the mean one: 1 is even."
+    note = "Training by epoch. Imbalance is the size of the largest class divided by the mean size: 1 is balanced."
     return Drawing("training-curves", note, text, figure, ("curve", "epoch", "value"), rows)
 
 
 def draw_extremes(measures: Measures) -> Drawing | None:
-    """Draw the accuracy of the lowest and highest ten classes, before and after."""
+    """Draw the accuracy of the ten lowest and ten highest classes, before and after adaptation."""
     if not measures.has_truth:
         return None
     before, after = measures.accuracies(after=False), measures.accuracies(after=True)
@@ -131,10 +128,9 @@ def draw_extremes(measures: Measures) -> Drawing | None:
     with style():
         figure, axes = new_figure(7.6, 0.9 + 0.27 * max(len(low), 1), columns=2)
         for axis, chosen, title in ((axes[0], low, "lowest before"), (axes[1], high, "highest before")):
-            at = np.arange(len(chosen))
+            at, shift = np.arange(len(chosen)), 0.2 if measures.run.is_adapted else 0.0
             if measures.run.is_adapted:
-                axis.barh(at - 0.2, before[chosen], height=0.38, color=BEFORE, label="before")
-            shift = 0.2 if measures.run.is_adapted else 0.0
+                axis.barh(at - shift, before[chosen], height=0.38, color=BEFORE, label="before")
             axis.barh(at + shift, after[chosen], height=0.38, color=AFTER, label="after")
             axis.set(xlim=(0, 1), xlabel="accuracy", title=title)
             _name_rows((axis,), [names[c] for c in chosen])
@@ -146,18 +142,16 @@ def draw_extremes(measures: Measures) -> Drawing | None:
         for c in chosen
     ]
     text = "; ".join(f"{name}: {b:.2f} before, {a:.2f} after" for _, name, b, a in rows)
-    note = "The classes with the lowest and the highest accuracy before adaptation, and what became of them."
+    note = "Accuracy, before and after adaptation, of the classes that were lowest and highest before."
     return Drawing("lowest-and-highest-classes", note, text, figure, ("group", "class", "before", "after"), rows)
 
 
 def extremes(measures: Measures) -> tuple[Ints, Ints]:
-    """Return the classes with the lowest and the highest accuracy before adaptation, never one in both."""
+    """Return the classes with the lowest and the highest accuracy before adaptation, without overlap."""
     before = measures.accuracies(after=False)
     n_known = int((~np.isnan(before)).sum())
     n_low = min(SHOWN_CLASSES, (n_known + 1) // 2)
-    low = _lowest(before, n_low)
-    high = _lowest(-before, min(SHOWN_CLASSES, n_known - n_low))
-    return low, high
+    return _lowest(before, n_low), _lowest(-before, min(SHOWN_CLASSES, n_known - n_low))
 
 
 def _lowest(values: Any, n: int) -> Ints:  # noqa: ANN401 (any float array)
@@ -182,7 +176,7 @@ def _imbalance(counts: Sequence[int]) -> float:
 
 
 def _name_rows(axes: Sequence[Any], names: Sequence[str]) -> None:
-    """Write names beside horizontal bars, the first on top, only at the first of several axes."""
+    """Write names next to horizontal bars, from top to bottom, at the first of the axes."""
     for number, axis in enumerate(axes):
         axis.set_yticks(range(len(names)), [shown(name) for name in names] if number == 0 else [""] * len(names))
         axis.set_ylim(len(names) - 0.4, -0.6)

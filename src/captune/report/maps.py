@@ -1,38 +1,41 @@
-"""Maps of images: t-SNE of a class and its rivals, as Appendix A of the paper shows mismatch and confusion."""
+"""Maps of images: t-SNE of a class and the classes it is confused with, as in Appendix A of the paper."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.core.arrays import Floats, Ints
+from captune.core.arrays import Floats, Ints, evenly_spaced
 from captune.report.drawing import GREY, MARKS, SERIES, VERMILION, Drawing, new_figure, shown, style
 from captune.report.measures import Measures
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MOST_POINTS = 160
 FEWEST_OF_CLASS = 4
 MOST_RIVALS = 3
-HIGHLIGHT = VERMILION
-OTHERS = tuple(color for color in SERIES if color != HIGHLIGHT)
+COLORS = (VERMILION, *(color for color in SERIES if color != VERMILION))
 
 
 def draw_mismatch_maps(measures: Measures, most: int = 2) -> list[Drawing]:
-    """Draw the classes with the most misleading names among the classes that took their images."""
+    """Draw the classes with the most misleading names, with the classes predicted for their images."""
     drawings: list[Drawing] = []
     for class_id in measures.mismatched if len(measures.embedded_rows) else ():
         classes = [class_id, *rivals(measures, class_id)]
         if len(drawings) < most and len(classes) > 1:
             name = measures.run.names[class_id]
-            note = f"Images of “{name}” and of the classes that took them."
+            note = f"Images of “{name}” and of the classes that zero-shot predicts for them."
             drawing = _draw(measures, classes, f"map-mismatch-{len(drawings) + 1}", note)
             drawings += [drawing] if drawing else []
     return drawings
 
 
 def draw_confusion_maps(measures: Measures, most: int = 1) -> list[Drawing]:
-    """Draw the closest confused groups."""
+    """Draw the most similar confused groups."""
     drawings: list[Drawing] = []
     for group in measures.groups:
         if len(drawings) < most:
@@ -45,7 +48,7 @@ def draw_confusion_maps(measures: Measures, most: int = 1) -> list[Drawing]:
 
 
 def rivals(measures: Measures, class_id: int) -> list[int]:
-    """Return the classes that zero-shot predicts most often for the images of a class."""
+    """Return the other classes that zero-shot predicts most often for the images of a class."""
     rows = measures.embedded_rows
     mine = measures.run.before_labels[rows][_owners(measures) == class_id]
     counts = np.bincount(mine, minlength=measures.run.n_classes)
@@ -55,7 +58,7 @@ def rivals(measures: Measures, class_id: int) -> list[int]:
 
 
 def _owners(measures: Measures) -> Ints:
-    """Return the true class of the embedded images where labels exist, else the class after adaptation."""
+    """Return the true class of the embedded images or, without labels, the class after adaptation."""
     rows, truth = measures.embedded_rows, measures.run.truth
     return measures.run.labels[rows] if truth is None else truth[rows]
 
@@ -77,15 +80,10 @@ def _draw(measures: Measures, classes: Sequence[int], name: str, note: str) -> D
         handles, labels_shown = axes[1].get_legend_handles_labels()
         figure.legend(handles, labels_shown, loc="outside lower center", ncols=min(5, len(labels_shown)))
     names = measures.run.names
+    images = [measures.run.images.name(int(row)) for row in measures.embedded_rows[chosen]]
     rows = [
-        (
-            measures.run.images.name(int(measures.embedded_rows[i])),
-            round(float(x), 3),
-            round(float(y), 3),
-            names[o],
-            names[b],
-        )
-        for i, (x, y), o, b in zip(chosen, points, owners[chosen], before[chosen], strict=True)
+        (image, round(float(x), 3), round(float(y), 3), names[o], names[b])
+        for image, (x, y), o, b in zip(images, points, owners[chosen], before[chosen], strict=True)
     ]
     mine = owners[chosen] == classes[0]
     kept = float((before[chosen][mine] == classes[0]).mean())
@@ -93,38 +91,33 @@ def _draw(measures: Measures, classes: Sequence[int], name: str, note: str) -> D
         f"Map of {len(chosen)} images of {', '.join(names[c] for c in classes)}. Zero-shot predicts "
         f"{names[classes[0]]} for {kept:.0%} of the {int(mine.sum())} images of that class."
     )
-    note += " Near points look alike to the model (t-SNE of image embeddings); left and right show the same points."
+    note += " Nearby points look similar to the model (t-SNE of the embeddings). Both sides show the same images."
     return Drawing(name, note, alt, figure, ("path", "x", "y", left, "zero-shot prediction"), rows)
 
 
 def _scatter(
-    axis: object, points: NDArray[np.float64], labels: Ints, classes: Sequence[int], names: Sequence[str]
+    axis: Axes, points: NDArray[np.float64], labels: Ints, classes: Sequence[int], names: Sequence[str]
 ) -> None:
-    other = ~np.isin(labels, classes)
-    scatter = axis.scatter  # type: ignore[attr-defined]
     for number, class_id in enumerate(classes):
-        inside = labels == class_id
-        color = HIGHLIGHT if number == 0 else OTHERS[(number - 1) % len(OTHERS)]
-        mark = MARKS[number % len(MARKS)]
-        scatter(*points[inside].T, s=14, c=color, marker=mark, linewidths=0, label=shown(names[class_id]))
-    scatter(*points[other].T, s=12, c=GREY, marker="x", linewidths=0.8, label="other classes")
+        x, y = points[labels == class_id].T
+        color, mark = COLORS[number % len(COLORS)], MARKS[number % len(MARKS)]
+        axis.scatter(x, y, s=14, c=color, marker=mark, linewidths=0, label=shown(names[class_id]))
+    x, y = points[~np.isin(labels, classes)].T
+    axis.scatter(x, y, s=12, c=GREY, marker="x", linewidths=0.8, label="other classes")
 
 
 def _thin(chosen: Ints, owners: Ints, classes: Sequence[int]) -> Ints:
-    """Return at most so many images, as even over the classes as they are there."""
+    """Return at most MOST_POINTS images, spread over the classes."""
     each = max(1, MOST_POINTS // len(classes))
-    parts = []
-    for class_id in classes:
-        mine = chosen[owners == class_id]
-        parts.append(mine[np.unique(np.linspace(0, len(mine) - 1, min(each, len(mine))).astype(np.int64))])
-    return np.sort(np.concatenate(parts))
+    parts = [chosen[owners == class_id] for class_id in classes]
+    return np.sort(np.concatenate([part[evenly_spaced(len(part), each)] for part in parts if len(part)]))
 
 
 def flatten(vectors: Floats) -> NDArray[np.float64]:
-    """Return t-SNE coordinates in the plane, `(images, 2)`, the same every time."""
+    """Return reproducible t-SNE coordinates `(images, 2)`."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     perplexity = min(30.0, (len(vectors) - 1) / 3)
-    with threadpool_limits(1):  # sums over threads come in any order, and t-SNE makes a picture of the last bit
+    with threadpool_limits(1):  # the order of sums over threads varies, and t-SNE amplifies it
         return np.asarray(TSNE(2, init="pca", random_state=0, perplexity=perplexity).fit_transform(vectors))

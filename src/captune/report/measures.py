@@ -1,4 +1,4 @@
-"""What the report shows as numbers: before and after, class by class and group by group."""
+"""The numbers in a report: before and after adaptation, by class and by confused group."""
 
 from __future__ import annotations
 
@@ -18,58 +18,59 @@ from captune.results.metrics import Metrics, expected_calibration_error, summari
 
 @dataclass(frozen=True, eq=False)
 class Measures:
-    """A run with everything that is computed from it, each at most once."""
+    """Everything that is computed from a run, each at most once."""
 
     run: RunRecord
 
     @cached_property
     def rows(self) -> Ints:
-        """Return the images whose probabilities are kept, as rows of the predictions."""
+        """Return the images with saved probabilities, as rows of the predictions."""
         return np.asarray(self.run.arrays.get("rows", []), dtype=np.int64)
 
     @cached_property
     def known(self) -> Ints:
-        """Return which of the kept images have a true label, as positions among the kept ones."""
+        """Return the images in `rows` that have a true label, as positions in `rows`."""
         if self.run.truth is None:
             return np.zeros(0, dtype=np.int64)
         return np.flatnonzero(self.run.truth[self.rows] >= 0)
 
     @property
     def has_truth(self) -> bool:
-        """Return whether before and after can be measured."""
+        """Return whether accuracies can be measured."""
         return len(self.known) > 0
 
     @cached_property
     def truth(self) -> Ints:
-        """Return the true classes of the known images."""
+        """Return the true classes of the images in `known`."""
         assert self.run.truth is not None
         return self.run.truth[self.rows][self.known]
 
     @cached_property
     def metrics(self) -> tuple[Metrics, Metrics]:
         """Return the metrics before and after adaptation."""
-        before, after = (self.run.arrays[name][self.known] for name in ("before", "after"))
-        n_classes = self.run.n_classes
-        return summarize(before, self.truth, n_classes), summarize(after, self.truth, n_classes)
+        before, after = (
+            summarize(self.run.arrays[name][self.known], self.truth, self.run.n_classes) for name in ("before", "after")
+        )
+        return before, after
 
     def accuracies(self, after: bool) -> NDArray[np.float64]:
-        """Return the accuracy of every class, nan for a class without labeled images."""
+        """Return the accuracy of each class, nan for classes without labeled images."""
         values = self.metrics[after].per_class_accuracy
         return np.asarray([np.nan if value is None else value for value in values], dtype=np.float64)
 
     def counts(self, after: bool) -> Ints:
-        """Return how many images are predicted as each class."""
+        """Return the number of images predicted as each class."""
         labels = self.run.labels if after else self.run.before_labels
         return np.bincount(labels, minlength=self.run.n_classes)
 
     @cached_property
     def embedded_rows(self) -> Ints:
-        """Return the images whose embeddings are kept, as rows of the predictions."""
+        """Return the images with saved embeddings, as rows of the predictions."""
         return np.asarray(self.run.arrays.get("embedded_rows", []), dtype=np.int64)
 
     @cached_property
     def vectors(self) -> Floats:
-        """Return their embeddings."""
+        """Return the embeddings of the images in `embedded_rows`."""
         return np.asarray(self.run.arrays["vectors"], dtype=np.float32)
 
     @cached_property
@@ -79,46 +80,43 @@ class Measures:
 
     @cached_property
     def similarity(self) -> Floats:
-        """Return the similarity of classes that the method used last, or the same of the predictions."""
+        """Return the similarity of classes that the method last used, or that of the predictions."""
         kept = self.run.arrays.get("similarity")
         return class_similarity(self.prototypes, self.run.arrays["class_vectors"]) if kept is None else kept
 
     @cached_property
     def groups(self) -> tuple[ConfusedGroup, ...]:
-        """Return the groups of classes that collide."""
+        """Return the groups of confused classes."""
         if "before" not in self.run.arrays or self.run.n_classes < 3:
             return ()
         texts = self.run.arrays["class_vectors"]
         return confused_groups(class_closeness(self.prototypes, texts, self.run.arrays["before"]))
 
     def group_measures(self, group: ConfusedGroup) -> dict[str, Any]:
-        """Return how many labeled images a group has, and its accuracy and calibration before and after."""
+        """Return the number of labeled images of a group, and their accuracy and calibration error."""
         inside = np.flatnonzero(np.isin(self.truth, group.classes))
         numbers: dict[str, Any] = {"n_images": len(inside)}
         for name in ("before", "after"):
-            probabilities = self.run.arrays[name][self.known][inside]
-            right = probabilities.argmax(axis=1) == self.truth[inside] if len(inside) else np.zeros(0)
-            numbers[f"accuracy_{name}"] = float(right.mean()) if len(inside) else None
-            ece = expected_calibration_error(probabilities, self.truth[inside]) if len(inside) else None
-            numbers[f"ece_{name}"] = ece
+            probabilities, truth = self.run.arrays[name][self.known][inside], self.truth[inside]
+            has_any = len(inside) > 0
+            numbers[f"accuracy_{name}"] = float((probabilities.argmax(axis=1) == truth).mean()) if has_any else None
+            numbers[f"ece_{name}"] = expected_calibration_error(probabilities, truth) if has_any else None
         return numbers
 
     @cached_property
     def concentration(self) -> NDArray[np.float64]:
-        """Return the share of each class's images that lie in one cluster, nan where unknown (Figure 1).
+        """Return the share of each class's images in its largest cluster, nan where unknown (Figure 1).
 
-        With labels it is that of the true images in k-means clusters, as in the paper; without, what the search for
-        misleading names found for the likely images of each class.
+        With labels, these are the true images in k-means clusters, as in the paper; without, the likely images of each
+        class in the detection of misleading names.
         """
-        found = np.full(self.run.n_classes, np.nan)
         if self.run.truth is None or not len(self.embedded_rows):
-            for name, value in self.run.alignment.get("concentration", {}).items():
-                found[self.run.names.index(name)] = value
-            return found
+            return self._recorded("concentration")
         from sklearn.cluster import KMeans
 
         truth = self.run.truth[self.embedded_rows]
         n_clusters = min(self.run.n_classes, len(self.vectors))
+        found = np.full(self.run.n_classes, np.nan)
         owners = KMeans(n_clusters, n_init=2, random_state=0).fit_predict(self.vectors)
         for class_id in np.unique(truth[truth >= 0]):
             inside = owners[truth == class_id]
@@ -127,14 +125,15 @@ class Measures:
 
     @cached_property
     def frequency(self) -> NDArray[np.float64]:
-        """Return how often the search named each class as misleading, nan where it took no part."""
-        found = np.full(self.run.n_classes, np.nan)
-        for name, value in self.run.alignment.get("frequency", {}).items():
-            found[self.run.names.index(name)] = value
-        return found
+        """Return how often each class name was found to be misleading, nan where unknown."""
+        return self._recorded("frequency")
+
+    def _recorded(self, key: str) -> NDArray[np.float64]:
+        values = self.run.alignment.get(key, {})
+        return np.asarray([values.get(name, np.nan) for name in self.run.names], dtype=np.float64)
 
     @property
     def mismatched(self) -> list[int]:
-        """Return the classes whose names mislead, the most certain first."""
+        """Return the classes with misleading names, the most frequently found first."""
         ids = [self.run.names.index(name) for name in self.run.alignment.get("mismatched", [])]
         return sorted(ids, key=lambda c: (-self.frequency[c], c))

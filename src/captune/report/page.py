@@ -1,4 +1,4 @@
-"""The page: run folders in, one self-contained report.html and its figures out."""
+"""Writing the report: one self-contained HTML file, and its figures as files."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _OURS = re.compile(
 def write_report(
     folders: Sequence[str | Path], out: str | Path | None = None, labels: str | Path | None = None
 ) -> Path:
-    """Write the page of one run, or a comparison of several runs, with its figures; return where it is.
+    """Write the report of one run, or the comparison of several runs, and return its path.
 
-    One folder's page is its `report.html` unless `out` says otherwise, and its figures go to its folder `figures`. A
-    comparison is written to `out` or `captune-comparison.html`. `labels` is `folders` or a table (path, label).
+    The default path is `report.html` in the run folder, or `captune-comparison.html` for a comparison. `labels` is
+    `folders` or a table (path, label).
     """
     if not folders:
-        raise InputError("There is no run to report on: expected at least one run folder.")
+        raise InputError("Expected at least one run folder.")
     runs = [read_run(folder, labels) for folder in folders]
     if len(runs) > 1:
         target = Path(out or COMPARISON)
@@ -55,9 +55,9 @@ def write_page(
     drawings: Sequence[Drawing],
     package: str = "captune.report",
 ) -> Path:
-    """Write a page and its figures; the template may be another package's, on top of this one's layout."""
+    """Write a page and its figures; the template may be in another package."""
     if target.is_dir():
-        raise InputError(f"The report {str(target)!r} is a folder: expected the name of an HTML file.")
+        raise InputError(f"The report {str(target)!r} is a folder, expected the path of an HTML file.")
     page = render(template, {**content, "figure_folder": figure_folder.name}, package)
     _write_figures(figure_folder, drawings)
     write_whole(target, page)
@@ -69,15 +69,15 @@ def _describe(run: RunRecord) -> tuple[dict[str, Any], list[Drawing]]:
         return describe_run(run)
     except CaptuneError:
         raise
-    except Exception as error:  # run.json may say anything once it was changed by hand
+    except Exception as error:  # run.json may have been edited by hand
         raise RunFolderError(
-            f"No page can be made of what {str(run.folder)!r} says ({type(error).__name__}: {error}): it was changed "
-            "or damaged. If it was not, please report this."
+            f"The run {str(run.folder)!r} is damaged ({type(error).__name__}: {error}). If you did not change its "
+            "files, please report this."
         ) from error
 
 
 def render(template: str, content: Mapping[str, Any], package: str = "captune.report") -> str:
-    """Return a page; everything that is not a figure of our own is escaped."""
+    """Return a page; everything but our own figures is escaped."""
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package, ""), PackageLoader("captune.report", "")]),
         autoescape=True,
@@ -98,7 +98,7 @@ def render(template: str, content: Mapping[str, Any], package: str = "captune.re
 
 
 def _write_figures(folder: Path, drawings: Sequence[Drawing]) -> None:
-    """Write every figure as files; those of an earlier report that are not drawn any more go away."""
+    """Write all figures as files, and remove outdated figures of an earlier report."""
     written = {f"{drawing.name}.{kind}" for drawing in drawings for kind in ("png", "svg", "csv")}
     if folder.is_dir():
         for path in folder.iterdir():

@@ -1,12 +1,13 @@
-"""A run folder, read for the report: tables, arrays and, where a person has them, the true labels."""
+"""Reading a run folder: its tables, its arrays and, if given, the true labels."""
 
 from __future__ import annotations
 
 import csv
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +25,8 @@ from captune.results.run import read_card
 
 
 @dataclass(frozen=True)
-class Labeled:
-    """Pseudo-labels as they stood after an epoch; `rows` are positions in the run's table of predictions."""
+class EpochLabels:
+    """The pseudo-labels after an epoch; `rows` are positions in the run's predictions."""
 
     epoch: int
     rows: Ints
@@ -34,20 +35,20 @@ class Labeled:
 
 @dataclass(frozen=True, eq=False)
 class RunRecord:
-    """What a run folder says.
+    """The content of a run folder.
 
     Attributes:
-        folder: Where it is.
-        card: What run.json says.
+        folder: Path of the folder.
+        card: Content of run.json.
         names: Class names.
         images: The readable images, in the order of the predictions.
-        labels: The class predicted for each, after adaptation.
-        confidence: Its probability.
-        skipped: Names of the other images, and why they were left out.
-        arrays: The kept evidence; empty for a run of an older captune.
-        pseudo_labels: How many pseudo-labels each class had at the end; None if the method makes none.
-        history: The pseudo-labels on the way.
-        truth: True class ids, -1 where unknown; None where no labels were given.
+        labels: The predicted class of each image, after adaptation.
+        confidence: The probability of that class.
+        skipped: Names of the skipped images, and the reasons.
+        arrays: The saved evidence; may be empty.
+        pseudo_labels: Final number of pseudo-labels of each class; None if the method makes none.
+        history: The pseudo-labels during training.
+        truth: True class ids, -1 where unknown; None without labels.
     """
 
     folder: Path
@@ -59,7 +60,7 @@ class RunRecord:
     skipped: Sequence[tuple[str, str]]
     arrays: Mapping[str, NDArray[Any]]
     pseudo_labels: Ints | None
-    history: Sequence[Labeled]
+    history: Sequence[EpochLabels]
     truth: Ints | None
 
     @property
@@ -74,22 +75,22 @@ class RunRecord:
 
     @cached_property
     def is_adapted(self) -> bool:
-        """Return whether there is a before and an after; zero-shot prediction has only one state."""
+        """Return whether adaptation changed the probabilities."""
         return "before" in self.arrays and not np.allclose(self.arrays["before"], self.arrays["after"], atol=1e-4)
 
     @cached_property
     def before_labels(self) -> Ints:
-        """Return the class that zero-shot predicts for each readable image."""
+        """Return the zero-shot prediction for each readable image."""
         return np.asarray(self.arrays.get("before_labels", self.labels), dtype=np.int64)
 
     @property
     def epochs(self) -> list[dict[str, Any]]:
-        """Return what the method recorded of each epoch."""
+        """Return what the method recorded for each epoch."""
         return [facts for facts in self.card["rounds"] if facts.get("step") == "epoch"]
 
     @property
     def alignment(self) -> dict[str, Any]:
-        """Return what the search for misleading names recorded, empty if there was none."""
+        """Return what the detection of misleading names recorded, empty if there was none."""
         return next((facts for facts in self.card["rounds"] if facts.get("step") == "concept_alignment"), {})
 
 
@@ -102,8 +103,10 @@ def read_run(folder: str | Path, labels: str | Path | None = None) -> RunRecord:
         ids = {name: i for i, name in enumerate(names)}
         predicted = _read_predictions(path / "predictions.csv", Path(card.get("image_root", ".")), ids)
         images = predicted.images
-        has_labels = (path / PSEUDO_LABELS).is_file()
-        given = [ids[row["label"]] for row in _rows(path / PSEUDO_LABELS)] if has_labels else []
+        pseudo_labels = None
+        if (path / PSEUDO_LABELS).is_file():
+            final = np.asarray([ids[row["label"]] for row in _rows(path / PSEUDO_LABELS)], dtype=np.int64)
+            pseudo_labels = np.bincount(final, minlength=len(names))
         record = RunRecord(
             folder=path,
             card=card,
@@ -113,13 +116,13 @@ def read_run(folder: str | Path, labels: str | Path | None = None) -> RunRecord:
             confidence=predicted.confidence,
             skipped=[(row["path"], row["reason"]) for row in _rows(path / "skipped.csv")],
             arrays=load_file(path / FILE) if (path / FILE).is_file() else {},
-            pseudo_labels=np.bincount(np.asarray(given, dtype=np.int64), minlength=len(names)) if has_labels else None,
-            history=_replay(list(_rows(path / HISTORY)), KeySet(predicted.keys), ids) if has_labels else (),
+            pseudo_labels=pseudo_labels,
+            history=() if pseudo_labels is None else _replay(_rows(path / HISTORY), KeySet(predicted.keys), ids),
             truth=None if labels is None else read_labels(labels, images, names),
         )
     except InputError:
         raise
-    except Exception as error:  # a file that was changed by hand can fail in any way
+    except Exception as error:  # files that were edited by hand can fail in any way
         raise RunFolderError(f"The run {str(folder)!r} is damaged: {type(error).__name__}: {error}.") from error
     if record.truth is not None and not np.any(record.truth >= 0):
         raise InputError(f"None of the {len(images)} images of the run has a label in {str(labels)!r}.")
@@ -127,7 +130,7 @@ def read_run(folder: str | Path, labels: str | Path | None = None) -> RunRecord:
 
 
 class _Predicted(NamedTuple):
-    """The table of predictions in few bytes a row; `keys` are digests of the paths."""
+    """The predictions in a few bytes per image; `keys` are digests of the paths."""
 
     images: ImageCollection
     labels: Ints
@@ -152,22 +155,20 @@ def _read_predictions(path: Path, root: Path, ids: Mapping[str, int]) -> _Predic
     )
 
 
-def _replay(changes: Sequence[Mapping[str, str]], known: KeySet, ids: Mapping[str, int]) -> list[Labeled]:
-    """Return the whole pseudo-labels of each epoch from what changed."""
-    keys = KeyList()
+def _replay(rows: Iterable[Mapping[str, str]], known: KeySet, ids: Mapping[str, int]) -> list[EpochLabels]:
+    """Return all pseudo-labels after each epoch from a table of changes."""
+    changes, keys = list(rows), KeyList()
     for change in changes:
         keys.add(change["path"])
-    rows_of_changes = known.find(keys.keys()).tolist()
-    states: list[Labeled] = []
+    positions = known.find(keys.keys()).tolist()
+    states: list[EpochLabels] = []
     now: dict[int, int] = {}
-    for number, change in enumerate(changes):
-        row = rows_of_changes[number]  # -1: an image may have gone between its pseudo-label and its prediction
-        now.pop(row, None)
-        if change["label"] and row >= 0:
-            now[row] = ids[change["label"]]
-        if number + 1 == len(changes) or changes[number + 1]["epoch"] != change["epoch"]:
-            rows, labels = (np.asarray(list(part), dtype=np.int64) for part in (now.keys(), now.values()))
-            states.append(Labeled(int(change["epoch"]), rows, labels))
+    for epoch, group in groupby(zip(changes, positions, strict=True), key=lambda pair: pair[0]["epoch"]):
+        for change, position in group:
+            now.pop(position, None)
+            if change["label"] and position >= 0:  # -1: an image may have been removed during the run
+                now[position] = ids[change["label"]]
+        states.append(EpochLabels(int(epoch), *(np.asarray(list(part), np.int64) for part in (now, now.values()))))
     return states
 
 

@@ -1,4 +1,4 @@
-"""The classifier that a run leaves behind: predicts, saves and loads, never unpickles."""
+"""The classifier that a run saves: prediction, and saving and loading without pickle."""
 
 from __future__ import annotations
 
@@ -18,14 +18,20 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from captune.backbones.base import Backbone
-from captune.core import registry
+from captune.core import distributed, registry
 from captune.core.arrays import Floats, softmax_rows
 from captune.core.errors import InputError, RunFolderError
 from captune.core.files import is_folder, write_json, write_whole
-from captune.core.scratch import empty_rows
+from captune.core.runtime import Runtime
+from captune.core.scratch import empty_rows, take_rows
 from captune.core.settings import DEFAULT_BACKBONE, build
-from captune.data.views import Preprocessing
+from captune.data.images import ImageCollection, no_usable_image
+from captune.data.loading import load_batches
+from captune.data.views import WeakView
 from captune.data.vocabulary import Vocabulary
+from captune.embeddings.cache import EmbeddingCache
+from captune.embeddings.embed import EmbeddedImages, embed_images, merge_parts
+from captune.embeddings.predictions import Predictions
 from captune.results.image_classifier import ImageClassifier
 from captune.tuners.base import Tuner
 
@@ -35,7 +41,7 @@ CARD, WEIGHTS = "classifier.json", "classifier.safetensors"
 
 @dataclass(frozen=True)
 class Card:
-    """What classifier.json says."""
+    """The content of classifier.json."""
 
     format: str
     version: int
@@ -50,11 +56,12 @@ class Card:
 
 
 class Classifier(ImageClassifier):
-    """A tuned student with fixed class embeddings."""
+    """A tuned model with fixed class embeddings."""
 
     def __init__(self, tuner: Tuner, tuner_name: str, class_vectors: Tensor) -> None:
         self.tuner, self.tuner_name = tuner.eval(), tuner_name
         self.class_vectors = class_vectors.detach()
+        self.names, self.preprocessing = tuner.vocabulary.names, tuner.backbone.preprocessing
 
     @classmethod
     def from_tuner(cls, tuner: Tuner) -> Classifier:
@@ -65,7 +72,7 @@ class Classifier(ImageClassifier):
 
     @property
     def backbone(self) -> Backbone:
-        """Return the frozen encoder pair below."""
+        """Return the frozen encoder pair."""
         return self.tuner.backbone
 
     def to(self, device: torch.device) -> Classifier:
@@ -80,33 +87,23 @@ class Classifier(ImageClassifier):
         """Return the classes."""
         return self.tuner.vocabulary
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the class names; a class id is its position here."""
-        return self.vocabulary.names
-
-    @property
-    def preprocessing(self) -> Preprocessing:
-        """Return how an image becomes the backbone's input."""
-        return self.backbone.preprocessing
-
     def score_views(self, views: NDArray[np.uint8]) -> Floats:
-        """Return probabilities of decoded views."""
+        """Return probabilities `(images, classes)` of decoded images."""
         return self.score_pixels(self.preprocessing.normalize(views))
 
     @torch.inference_mode()
     def score_pixels(self, pixels: Tensor) -> Floats:
-        """Return probabilities of preprocessed images, `(images, classes)`."""
-        vectors = self.tuner.image_embeddings(pixels.to(self.backbone.device))
-        return self._score(vectors)
+        """Return probabilities `(images, classes)` of preprocessed images."""
+        return self._score(self.tuner.image_embeddings(pixels.to(self.backbone.device)))
 
     @torch.inference_mode()
     def score_embeddings(self, vectors: Floats) -> Floats:
-        """Return probabilities from the backbone's own embeddings; only where the tuner leaves the encoder alone."""
+        """Return probabilities from embeddings of the backbone, unless the tuner changes the image encoder."""
         if self.tuner.edits_images:
-            raise InputError(f"The tuner {self.tuner_name!r} changes the image encoder: cached embeddings do not fit.")
+            raise InputError(f"The tuner {self.tuner_name!r} changes the image encoder: embeddings cannot be reused.")
         scored = empty_rows(len(vectors), len(self.names))
-        for rows in (slice(i, i + 8192) for i in range(0, len(vectors), 8192)):
+        for start in range(0, len(vectors), 8192):
+            rows = slice(start, start + 8192)
             scored[rows] = self._score(self.tuner.refine(torch.from_numpy(vectors[rows]).to(self.backbone.device)))
         return scored
 
@@ -114,7 +111,7 @@ class Classifier(ImageClassifier):
         return softmax_rows(self.tuner.logits(vectors.float(), self.class_vectors).cpu().numpy())
 
     def save(self, folder: str | Path) -> None:
-        """Write classifier.json and classifier.safetensors; the JSON comes last, so that it vouches for both."""
+        """Write classifier.safetensors, then classifier.json, which holds its digest."""
         tensors = {f"tuner.{key}": value.contiguous() for key, value in self.tuner.state_dict().items()}
         content = save_tensors({"class_vectors": self.class_vectors.contiguous(), **tensors})
         card = Card(
@@ -134,15 +131,15 @@ class Classifier(ImageClassifier):
 
     @classmethod
     def load(cls, folder: str | Path, backbone: Backbone | None = None) -> Classifier:
-        """Read a saved classifier; `backbone` spares loading the weights again."""
+        """Load a saved classifier; pass `backbone` if its weights are already in memory."""
         card, content = _read(Path(folder))
         if backbone is None:
             source, name = registry.split_id("backbones", card.backbone, DEFAULT_BACKBONE)
             backbone = registry.load("backbones", source).load(name)
         if backbone.fingerprint() != card.backbone_fingerprint:
             raise RunFolderError(
-                f"The weights of {card.backbone!r} are not those that the classifier in {str(folder)!r} was made "
-                "with. Use the same model files, or adapt again."
+                f"The weights of {card.backbone!r} differ from those used for the classifier in {str(folder)!r}. "
+                "Use the same model files, or adapt again."
             )
         tuner_class = registry.load("tuners", card.tuner)
         try:
@@ -154,9 +151,48 @@ class Classifier(ImageClassifier):
             if tuple(class_vectors.shape) != expected or not class_vectors.isfinite().all():
                 raise ValueError(f"class vectors of shape {tuple(class_vectors.shape)}, expected finite {expected}")
             tuner.load_state_dict({key.removeprefix("tuner."): value for key, value in tensors.items()})
-        except Exception as error:  # safetensors, torch and the checks of names and settings each have their own
-            raise RunFolderError(f"The classifier in {str(folder)!r} does not fit together: {error}.") from error
+        except Exception as error:  # safetensors, torch and pydantic raise errors of many classes
+            raise RunFolderError(f"The classifier in {str(folder)!r} is inconsistent: {error}.") from error
         return cls(tuner.to(backbone.device), card.tuner, class_vectors.to(backbone.device))
+
+
+def predict_collection(
+    classifier: Classifier,
+    images: ImageCollection,
+    cache: EmbeddingCache,
+    runtime: Runtime,
+    batch_size: int = 32,
+    embedded: EmbeddedImages | None = None,
+) -> tuple[Predictions, dict[int, str]]:
+    """Return predictions for all readable images, and why the others were skipped, by position."""
+    if classifier.tuner.edits_images:
+        predictions, skipped = _predict_pixels(classifier, images, runtime, batch_size)
+    else:
+        embedded = embedded or embed_images(classifier.backbone, images, cache, runtime, batch_size)
+        predictions = Predictions(embedded.image_index, classifier.score_embeddings(embedded.vectors))
+        skipped = embedded.skipped
+    if len(predictions.image_index) == 0:
+        raise InputError(no_usable_image(images, skipped))
+    return predictions, skipped
+
+
+def _predict_pixels(
+    classifier: Classifier, images: ImageCollection, runtime: Runtime, batch_size: int
+) -> tuple[Predictions, dict[int, str]]:
+    batches = [np.arange(i, min(i + batch_size, len(images))) for i in range(0, len(images), batch_size)]
+    probabilities = empty_rows(len(images), len(classifier.names))
+    is_done = np.zeros(len(images), dtype=np.bool_)
+    skipped: dict[int, str] = {}
+    own = distributed.part(batches)
+    with runtime.progress("Classifying images", sum(map(len, own))) as advance, runtime.autocast():
+        for batch in load_batches(images, own, WeakView(classifier.preprocessing), workers=runtime.workers):
+            if len(batch.pixels):
+                probabilities[batch.positions] = classifier.score_views(batch.pixels)
+            is_done[batch.positions] = True
+            skipped.update(batch.problems)
+            advance(len(batch.positions) + len(batch.problems))
+    index, skipped = merge_parts(probabilities, is_done, skipped)
+    return Predictions(index, take_rows(probabilities, index)), skipped
 
 
 def _read(folder: Path) -> tuple[Card, bytes]:
@@ -190,7 +226,7 @@ def _read(folder: Path) -> tuple[Card, bytes]:
 
 
 def _portable(identifier: str) -> str:
-    """Return a backbone's id that means the same from any folder of this machine."""
+    """Return a backbone's id with an absolute path if it is a local folder."""
     source, _, name = identifier.partition(":")
     return f"{source}:{Path(name).resolve()}" if name and is_folder(name) else identifier
 

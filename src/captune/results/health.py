@@ -1,4 +1,4 @@
-"""Does an adaptation look harmful? A check that needs no labels."""
+"""The health check: does an adaptation look helpful or harmful? It needs no labels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from captune.core.arrays import Floats, Ints, unit_rows
+from captune.core.arrays import Floats, Ints, evenly_spaced, unit_rows
 from captune.core.errors import InputError
 from captune.core.scratch import fill_rows
 from captune.labeling.neighborhood import nearest_neighbors
@@ -19,8 +19,8 @@ MOST_QUERIES = 1000
 MOST_EXPLAINED = 20_000
 FEWEST_IMAGES = 50
 
-# Chosen on simulated and real ways to adapt or to spoil classifiers of aerial photographs and of textile patterns, with
-# classes balanced, 10:1 and 50:1 (docs/health-check.md says how often it is right, and on what it fails).
+# Chosen on simulated and real adaptations, good and bad, of classifiers of aerial photographs and textile patterns with
+# class imbalances of 1:1, 10:1 and 50:1 (see docs/health-check.md).
 EXPLAINED_WEIGHT = 2.0
 CLEAR_CHANGE = 0.02
 MANY_CHANGED = 0.45
@@ -31,22 +31,22 @@ EVEN = 0.97
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """What adaptation did to the predictions, judged without labels.
+    """How adaptation changed the predictions, judged without labels.
 
     Attributes:
-        n_images: How many images were judged.
-        agreement_before: Agreement of images with their nearest neighbors, 0 by chance and 1 complete.
+        n_images: Number of images.
+        agreement_before: How often an image and its nearest neighbors share a class, from 0 (chance) to 1 (always).
         agreement_after: The same after adaptation.
-        explained_before: Share of the variance of the embeddings that the predicted classes explain.
+        explained_before: Share of the variance of the embeddings explained by the predicted classes.
         explained_after: The same after adaptation.
         changed: Share of images whose predicted class changed.
-        moved_mass: Share of predictions that would have to move to restore the class counts.
-        classes_before: Effective number of predicted classes (the exponential of their entropy).
+        moved_mass: Total variation between the class frequencies before and after.
+        classes_before: Effective number of predicted classes (exponential of the entropy).
         classes_after: The same after adaptation.
-        confidence_before: Mean highest probability.
+        confidence_before: Mean confidence.
         confidence_after: The same after adaptation.
         verdict: Whether adaptation looks helpful, harmful or neither.
-        sentence: The verdict in words.
+        sentence: The verdict as a sentence.
     """
 
     n_images: int
@@ -64,14 +64,14 @@ class HealthCheck:
     sentence: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain numbers and words that strict JSON can hold."""
+        """Return all fields as JSON values."""
         return asdict(self)
 
 
 def check_health(image_embeddings: Floats, before: Floats, after: Floats) -> HealthCheck:
-    """Compare probabilities `(images, classes)` before and after adaptation on the images' own embeddings.
+    """Compare probabilities `(images, classes)` before and after adaptation.
 
-    `image_embeddings` come from the frozen backbone, so that the neighbors do not depend on the adaptation.
+    `image_embeddings` come from the frozen backbone, so that neighbors do not depend on the adaptation.
     """
     if before.shape != after.shape or before.ndim != 2 or len(image_embeddings) != len(before) or not len(before):
         raise InputError(
@@ -79,32 +79,27 @@ def check_health(image_embeddings: Floats, before: Floats, after: Floats) -> Hea
             f"got {image_embeddings.shape}, {before.shape} and {after.shape}."
         )
     n_images, n_classes = before.shape
-    queries = np.unique(np.linspace(0, n_images - 1, min(n_images, MOST_QUERIES)).astype(np.int64))
+    queries = evenly_spaced(n_images, MOST_QUERIES)
     unit = fill_rows(n_images, image_embeddings.shape[1], lambda rows: unit_rows(image_embeddings[rows]))
     neighbors = nearest_neighbors(unit, queries, N_NEIGHBORS)
-    old = np.asarray(before.argmax(axis=1), dtype=np.int64)
-    new = np.asarray(after.argmax(axis=1), dtype=np.int64)
-    sample = np.unique(np.linspace(0, n_images - 1, min(n_images, MOST_EXPLAINED)).astype(np.int64))
-    numbers = {
-        "agreement_before": neighbor_agreement(old, queries, neighbors),
-        "agreement_after": neighbor_agreement(new, queries, neighbors),
-        "explained_before": explained_variance(image_embeddings[sample], old[sample]),
-        "explained_after": explained_variance(image_embeddings[sample], new[sample]),
-        "changed": float(np.mean(old != new)),
-        "moved_mass": moved_mass(old, new, n_classes),
-        "classes_before": effective_classes(old),
-        "classes_after": effective_classes(new),
-        "confidence_before": float(before.max(axis=1).mean()),
-        "confidence_after": float(after.max(axis=1).mean()),
-    }
+    old, new = (np.asarray(rows.argmax(axis=1), dtype=np.int64) for rows in (before, after))
+    sample = evenly_spaced(n_images, MOST_EXPLAINED)
+    numbers = {"changed": float(np.mean(old != new)), "moved_mass": moved_mass(old, new, n_classes)}
+    for when, labels, probabilities in (("before", old, before), ("after", new, after)):
+        numbers |= {
+            f"agreement_{when}": neighbor_agreement(labels, queries, neighbors),
+            f"explained_{when}": explained_variance(image_embeddings[sample], labels[sample]),
+            f"classes_{when}": effective_classes(labels),
+            f"confidence_{when}": float(probabilities.max(axis=1).mean()),
+        }
     verdict, reason = _judge(n_images, n_classes, numbers)
     return HealthCheck(n_images=n_images, verdict=verdict, sentence=reason, **numbers)
 
 
 def neighbor_agreement(predicted: Ints, queries: Ints, neighbors: Ints) -> float:
-    """Return how often neighbors share their predicted class, 0 for what chance gives and 1 for always.
+    """Return how often neighbors share their predicted class, from 0 (chance) to 1 (always).
 
-    Without the correction for chance, predicting one class for every image would agree perfectly; here it is 0.
+    Corrected for chance, because predicting one class for all images would agree perfectly.
     """
     shares = np.bincount(predicted) / len(predicted)
     by_chance = float(np.sum(shares**2))
@@ -115,9 +110,9 @@ def neighbor_agreement(predicted: Ints, queries: Ints, neighbors: Ints) -> float
 
 
 def explained_variance(embeddings: Floats, predicted: Ints) -> float:
-    """Return the share of the variance `(images, width)` that lies between the predicted classes.
+    """Return the share of the variance of embeddings `(images, width)` between the predicted classes.
 
-    It is adjusted for the number of classes, so that splitting images at random gains nothing on average.
+    Adjusted for the number of classes, so that splitting images at random gains nothing on average.
     """
     n_images = len(predicted)
     order = np.argsort(predicted, kind="stable")
@@ -125,20 +120,20 @@ def explained_variance(embeddings: Floats, predicted: Ints) -> float:
     centered = embeddings - embeddings.mean(axis=0)
     sums = np.add.reduceat(centered[order], first, axis=0)
     total = float(np.square(centered).sum())
-    if total <= 1e-9 * n_images or len(counts) >= n_images:  # the same image throughout, or a class for each
+    if total <= 1e-9 * n_images or len(counts) >= n_images:  # all images are the same, or each has its own class
         return 0.0
     between = float((np.square(sums).sum(axis=1) / counts).sum())
     return 1.0 - (1.0 - between / total) * (n_images - 1) / (n_images - len(counts))
 
 
 def moved_mass(old: Ints, new: Ints, n_classes: int) -> float:
-    """Return the total variation between two lists of predicted classes: 0 for equal counts, at most 1."""
+    """Return the total variation between two class frequencies, from 0 (equal) to 1."""
     change = np.bincount(new, minlength=n_classes) - np.bincount(old, minlength=n_classes)
     return float(np.abs(change).sum() / (2 * len(old)))
 
 
 def effective_classes(predicted: Ints) -> float:
-    """Return how many equally frequent classes would have the entropy of the predicted ones."""
+    """Return the exponential of the entropy of the predicted classes."""
     counts = np.bincount(predicted)
     shares = counts[counts > 0] / len(predicted)
     return float(np.exp(-np.sum(shares * np.log(shares))))
@@ -150,25 +145,23 @@ def _judge(n_images: int, n_classes: int, numbers: dict[str, float]) -> tuple[Ve
     agreement = numbers["agreement_after"] - numbers["agreement_before"]
     gain = agreement + EXPLAINED_WEIGHT * (numbers["explained_after"] - numbers["explained_before"])
     facts = (
-        f"agreement with look-alike images went from {numbers['agreement_before']:.2f} to "
-        f"{numbers['agreement_after']:.2f}, the variance that the classes explain from "
+        f"agreement between similar images went from {numbers['agreement_before']:.2f} to "
+        f"{numbers['agreement_after']:.2f} and the variance explained by the classes from "
         f"{numbers['explained_before']:.2f} to {numbers['explained_after']:.2f}, while {numbers['changed']:.0%} of the "
         "predictions changed"
     )
     if numbers["classes_after"] < COLLAPSE * numbers["classes_before"] and agreement < COLLAPSE_EXCUSE:
         return "harmful", (
-            "Adaptation looks harmful: predictions fell together on about "
-            f"{numbers['classes_after']:.0f} classes instead of {numbers['classes_before']:.0f}; {facts}."
+            f"Adaptation looks harmful: predictions collapsed from about {numbers['classes_before']:.0f} classes to "
+            f"{numbers['classes_after']:.0f}; {facts}."
         )
-    # Many changes must win something: relabeling at random loses, and exchanging names wins nothing.
+    # Many changes must bring a gain: random labels lose agreement, and swapping two class names gains nothing.
     if gain < (CLEAR_CHANGE if numbers["changed"] > MANY_CHANGED else -CLEAR_CHANGE):
         return "harmful", f"Adaptation looks harmful: {facts}."
     if gain > CLEAR_CHANGE:
         became_even = numbers["classes_before"] <= EVEN * n_classes < numbers["classes_after"]
-        note = (
-            " Classes are now predicted almost equally often: take care if your images are not." if became_even else ""
-        )
+        note = " All classes are now predicted about equally often: is that what you expect?" if became_even else ""
         return "helpful", f"Adaptation looks helpful: {facts}.{note}"
-    surer = numbers["confidence_after"] - numbers["confidence_before"] > 0.05
-    note = " The model is surer of itself, but not more consistent." if surer else ""
+    is_confident = numbers["confidence_after"] - numbers["confidence_before"] > 0.05
+    note = " The model is more confident, but not more consistent." if is_confident else ""
     return "unclear", f"Adaptation looks neither helpful nor harmful: {facts}.{note}"

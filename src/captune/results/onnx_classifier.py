@@ -1,9 +1,8 @@
-"""A classifier in one ONNX file, computed by onnxruntime; PyTorch is not needed."""
+"""A classifier exported as an ONNX file, run by onnxruntime without PyTorch."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,27 +23,27 @@ from captune.results.image_classifier import ImageClassifier
 
 FORMAT, VERSION = "captune-onnx", 1
 KEY = "captune"
-"""The entry of the file's metadata that holds everything a program needs, as JSON."""
+"""Metadata entry that holds the `OnnxCard` as JSON."""
 PIXELS, PROBABILITIES, EMBEDDINGS = "pixels", "probabilities", "embeddings"
 BATCH = 32
 
 
 @dataclass(frozen=True)
 class OnnxCard:
-    """What the metadata of an exported file says.
+    """Metadata of an exported model.
 
     Attributes:
         format: Always `captune-onnx`.
-        version: Of this format.
-        made_by: The captune that wrote it.
+        version: Version of the format.
+        made_by: Version of captune.
         names: Class names, in the order of the columns of `probabilities`.
-        preprocessing: How an image becomes `pixels`.
-        logit_scale: What cosines are multiplied by before the softmax; it is part of the graph.
-        backbone: Id of the encoder pair.
-        backbone_fingerprint: Digest of its weights.
-        tuner: Which tuner's prompts or adapters are part of the graph.
+        preprocessing: How images are converted to `pixels`.
+        logit_scale: Factor of the cosines before the softmax; part of the graph.
+        backbone: Id of the backbone.
+        backbone_fingerprint: Digest of the backbone's weights.
+        tuner: Id of the tuner, whose prompts or adapters are part of the graph.
         precision: `float32` or `int8`.
-        check: How far its answers were from PyTorch's, on how many images.
+        check: Differences from PyTorch that were measured during the export.
     """
 
     format: str
@@ -61,97 +60,86 @@ class OnnxCard:
 
 
 class OnnxClassifier(ImageClassifier):
-    """An exported classifier; answers like the run that it came from."""
+    """An exported classifier; it predicts like the run it was exported from."""
 
     def __init__(self, model: str | Path | bytes) -> None:
         self.session = open_session(model)
         shown = "ONNX model" if isinstance(model, bytes) else str(model)
         self.card = _read_card(self.session.get_modelmeta().custom_metadata_map, shown)
-        _check_graph(self.session, len(self.card.names), shown)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the class names."""
-        return self.card.names
-
-    @property
-    def preprocessing(self) -> Preprocessing:
-        """Return how an image becomes the model's input."""
-        return self.card.preprocessing
+        self.names, self.preprocessing = self.card.names, self.card.preprocessing
+        _check_graph(self.session, len(self.names), shown)
 
     def score_views(self, views: NDArray[np.uint8]) -> Floats:
-        """Return probabilities of decoded views."""
+        """Return probabilities `(images, classes)` of decoded images."""
         return self.score_pixels(self.preprocessing.standardize(views))
 
     def score_pixels(self, pixels: Floats) -> Floats:
-        """Return probabilities of preprocessed images `(images, 3, height, width)`."""
+        """Return probabilities `(images, classes)` of preprocessed images `(images, 3, height, width)`."""
         return self.session.run([PROBABILITIES], {PIXELS: pixels})[0]
 
     def embed(self, pixels: Floats) -> Floats:
-        """Return embeddings of length one `(images, width)` of preprocessed images."""
+        """Return unit-length embeddings `(images, width)` of preprocessed images."""
         return self.session.run([EMBEDDINGS], {PIXELS: pixels})[0]
 
     def predict_collection(self, images: ImageCollection, workers: int = 2) -> tuple[Predictions, dict[int, str]]:
-        """Return predictions for every readable image, and why the others were skipped, by position."""
+        """Return predictions for all readable images, and why the others were skipped, by position."""
         index: list[int] = []
         parts: list[Floats] = []
         skipped: dict[int, str] = {}
-        for start, views in self._views(images, workers):
-            good = {start + i: view for i, view in enumerate(views) if not isinstance(view, str)}
-            skipped |= {start + i: view for i, view in enumerate(views) if isinstance(view, str)}
-            if good:
-                index += good
-                parts.append(self.score_views(np.stack(list(good.values()))))
+        with ThreadPoolExecutor(max(1, workers)) as pool:  # Pillow releases the interpreter lock
+            for start in range(0, len(images), BATCH):
+                positions = range(start, min(start + BATCH, len(images)))
+                views = list(pool.map(lambda position: read_view(images, position, self.preprocessing), positions))
+                good = {i: view for i, view in zip(positions, views, strict=True) if not isinstance(view, str)}
+                skipped |= {i: view for i, view in zip(positions, views, strict=True) if isinstance(view, str)}
+                if good:
+                    index += good
+                    parts.append(self.score_views(np.stack(list(good.values()))))
         if not index:
             raise InputError(no_usable_image(images, skipped))
         return Predictions(np.asarray(index, dtype=np.int64), np.concatenate(parts)), skipped
 
-    def _views(self, images: ImageCollection, workers: int) -> Iterator[tuple[int, list[NDArray[np.uint8] | str]]]:
-        """Yield the views of each batch, or for a file that cannot be read the reason; Pillow decodes in threads."""
-        with ThreadPoolExecutor(max(1, workers)) as pool:
-            for start in range(0, len(images), BATCH):
-                positions = range(start, min(start + BATCH, len(images)))
-                yield start, list(pool.map(lambda position: self._view(images, position), positions))
 
-    def _view(self, images: ImageCollection, position: int) -> NDArray[np.uint8] | str:
-        try:
-            return weak_view(images.read(position).decode(), self.preprocessing)
-        except UnreadableImageError as error:
-            return str(error)
+def read_view(images: ImageCollection, position: int, preprocessing: Preprocessing) -> NDArray[np.uint8] | str:
+    """Return one decoded image of a collection, or why it cannot be read."""
+    try:
+        return weak_view(images.read(position).decode(), preprocessing)
+    except UnreadableImageError as error:
+        return str(error)
 
 
 def open_session(model: str | Path | bytes) -> Any:  # noqa: ANN401 (onnxruntime has no types)
-    """Return the onnxruntime session of a file or of its content, or a clear error."""
+    """Return an onnxruntime session for a file or its content."""
     try:
         import onnxruntime
     except ImportError as error:
         raise missing_extra("onnxruntime", "onnx") from error
     if not isinstance(model, bytes) and not is_file(model):
         raise RunFolderError(
-            f"No ONNX file at {str(model)!r}. Make one: captune export RUN --format onnx --out {model}"
+            f"There is no ONNX file {str(model)!r}. Create one: captune export RUN --format onnx --out {model}"
         )
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors only: remarks about the graph help nobody who classifies images
+    options.log_severity_level = 3  # errors only
     available = onnxruntime.get_available_providers()
     providers = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
     try:
         source = model if isinstance(model, bytes) else str(model)
         return onnxruntime.InferenceSession(source, options, providers=providers)
-    except Exception as error:  # onnxruntime has a class of error for every kind of damage
+    except Exception as error:  # onnxruntime has many error classes
         shown = "The exported model" if isinstance(model, bytes) else f"{str(model)!r}"
-        reason = str(error).splitlines()[0].rsplit(" : ", 1)[-1].rstrip(".")[:300]  # without the numbers before it
+        reason = str(error).splitlines()[0].rsplit(" : ", 1)[-1].rstrip(".")[:300]  # without the error codes in front
         raise RunFolderError(f"{shown} cannot be opened by onnxruntime: {reason}. Export the run again.") from error
 
 
 def _check_graph(session: Any, n_classes: int, shown: str) -> None:  # noqa: ANN401
-    """Refuse a graph that does not fit its metadata: another program may have changed it and kept the card."""
+    """Raise an error if the graph does not match its metadata."""
     inputs = {entry.name for entry in session.get_inputs()}
     outputs = {entry.name: entry.shape for entry in session.get_outputs()}
     columns = outputs.get(PROBABILITIES, [None, None])[-1]
     if inputs != {PIXELS} or not {PROBABILITIES, EMBEDDINGS} <= set(outputs) or columns != n_classes:
         raise RunFolderError(
-            f"The graph of {shown!r} is not the one that captune wrote: expected the input {PIXELS!r} and the outputs "
-            f"{PROBABILITIES!r} with {n_classes} columns and {EMBEDDINGS!r}. Export the run again."
+            f"The graph of {shown!r} was changed: expected the input {PIXELS!r} and the outputs {PROBABILITIES!r} with "
+            f"{n_classes} columns and {EMBEDDINGS!r}. Export the run again."
         )
 
 

@@ -1,4 +1,4 @@
-"""A run is a folder: settings, versions, seed, data fingerprint, predictions, skipped files, classifier."""
+"""The run folder: claimed before a run starts, written when it ends, read by reports and exports."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ import yaml
 from safetensors.numpy import save as save_arrays
 
 from captune.core.errors import RunFolderError
-from captune.core.files import table, write_json, write_whole
+from captune.core.files import LEFTOVERS, table, write_json, write_whole
+from captune.core.locking import hold
 from captune.data.images import ImageCollection
 from captune.embeddings.predictions import Predictions
 from captune.results.classifier import Classifier
 from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS, Evidence
+from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
 
 FORMAT, VERSION = "captune-run", 1
 CARD = "run.json"
@@ -27,24 +30,25 @@ CLASSIFIER = "classifier"
 CHECKPOINTS = "checkpoints"
 REPORT = "report.html"
 EXPORTS = "exports"
+LOCK = ".captune-lock"
+"""Present while a run is active; without an owner, it means that the run was killed."""
 
 
 @dataclass(frozen=True)
 class AdaptationRun:
-    """What a run found and made.
+    """The results of a run.
 
     Attributes:
-        settings: Everything that was set, flat, as a settings file would say it.
-        images: The images that were adapted to.
-        predictions: Class probabilities of the readable ones.
-        skipped: Why the other images were left out, by position.
+        settings: All settings, flat, as in a settings file.
+        images: The images that the model was adapted to.
+        predictions: Class probabilities of the readable images.
+        skipped: Why the other images were skipped, by position.
         classifier: The adapted classifier.
-        environment: Versions, seed, data fingerprint, times.
-        rounds: What the method recorded on its way.
-        stop_reason: Why it ended.
-        evidence: What a report needs, and the check without labels.
-        kept: Whether the classifier is the `adapted` one, or `zero_shot` because adaptation looked harmful.
-        sources: Where images, classes and labels came from, as they were given.
+        environment: Versions, random seed, data fingerprint, times.
+        rounds: What the method recorded during training.
+        evidence: Data for the report, and the health check.
+        kept: `adapted`, or `zero_shot` if adaptation looked harmful and was discarded.
+        sources: The images, classes and labels arguments.
     """
 
     settings: Mapping[str, Any]
@@ -54,18 +58,16 @@ class AdaptationRun:
     classifier: Classifier
     environment: Mapping[str, Any]
     rounds: Sequence[Mapping[str, Any]] = field(default_factory=list)
-    stop_reason: str = "finished"
     evidence: Evidence | None = None
     kept: str = "adapted"
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def save(self, folder: str | Path) -> Path:
-        """Write the run folder; run.json comes last, so a folder with it is complete."""
+        """Write the run folder; run.json is written last, so a folder that has it is complete."""
         target = Path(folder)
-        (target / CARD).unlink(missing_ok=True)  # a run that is being replaced is no run until it is complete
-        for name in (FILE, PSEUDO_LABELS, HISTORY, REPORT):
+        for name in (CARD, FILE, PSEUDO_LABELS, HISTORY, REPORT):  # of the run that is being replaced
             (target / name).unlink(missing_ok=True)
-        shutil.rmtree(target / EXPORTS, ignore_errors=True)  # they are of the run that is being replaced
+        shutil.rmtree(target / EXPORTS, ignore_errors=True)
         self.classifier.save(target / CLASSIFIER)
         write_whole(target / "predictions.csv", table(("path", "label", "confidence"), self._predicted_rows()))
         rows = ((self.images.name(position), reason) for position, reason in sorted(self.skipped.items()))
@@ -80,7 +82,6 @@ class AdaptationRun:
         card = {
             "format": FORMAT,
             "version": VERSION,
-            "stop_reason": self.stop_reason,
             "settings": dict(self.settings),
             "classes": list(self.classifier.names),
             "n_images": len(self.images),
@@ -103,12 +104,12 @@ class AdaptationRun:
 
 
 def readable(path: str) -> str:
-    """Return a path with bytes that are no UTF-8 escaped, as JSON needs it."""
+    """Return a path as valid UTF-8, with other bytes escaped."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def read_card(folder: str | Path) -> dict[str, Any]:
-    """Return what run.json says, or a clear error for a folder that is no complete run."""
+    """Return the content of run.json, or raise an error if the folder is not a complete run."""
     path = Path(folder) / CARD
     try:
         card = json.loads(path.read_text(encoding="utf-8"))
@@ -128,10 +129,55 @@ def read_card(folder: str | Path) -> dict[str, Any]:
     return card
 
 
-def load(folder: str | Path) -> Classifier:
-    """Load the classifier of a run folder (or a folder that holds just a classifier)."""
-    path = Path(folder)
-    if (path / "classifier.json").is_file():
-        return Classifier.load(path)
-    read_card(path)
-    return Classifier.load(path / CLASSIFIER)
+@contextmanager
+def claim_folder(folder: str | Path, overwrite: bool, resume: bool | None = False, card: str = CARD) -> Iterator[Path]:
+    """Lock an output folder, after checking that it can be written and that nothing of value would be replaced.
+
+    Pass None for `resume` if the command cannot resume.
+    """
+    target = Path(folder)
+    lock, checkpoints = target / LOCK, target / CHECKPOINTS
+    with ExitStack() as stack:
+        try:
+            was_killed = lock.exists()
+            if not was_killed:  # check first: no lock file is left in a folder that cannot be used
+                _check_claim(target, overwrite, resume, card, was_killed)
+            target.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(hold(lock, f"Another captune is writing to the output folder {str(target)!r}"))
+            _check_claim(target, overwrite, resume, card, was_killed)
+            for leftover in (*target.glob(LEFTOVERS), *target.glob(f"*/{LEFTOVERS}")):
+                leftover.unlink(missing_ok=True)
+            if overwrite and holds_checkpoints(checkpoints):
+                drop_checkpoints(checkpoints)
+        except OSError as error:
+            raise RunFolderError(f"The output folder {str(target)!r} cannot be written: {error.strerror}.") from error
+        try:
+            yield target
+        except BaseException:
+            is_complete = (target / card).is_file() and not holds_checkpoints(checkpoints)
+            if is_complete or not _content(target):  # unchanged: there is nothing to resume
+                lock.unlink(missing_ok=True)
+            raise
+        with suppress(OSError):
+            lock.unlink(missing_ok=True)
+
+
+def _check_claim(target: Path, overwrite: bool, resume: bool | None, card: str, was_killed: bool) -> None:
+    is_run, is_started = (target / card).is_file(), was_killed or holds_checkpoints(target / CHECKPOINTS)
+    if is_run and resume and not was_killed:
+        raise RunFolderError(f"The run in {str(target)!r} is finished: there is nothing to resume.")
+    may_write = (overwrite and (is_run or is_started)) or (resume and is_started)
+    if target.exists() and (not target.is_dir() or _content(target)) and not may_write:
+        problem = "is not empty and does not contain a run:"
+        if is_started and (was_killed or not is_run):
+            resuming = "" if resume is None else "--resume to continue it, "
+            problem = f"contains an interrupted run: pass {resuming}--overwrite to start over, or"
+        elif is_run:
+            problem = "contains a run: pass --overwrite to replace it, or"
+        raise RunFolderError(f"The output folder {str(target)!r} {problem} choose another --out.")
+
+
+def _content(target: Path) -> list[Path]:
+    """Return the files in a folder, apart from lock and temporary files."""
+    ignored = {target / LOCK, *target.glob(LEFTOVERS)}
+    return [path for path in target.iterdir() if path not in ignored]

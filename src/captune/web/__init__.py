@@ -1,1 +1,1 @@
-"""A small HTTP service: post an image, get labels; bounded in size, time and concurrency."""
+"""A small HTTP service that classifies images, with limits on size, time and concurrency."""

@@ -52,7 +52,7 @@
     const number = ++latest; // an answer that arrives after a newer image was chosen is not shown
     const most = Number(form.dataset.maxBytes);
     result.hidden = true;
-    if (file.size > most) { say(`${file.name} has ${megabytes(file.size)}, at most ${megabytes(most)} are taken.`, true); return; }
+    if (file.size > most) { say(`${file.name} has ${megabytes(file.size)}, the limit is ${megabytes(most)}.`, true); return; }
     say(`Classifying ${file.name} …`);
     try {
       const response = await fetch("/predict?top_k=5", { method: "POST", body: file });

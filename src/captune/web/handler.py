@@ -1,4 +1,4 @@
-"""What the service answers: every answer is bounded, JSON or the page, and tells nothing about the inside."""
+"""The responses of the service: JSON or the page, without internal details."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from captune.web.page import PAGE_POLICY
 if TYPE_CHECKING:
     from captune.web.server import Service
 
-PLACES = {"/": ("GET", "HEAD"), "/health": ("GET", "HEAD"), "/predict": ("POST",)}
+PATHS = {"/": ("GET", "HEAD"), "/health": ("GET", "HEAD"), "/predict": ("POST",)}
 DEFAULT_TOP_K = 5
 LINGER_SECONDS = 1.0
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "same-origin",  # with no-referrer a form of our own page would come from "null"
+    "Referrer-Policy": "same-origin",  # with no-referrer, the Origin of our own form would be "null"
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 JSON_POLICY = "default-src 'none'; frame-ancestors 'none'"
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection, one request, one answer."""
+    """Handles one connection with one request."""
 
     protocol_version = "HTTP/1.1"
-    default_request_version = "HTTP/1.0"  # what is no HTTP gets an answer with a status all the same
+    default_request_version = "HTTP/1.0"  # invalid requests get a status line too
     server: Service
 
     def setup(self) -> None:
-        """Read through a deadline from the first byte on."""
+        """Start the deadline for reading the request."""
         super().setup()
         self.rfile.close()
         deadline = DeadlineReader(self.connection, time.monotonic() + self.server.limits.timeout)
@@ -52,27 +52,27 @@ class Handler(BaseHTTPRequestHandler):
         self.is_body_read = False
 
     def handle(self) -> None:
-        """Answer one request; a client that went away is no news."""
+        """Answer one request; clients that disconnect are ignored."""
         try:
             self.handle_one_request()
             if not self.is_body_read:
                 self._linger()
-        except OSError:  # of the connection; whatever happens inside is answered
+        except OSError:  # of the connection; all other errors are answered
             pass
 
     def do_GET(self) -> None:
-        """Answer with the page or the health."""
+        """Answer GET, HEAD and POST requests."""
         self._answer()
 
-    do_HEAD = do_POST = do_GET  # noqa: N815 (the library's own words)
+    do_HEAD = do_POST = do_GET  # noqa: N815 (names of http.server)
 
     def _answer(self) -> None:
         self.is_body_read = not {"Content-Length", "Transfer-Encoding"} & {name.title() for name in self.headers}
         try:
-            place = self._check()
-            if place == "/":
+            path = self._check()
+            if path == "/":
                 self._send(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8", PAGE_POLICY)
-            elif place == "/health":
+            elif path == "/health":
                 self._send_json(HTTPStatus.OK, {"status": "ok", **self.server.facts, "busy": self.server.n_busy})
             else:
                 self._send_json(HTTPStatus.OK, self._predict())
@@ -89,25 +89,25 @@ class Handler(BaseHTTPRequestHandler):
             self._send_json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "Something went wrong inside the service."})
 
     def _check(self) -> str:
-        """Return the place that is asked for, or refuse a wrong place, method, host or origin."""
+        """Return the path, or refuse a wrong path, method, host or origin."""
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1:
-            raise Refusal(HTTPStatus.BAD_REQUEST, "Exactly one Host header is expected.")
+            raise Refusal(HTTPStatus.BAD_REQUEST, "Expected exactly one Host header.")
         if not self.server.is_known_host(hosts[0]):
-            raise Refusal(HTTPStatus.FORBIDDEN, "This service answers to the name of this machine only.")
+            raise Refusal(HTTPStatus.FORBIDDEN, "This service only accepts requests for the local host.")
         origin = self.headers.get("Origin")
         if origin is not None and origin.partition("://")[2] != hosts[0]:
-            raise Refusal(HTTPStatus.FORBIDDEN, "Pages of other sites may not use this service.")
-        place = self.path.partition("?")[0]
-        if place not in PLACES:
-            raise Refusal(HTTPStatus.NOT_FOUND, f"There is only {', '.join(PLACES)} here.")
-        if self.command not in PLACES[place]:
-            allowed = ", ".join(PLACES[place])
-            raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, f"{place} is asked with {allowed}.", Allow=allowed)
-        return place
+            raise Refusal(HTTPStatus.FORBIDDEN, "Requests from other sites are not allowed.")
+        path = self.path.partition("?")[0]
+        if path not in PATHS:
+            raise Refusal(HTTPStatus.NOT_FOUND, f"Not found. Available: {', '.join(PATHS)}.")
+        if self.command not in PATHS[path]:
+            allowed = ", ".join(PATHS[path])
+            raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, f"{path} only allows {allowed}.", Allow=allowed)
+        return path
 
     def _predict(self) -> dict[str, Any]:
-        k = self._asked_top_k()
+        k = self._top_k()
         length = announced_length(self.headers, self.server.limits.max_bytes)
         if not self.server.slots.acquire(blocking=False):
             raise busy()
@@ -128,17 +128,17 @@ class Handler(BaseHTTPRequestHandler):
         best = [{"label": names[c], "probability": round(float(row[c]), 6)} for c in top_k(row[None], k)[0]]
         return {"predictions": best, "seconds": round(time.monotonic() - started, 4)}
 
-    def _asked_top_k(self) -> int:
+    def _top_k(self) -> int:
         try:
             query = parse_qs(urlsplit(self.path).query, keep_blank_values=True, strict_parsing=False, max_num_fields=8)
         except ValueError:
-            raise Refusal(HTTPStatus.BAD_REQUEST, "The query cannot be read.") from None
+            raise Refusal(HTTPStatus.BAD_REQUEST, "The query is invalid.") from None
         given = query.pop("top_k", [str(DEFAULT_TOP_K)])
         if query:
-            raise Refusal(HTTPStatus.BAD_REQUEST, "The only thing to ask with is top_k, as in /predict?top_k=3.")
+            raise Refusal(HTTPStatus.BAD_REQUEST, "The only query parameter is top_k, as in /predict?top_k=3.")
         text = given[0]
         if len(given) != 1 or not (text.isascii() and text.isdigit()) or len(text) > 6 or int(text) < 1:
-            raise Refusal(HTTPStatus.BAD_REQUEST, "top_k is a whole number of at least 1.")
+            raise Refusal(HTTPStatus.BAD_REQUEST, "top_k must be an integer of at least 1.")
         return int(text)
 
     def _send_json(self, status: HTTPStatus, content: dict[str, Any], more: dict[str, str] | None = None) -> None:
@@ -148,7 +148,7 @@ class Handler(BaseHTTPRequestHandler):
     def _send(
         self, status: HTTPStatus, data: bytes, kind: str, policy: str, more: dict[str, str] | None = None
     ) -> None:
-        self.connection.settimeout(self.server.limits.timeout)  # for all of the answer, however slowly it is read
+        self.connection.settimeout(self.server.limits.timeout)  # for the whole response
         self.send_response(status)
         headers = {"Content-Type": kind, "Content-Length": str(len(data)), "Connection": "close"}
         for name, value in {**headers, **HEADERS, "Content-Security-Policy": policy, **(more or {})}.items():
@@ -158,7 +158,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def _linger(self) -> None:
-        """Take in what a refused client still sends for a moment: closing at once would take the answer away."""
+        """Read what a refused client still sends, because closing at once could discard the response."""
         self.wfile.flush()
         self.connection.shutdown(socket.SHUT_WR)
         until = time.monotonic() + LINGER_SECONDS
@@ -168,17 +168,17 @@ class Handler(BaseHTTPRequestHandler):
                 break
 
     def handle_expect_100(self) -> bool:
-        """Wait with the go-ahead until the request has been checked."""
+        """Send 100 Continue only after the request was checked."""
         return True
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer what is no HTTP as the rest: JSON, without repeating what was sent."""
+        """Answer invalid requests with JSON that does not repeat them."""
         self.command = self.command or ""
         self._send_json(HTTPStatus(code), {"error": f"{HTTPStatus(code).phrase}."})
 
     def version_string(self) -> str:
-        """Return the name of the server, without the versions below."""
+        """Return the Server header, without the version of Python."""
         return f"captune/{__version__}"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Keep no record of requests."""
+        """Do not log requests."""

@@ -1,4 +1,4 @@
-"""How much a service takes on: bytes, requests at once and seconds."""
+"""Limits of the service: bytes, concurrent requests and seconds."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MOST_MEGABYTES = 512
 
 @dataclass(frozen=True)
 class Limits:
-    """What one service may be asked for.
+    """Limits of the service.
 
     Attributes:
         max_bytes: Largest request body.
-        concurrency: Images that are received and classified at the same time; more are told to come back.
-        timeout: Seconds in which a request must have arrived, and again in which it is answered.
+        concurrency: Images that are received and classified at the same time; more are refused.
+        timeout: Seconds to receive a request, and seconds to answer it.
     """
 
     max_bytes: int = 20_000_000
@@ -36,16 +36,16 @@ class Limits:
             problems.append(f"--concurrency is {self.concurrency}, expected 1 to 1024.")
         if not 0 < self.timeout <= 3600:
             problems.append(f"--timeout is {self.timeout:g}, expected more than 0 and at most 3600 seconds.")
-        raise_all(problems, "The service cannot be started like this")
+        raise_all(problems, "Invalid service settings")
 
     @property
     def most_connections(self) -> int:
-        """Return how many connections are open at the same time; health checks must pass while all images wait."""
+        """Return the limit on open connections, which leaves room for health checks."""
         return 4 * self.concurrency + 16
 
 
-class Refusal(Exception):  # noqa: N818 (an answer to the client, not an error of the service)
-    """A request that is answered with a status and a sentence."""
+class Refusal(Exception):  # noqa: N818 (a response, not an error of the service)
+    """A request that is refused, with a status and a message."""
 
     def __init__(self, status: HTTPStatus, sentence: str, **headers: str) -> None:
         super().__init__(sentence)
@@ -53,17 +53,17 @@ class Refusal(Exception):  # noqa: N818 (an answer to the client, not an error o
 
 
 def busy() -> Refusal:
-    """Return the answer for when there is no room left."""
+    """Return the response at the limit on concurrent images."""
     return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Too many images at once. Try again in a second.", Retry_After="1")
 
 
 def too_slow() -> Refusal:
-    """Return the answer for when a prediction does not come in time."""
-    return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "The answer took too long. Try again later.", Retry_After="5")
+    """Return the response if a prediction takes too long."""
+    return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "The prediction took too long. Try again later.", Retry_After="5")
 
 
 class Budget:
-    """A total that requests share, such as decoded pixels: who finds none left waits for others to give back."""
+    """A total shared by all requests, such as decoded pixels; requests wait until enough is free."""
 
     def __init__(self, total: int) -> None:
         self.total, self.used = total, 0
@@ -71,7 +71,7 @@ class Budget:
 
     @contextmanager
     def share(self, amount: int, until: float) -> Iterator[None]:
-        """Hold an amount while this lasts; waits for it until a moment of the monotonic clock, then refuses."""
+        """Reserve an amount, waiting until the given time of the monotonic clock."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.used + amount <= self.total, until - time.monotonic()):
                 raise too_slow()

@@ -1,4 +1,4 @@
-"""The page to drop an image on: one file, nothing is fetched but the prediction."""
+"""The page for dropping an image: one file that fetches nothing but the prediction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAGE_POLICY = (
     f"default-src 'none'; script-src {_digest(_SCRIPT)}; style-src {_digest(_STYLE)}; img-src blob: data:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-"""Only our own script and style, known by their digests; it may talk to this service and to nothing else."""
+"""Only our own script and style, identified by digests, and only requests to this service."""
 
 
 def make_page(title: str, names: Sequence[str], max_bytes: int) -> bytes:

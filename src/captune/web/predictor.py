@@ -1,4 +1,4 @@
-"""One thread that holds the model; what arrives while it computes is its next batch."""
+"""One thread runs the model; images that arrive meanwhile form the next batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_AT_ONCE = 16
 
 
 class AnyClassifier(Protocol):
-    """What a service needs of a classifier, wherever it came from."""
+    """The part of a classifier that the service uses."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -38,9 +38,9 @@ class _Job:
 
 
 class Predictor:
-    """Classifies images for many threads with one classifier.
+    """Classifies images for many threads.
 
-    Only one thread ever computes: the model's libraries keep threads and memory for every thread that calls them.
+    Only one thread runs the model, because its libraries keep threads and memory for each thread that calls them.
     """
 
     def __init__(self, classifier: AnyClassifier) -> None:
@@ -59,8 +59,8 @@ class Predictor:
         """Return the probabilities `(classes,)` of an encoded image.
 
         Raises:
-            UnreadableImageError: The content is no image that can be decoded.
-            Refusal: There was no answer in time.
+            UnreadableImageError: The content cannot be decoded.
+            Refusal: The prediction took too long.
         """
         until = time.monotonic() + seconds
         width, height = measure(content)
@@ -74,7 +74,7 @@ class Predictor:
                 raise too_slow() from None
 
     def close(self) -> None:
-        """End the thread after what it has begun."""
+        """Stop the thread after its current batch."""
         self._jobs.put(None)
         self._worker.join(timeout=10)
 
@@ -93,7 +93,7 @@ class Predictor:
             self._score([job for job in jobs if job.answer.set_running_or_notify_cancel()])
 
     def _score(self, jobs: Sequence[_Job]) -> None:
-        """Answer all jobs together, or each alone if together they fail: a bad image is one person's problem."""
+        """Predict all jobs as one batch or, if that fails, one by one, so that only the bad image fails."""
         if not jobs:
             return
         try:

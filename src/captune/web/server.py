@@ -1,4 +1,4 @@
-"""The service: a bounded number of connections, loopback unless told otherwise, and a clean end."""
+"""The service: loopback by default, a limited number of connections, and a clean shutdown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from captune import __version__
 from captune.core.errors import CaptuneError, InputError
-from captune.results.load import load
+from captune.results.image_classifier import load
 from captune.web.handler import Handler
 from captune.web.limits import Limits
 from captune.web.page import make_page
@@ -32,7 +32,7 @@ def _say(message: str) -> None:
 
 
 class Service(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """A socket that is bound at once, and answers when `open` has given it a classifier."""
+    """Binds its socket at once, and accepts connections after `open`."""
 
     daemon_threads = True
     block_on_close = False
@@ -60,24 +60,24 @@ class Service(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     @property
     def address(self) -> str:
-        """Return where a browser finds the page."""
+        """Return the URL of the page."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.server_address[1]}/"
 
     @property
     def n_busy(self) -> int:
-        """Return how many connections are open."""
+        """Return the number of open connections."""
         return self._n_open
 
     def open(self, predictor: Predictor, title: str) -> None:
-        """Begin to accept connections for a classifier."""
+        """Start to accept connections."""
         self.predictor = predictor
         self.page = make_page(title, predictor.names, self.limits.max_bytes)
         self.facts = {"classes": len(predictor.names), "version": __version__}
         self.server_activate()
 
     def is_known_host(self, header: str) -> bool:
-        """Return whether a Host header names this machine; a name that was rebound to loopback does not."""
+        """Return whether a Host header names this machine, which protects against DNS rebinding."""
         if not self.is_loopback:
             return True
         try:
@@ -85,8 +85,8 @@ class Service(socketserver.ThreadingMixIn, socketserver.TCPServer):
         except ValueError:
             return False
 
-    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 (the library's types)
-        """Give a connection its thread, or turn it away when there are too many."""
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 (types of socketserver)
+        """Start a thread for a connection, or refuse it if there are too many."""
         with self._changed:
             is_full = self._n_open >= self.limits.most_connections
             self._n_open += not is_full
@@ -103,18 +103,18 @@ class Service(socketserver.ThreadingMixIn, socketserver.TCPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Serve a connection and give its place back."""
+        """Serve a connection."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._leave()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Say in one line what nobody expected."""
+        """Report an unexpected error in one line."""
         self.say(f"unexpected error: {sys.exc_info()[1]!r}")
 
     def finish_open(self, seconds: float) -> bool:
-        """Wait until all connections are answered, and return whether they were."""
+        """Wait until all connections are closed, and return whether they are."""
         with self._changed:
             return self._changed.wait_for(lambda: self._n_open == 0, seconds)
 
@@ -126,7 +126,7 @@ class Service(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
 @contextmanager
 def running(service: Service, classifier: AnyClassifier, title: str) -> Iterator[None]:
-    """Serve in the background while this lasts; what has begun is answered at the end."""
+    """Serve in the background; open requests are answered before this ends."""
     predictor = Predictor(classifier)
     service.open(predictor, title)
     thread = threading.Thread(target=service.serve_forever, args=(0.1,), name="captune-serve", daemon=True)
@@ -136,23 +136,23 @@ def running(service: Service, classifier: AnyClassifier, title: str) -> Iterator
     finally:
         service.shutdown()
         thread.join()
-        service.server_close()  # nobody new comes in while the others are answered
+        service.server_close()  # no new connections while open requests are answered
         service.finish_open(service.limits.timeout)
         predictor.close()
 
 
 def serve(run: str | Path, host: str, port: int, limits: Limits, say: Callable[[str], None] = _say) -> None:
-    """Serve a run or an export until an interrupt or a SIGTERM; the port is taken before the weights are loaded."""
+    """Serve a run or an export until SIGINT or SIGTERM; the port is bound before the weights are loaded."""
     stop = threading.Event()
     with Service(host, port, limits, say) as service, running(service, load(run), Path(run).resolve().name):
         before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             if not service.is_loopback:
                 say(
-                    f"warning: {host} can be reached from other machines. There is no password and no encryption: "
-                    "everyone who reaches this port can use the classifier."
+                    f"warning: {host} is reachable from other machines, without a password or encryption: anyone who "
+                    "can reach this port can use the classifier."
                 )
-            say(f"Serving {len(service.predictor.names)} classes at {service.address} (Ctrl-C ends it)")
+            say(f"Serving {len(service.predictor.names)} classes at {service.address} (press Ctrl-C to stop)")
             stop.wait()
         finally:
             for number, handler in before.items():
@@ -166,5 +166,5 @@ def _resolve(host: str, port: int) -> str:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise InputError(f"--host {host!r} is no address of this machine: {error}. Try 127.0.0.1.") from error
+        raise InputError(f"--host {host!r} is not an address of this machine: {error}. Try 127.0.0.1.") from error
     return str(found[0][4][0])

@@ -39,7 +39,7 @@ def test_an_audit_that_found_nothing_has_a_page(tmp_path: Path) -> None:
     for row in facts["classes"]:
         row |= {"is_mismatched": False, "examples": [], "description": []}
     page = write_audit_page(write_audit(tmp_path / "audit", facts)).read_text(encoding="utf-8")
-    assert "No class name was found to point at the wrong images." in page
+    assert "No misleading class name was found." in page
     assert "No group of classes stands out" in page
     assert "<figure>" not in page
 
@@ -60,11 +60,11 @@ def test_damage_is_a_clear_error(tmp_path: Path, change: dict[str, Any]) -> None
     with pytest.raises(RunFolderError, match=r"audit"):
         write_audit_page(folder)
     (folder / "audit.json").write_text("{", encoding="utf-8")
-    with pytest.raises(RunFolderError, match="cannot be read"):
+    with pytest.raises(RunFolderError, match=r"audit\.json"):
         write_audit_page(folder)
 
 
 def test_audits_are_not_compared(tmp_path: Path) -> None:
     folder = write_audit(tmp_path / "audit", audit_facts(tmp_path / "images"))
-    with pytest.raises((RunFolderError, InputError), match="not a run folder"):
+    with pytest.raises((RunFolderError, InputError)):
         write_report([folder, folder])

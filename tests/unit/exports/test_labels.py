@@ -17,7 +17,6 @@ from captune.backbones.hf import HuggingFace
 from captune.core.errors import InputError
 from captune.exports._labels import probabilities_of
 from captune.exports.base import FinishedRun, export
-from captune.exports.links import safe_names
 from captune.results.run import AdaptationRun
 
 
@@ -106,40 +105,6 @@ def test_probabilities_that_were_not_kept_are_computed_again(run: AdaptationRun,
     assert np.allclose(probabilities_of(finished, wanted), run.predictions.probabilities[wanted], atol=1e-5)
 
 
-def test_links(run: AdaptationRun, run_folder: Path, tmp_path: Path) -> None:
-    folder = export(run_folder, "links", tmp_path / "links").path
-    classes = {row["folder"]: row["label"] for row in rows(folder / "classes.csv")}
-    assert sorted(classes.values()) == sorted(NAMES)
-    assert {path.name for path in folder.iterdir() if path.is_dir()} == set(classes)
-    found = {path.resolve(): classes[path.parent.name] for path in folder.glob("*/*")}
-    assert all(path.is_symlink() for path in folder.glob("*/*"))
-    assert found == {path.resolve(): name for path, name in zip(run.images.paths, predicted(run), strict=True)}
-
-
-def test_links_skip_images_that_are_gone(clip: HuggingFace, tmp_path: Path) -> None:
-    made = make_run(tmp_path / "run", clip)
-    made.images.paths[0].unlink()
-    told = export(tmp_path / "run", "links", tmp_path / "links").remarks
-    assert "1 images are left out" in told[1]
-    for path in made.images.paths[1:]:
-        path.unlink()
-    with pytest.raises(InputError, match="None of the 12 images"):
-        export(tmp_path / "run", "links", tmp_path / "other")
-    assert not (tmp_path / "other").exists()
-
-
-def test_safe_names_are_safe_and_different() -> None:
-    made = safe_names([*NAMES, "classes.csv", "con", "", " ", "x" * 300, "x" * 301, "é" * 200], taken=["classes.csv"])
-    assert len({name.casefold() for name in made} | {"classes.csv"}) == len(made) + 1
-    for name in made:
-        assert Path(name).name == name
-        assert len(name.encode()) <= 130
-        assert not set(name) & set('<>:"/\\|?*\n')
-        assert name.strip(". ") == name or name.startswith("_")
-    assert safe_names(["a.jpg", "A.JPG", "a.jpg"]) == ["a.jpg", "A-2.JPG", "a-3.jpg"]
-    assert safe_names(["river", "v1.0"]) == ["river", "v1.0"]
-
-
 def test_sure_images_only(run: AdaptationRun, run_folder: Path, tmp_path: Path) -> None:
     limit = float(np.median(run.predictions.confidence))
     found = rows(export(run_folder, "csv", tmp_path / "a.csv", min_confidence=limit).path)
@@ -155,7 +120,7 @@ def test_what_the_training_used(run: AdaptationRun, run_folder: Path, tmp_path: 
 
 def test_nothing_to_export_is_an_error(clip: HuggingFace, tmp_path: Path) -> None:
     make_run(tmp_path / "run", clip, pseudo_labels=False)
-    with pytest.raises(InputError, match="made no pseudo-labels"):
+    with pytest.raises(InputError):
         export(tmp_path / "run", "csv", tmp_path / "a.csv", source="pseudo-labels")
-    with pytest.raises(InputError, match=r"the highest is 0\.\d+\. Lower"):
+    with pytest.raises(InputError, match=r"1\.0.* 0\.\d+"):
         export(tmp_path / "run", "csv", tmp_path / "a.csv", min_confidence=1.0)

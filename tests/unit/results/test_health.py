@@ -104,7 +104,7 @@ def test_clusters_that_get_names_of_their_own_look_helpful_though_neighbors_agre
     assert abs(check.agreement_after - check.agreement_before) < 0.05
     assert check.explained_after > check.explained_before + 0.1
     assert check.verdict == "helpful"
-    assert "almost equally often" in check.sentence
+    assert "equally often" in check.sentence
 
 
 def test_fewer_mistakes_look_helpful() -> None:
@@ -127,7 +127,7 @@ def test_collapse_looks_harmful_though_it_is_confident() -> None:
     collapsed = probabilities(np.zeros_like(labels), 0.0)
     check = health.check_health(images, probabilities(labels, 0.5), collapsed)
     assert check.verdict == "harmful"
-    assert "about 1 classes instead of 6" in check.sentence
+    assert "6 classes to 1" in check.sentence
 
 
 def test_names_swapped_for_most_images_win_no_agreement_and_look_harmful() -> None:
@@ -143,7 +143,7 @@ def test_the_same_predictions_made_surer_are_neither() -> None:
     surer = probabilities(labels, 0.3)
     check = health.check_health(images, softmax_rows(np.log(surer) * np.float32(0.5)), surer)
     assert (check.verdict, check.changed, check.moved_mass) == ("unclear", 0.0, 0.0)
-    assert "surer of itself, but not more consistent" in check.sentence
+    assert "more confident, but not more consistent" in check.sentence
 
 
 def test_a_long_tail_found_again_is_not_called_harmful() -> None:
