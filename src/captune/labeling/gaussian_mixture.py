@@ -1,8 +1,9 @@
-"""Gaussian mixture anchored at class texts: means, variance and shares are estimated from all images at once.
+"""Gaussian mixture next to the class texts: classes are estimated from all images at once, without labels.
 
-Beyond the paper. The text of a class counts as `alpha` images, so a class with few or no images stays close to its
-text, while a class with many images follows them. All classes share one diagonal covariance, which makes the decision
-linear and keeps rare classes from collapsing onto single images.
+Beyond the paper. All classes share one full covariance, shrunk toward a multiple of the identity, so directions that
+vary within every class (pose, background) count little and the decision is linear. The texts stay in the decision with
+their full weight. How far the mixture is heard next to them depends on how many images there are per class name: with
+four images per class hardly, with hundreds three times as much as the texts.
 """
 
 from __future__ import annotations
@@ -13,61 +14,58 @@ import numpy as np
 
 from captune.core.arrays import Floats, Ints, softmax_rows
 from captune.core.errors import InputError
-from captune.labeling.neighborhood import NeighborGraph, propagate
+from captune.core.scratch import empty_rows, fill_rows, row_parts
 from captune.labeling.selection import Classes, class_mask
 
-ROWS_AT_ONCE = 16_384
 TOLERANCE = 0.001
 """The estimation ends when a round changes the class of no more than this share of the images."""
-FEWEST_SAMPLED, SAMPLED_PER_CLASS, ROUNDS_AFTER_SAMPLE = 16_384, 100, 2
+FEWEST_SAMPLED, SAMPLED_PER_CLASS, ROUNDS_AFTER_SAMPLE = 4096, 40, 2
 """With at least twice as many images, the mixture is fitted to a sample first and then refined on all images."""
-SMOOTHING_ROUNDS, SMOOTHING_OWN = 3, 0.3
 SMALLEST_VARIANCE = 1e-3
 """As a share of the mean variance that unit vectors have in each dimension."""
+CONFIDENCE_GAIN = 0.1
+"""Share of the gain in mean confidence that is believed: the rest is the mixture's agreement with itself."""
 
 
 @dataclass(frozen=True)
-class Anchoring:
-    """How strongly the mixture is anchored at the class texts and the labeled images.
+class MixtureSettings:
+    """How far the mixture may depart from the class texts.
 
     Attributes:
-        alpha: Number of images that the text of a class counts as.
-        text_weight: Weight of the class text in the decision, next to the Gaussian.
-        sharpness: Weight of the Gaussian log-density; below 1, since dimensions are not independent.
+        image_weight: Spread of the mixture's scores over the classes as a multiple of the text scores' spread, in the
+            limit of many images per class name.
+        half_weight_at: Images per class name at which half of `image_weight` is used.
+        shrinkage: Share of the covariance that is replaced by its mean variance.
+        alpha: Number of images that the zero-shot estimate of a class counts as.
+        label_shift_steps: Steps of the label-shift estimate that moves images away from class names without images.
+        labeled_weight: Number of images that each labeled image counts as.
         iterations: Maximum number of estimation rounds.
-        labeled_weight: Number of images that the labeled images of a class count as, in addition to themselves.
     """
 
-    alpha: float = 10.0
-    text_weight: float = 0.3
-    sharpness: float = 0.3
-    iterations: int = 20
-    labeled_weight: float = 20.0
-
-
-@dataclass(frozen=True, eq=False)
-class GaussianMixture:
-    """Means `(classes, width)`, shared variance `(width,)` and log of the class shares `(classes,)`."""
-
-    means: Floats
-    variance: Floats
-    log_shares: Floats
-
-    def linear_rule(self, sharpness: float) -> tuple[Floats, Floats]:
-        """Return the decision as weights `(classes, width)` and offsets `(classes,)`.
-
-        log N(x; m, v) is x.(m/v) - m.(m/v)/2 plus terms that are the same for all classes and are left out.
-        """
-        weights = np.float32(sharpness) * self.means / self.variance
-        offsets = self.log_shares - 0.5 * np.einsum("cd,cd->c", weights, self.means)
-        return np.asarray(weights, dtype=np.float32), np.asarray(offsets, dtype=np.float32)
+    image_weight: float = 3.0
+    half_weight_at: float = 16.0
+    shrinkage: float = 0.8
+    alpha: float = 20.0
+    label_shift_steps: int = 3
+    labeled_weight: float = 3.0
+    iterations: int = 30
 
 
 @dataclass(frozen=True, eq=False)
 class MixtureFit:
-    """A fitted mixture, the probabilities of the unlabeled images `(images, classes)`, and the rounds it took."""
+    """A fitted mixture as a linear rule, and what it predicts for the unlabeled images.
 
-    mixture: GaussianMixture
+    Attributes:
+        weights: Image part of the decision, `(classes, width)`; the scaled class texts are added to it.
+        offsets: Constant part of the decision, `(classes,)`.
+        temperature: What scores are divided by, so that confidence stays comparable to zero-shot.
+        probabilities: Probabilities of the unlabeled images, `(images, classes)`.
+        rounds: Number of estimation rounds.
+    """
+
+    weights: Floats
+    offsets: Floats
+    temperature: float
     probabilities: Floats
     rounds: int
 
@@ -76,131 +74,187 @@ def fit_gaussian_mixture(
     images: Floats,
     texts: Floats,
     logit_scale: float,
-    anchoring: Anchoring | None = None,
+    settings: MixtureSettings | None = None,
     *,
     labeled: Floats | None = None,
     labels: Ints | None = None,
     allowed: Classes | None = None,
-    graph: NeighborGraph | None = None,
 ) -> MixtureFit:
-    """Fit a mixture to embeddings `(images, width)`, anchored at class texts `(classes, width)`.
+    """Fit a mixture to embeddings `(images, width)`, starting from class texts `(classes, width)`.
 
-    The estimation starts from zero-shot probabilities. Labeled images count for their class in every round, unlabeled
-    images only for allowed classes. With a graph, probabilities are propagated to neighbors before each estimation.
+    Labeled images count for their class in every round, unlabeled images only for allowed classes. The rule itself
+    covers all classes.
     """
-    anchoring = anchoring or Anchoring()
     labeled = np.empty((0, texts.shape[1]), dtype=np.float32) if labeled is None else labeled
     labels = np.empty(0, dtype=np.int64) if labels is None else labels
     _check(images, texts, labeled, labels)
     blocked = np.where(class_mask(allowed, len(texts)), np.float32(0), np.float32(-np.inf))
-    problem = _Problem(images, np.asarray(texts, dtype=np.float32), logit_scale, labeled, labels, blocked, anchoring)
+    texts = np.asarray(texts, dtype=np.float32)
+    problem = _Problem(images, texts, logit_scale, settings or MixtureSettings(), labeled, labels, blocked)
     n_sampled = max(FEWEST_SAMPLED, SAMPLED_PER_CLASS * len(texts))
-    if graph is not None or len(images) < 2 * n_sampled:
-        start = problem.zero_shot()
-        return problem.fit(start, _shares(start), anchoring.iterations, graph)
+    if len(images) < 2 * n_sampled:
+        return problem.fit(problem.settings.iterations)
     rows = np.linspace(0, len(images) - 1, n_sampled).astype(np.int64)
-    sample = replace(problem, images=images[rows], image_weight=len(images) / n_sampled)
-    start = sample.zero_shot()
-    first = sample.fit(start, _shares(start), anchoring.iterations)
-    last = problem.fit(problem.predict(first.mixture), _shares(start), ROUNDS_AFTER_SAMPLE)
+    sample = replace(problem, images=images[rows], count_of_each=len(images) / n_sampled)
+    first = sample.fit(problem.settings.iterations)
+    last = problem.fit(ROUNDS_AFTER_SAMPLE, first)
     return replace(last, rounds=first.rounds + last.rounds)
-
-
-def anchor_means(texts: Floats, shares: Floats, center: Floats) -> Floats:
-    """Return the class texts shifted to where the images lie, `(classes, width)`.
-
-    Texts and images lie in different regions of the sphere. One vector shifts all texts, so that their mean, weighted
-    by the share of images in each class, falls on the mean of the images.
-    """
-    return np.asarray(texts + (center - shares @ texts), dtype=np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """The data to fit; `blocked` `(classes,)` is minus infinity for classes that unlabeled images cannot have."""
+    """What is fitted; `blocked` `(classes,)` is minus infinity for classes that only labeled images may have."""
 
     images: Floats
     texts: Floats
     logit_scale: float
+    settings: MixtureSettings
     labeled: Floats
     labels: Ints
     blocked: Floats
-    anchoring: Anchoring
-    image_weight: float = 1.0
+    count_of_each: float = 1.0
 
-    def zero_shot(self) -> Floats:
-        """Return probabilities by text alone, `(images, classes)`."""
-        return self._probabilities(np.float32(self.logit_scale) * self.texts, self.blocked)
-
-    def predict(self, mixture: GaussianMixture) -> Floats:
-        """Return probabilities by mixture and texts, `(images, classes)`."""
-        weights, offsets = mixture.linear_rule(self.anchoring.sharpness)
-        text_scale = np.float32(self.anchoring.text_weight * self.logit_scale)
-        return self._probabilities(weights + text_scale * self.texts, offsets + self.blocked)
-
-    def fit(
-        self, probabilities: Floats, shares: Floats, max_rounds: int, graph: NeighborGraph | None = None
-    ) -> MixtureFit:
-        """Alternate estimation and prediction until hardly any image changes its class."""
-        estimator = _Estimator(self, shares)
-        labels, rounds = probabilities.argmax(axis=1), 0
-        has_converged = False
-        while rounds < max_rounds and not has_converged:
-            if graph is not None:
-                probabilities = propagate(probabilities, graph, SMOOTHING_ROUNDS, SMOOTHING_OWN)
-            mixture = estimator(probabilities)
-            probabilities = self.predict(mixture)
+    def fit(self, most_rounds: int, first: MixtureFit | None = None) -> MixtureFit:
+        """Estimate and assign in turn until hardly any image changes its class; start from zero-shot or a fit."""
+        settings, n_images, n_classes = self.settings, len(self.images), len(self.texts)
+        center = np.asarray(self.images.mean(axis=0, dtype=np.float64), dtype=np.float32)
+        covariance = self._covariance(center)
+        text_scores = self._scores(np.float32(self.logit_scale) * self.texts, self.blocked)
+        spread = _spread(text_scores)
+        weight = self._image_weight()
+        labeled_sums, labeled_counts = self._labeled(center)
+        shares = np.ones(n_classes, dtype=np.float32)
+        probabilities = fill_rows(n_images, n_classes, lambda rows: softmax_rows(text_scores[rows]))
+        counts, sums = self._totals(probabilities, shares, center)
+        start = (sums + labeled_sums) / np.maximum(counts + labeled_counts, 1e-9)[:, None]
+        if first is not None:
+            rule = np.float32(self.logit_scale) * self.texts + first.weights
+            probabilities = _softmax(self._scores(rule, first.offsets + self.blocked))
+            shares = self._shifted_shares(probabilities)
+        labels, rounds, is_settled = probabilities.argmax(axis=1), 0, False
+        while rounds < most_rounds and not is_settled:
+            if rounds or first is not None:
+                counts, sums = self._totals(probabilities, shares, center)
+            # Eq. of linear discriminant analysis with a shrunk covariance, classes pulled toward their zero-shot mean.
+            within = _within(covariance, counts, sums, settings.shrinkage)
+            pulled = counts + labeled_counts + settings.alpha
+            means = (sums + labeled_sums + settings.alpha * start) / pulled[:, None]
+            directions = _equal_length(np.linalg.solve(within, means.T).T, means, counts)
+            scores = self._scores(directions, -directions @ center)
+            scale = np.float32(weight * spread / max(_spread(scores), 1e-3 * spread, 1e-12))
+            log_shares = np.log((counts + settings.alpha) / (counts + settings.alpha).sum()).astype(np.float32)
+            for rows in row_parts(n_images, n_classes):
+                scores[rows] = text_scores[rows] + scale * scores[rows] + log_shares
+            probabilities = _softmax(scores)
             before, labels = labels, probabilities.argmax(axis=1)
-            has_converged = int((labels != before).sum()) <= TOLERANCE * len(labels)
+            is_settled = int(np.count_nonzero(labels != before)) <= TOLERANCE * n_images
+            shares = self._shifted_shares(probabilities)
             rounds += 1
-        return MixtureFit(mixture, probabilities, rounds)
+        temperature = _temperature(scores, text_scores)
+        return MixtureFit(
+            weights=np.asarray(scale * directions, dtype=np.float32),
+            offsets=np.asarray(log_shares - scale * (directions @ center), dtype=np.float32),
+            temperature=temperature,
+            probabilities=_softmax(scores, temperature),
+            rounds=rounds,
+        )
 
-    def _probabilities(self, weights: Floats, offsets: Floats) -> Floats:
-        probabilities = np.empty((len(self.images), len(weights)), dtype=np.float32)
-        for start in range(0, len(self.images), ROWS_AT_ONCE):
-            rows = slice(start, start + ROWS_AT_ONCE)
-            probabilities[rows] = softmax_rows(self.images[rows] @ weights.T + offsets)
-        return probabilities
+    def _image_weight(self) -> float:
+        """Return how far the mixture is heard next to the texts: the more images and labels per class, the further."""
+        settings, n_classes = self.settings, len(self.texts)
+        per_class = self.count_of_each * len(self.images) / n_classes
+        labeled_per_class = len(self.labels) / n_classes
+        by_labels = 1.0 + 3.0 * labeled_per_class / (labeled_per_class + 1.0)
+        return settings.image_weight * by_labels * per_class / (per_class + settings.half_weight_at)
+
+    def _covariance(self, center: Floats) -> Floats:
+        """Return the covariance of all unlabeled images, `(width, width)`."""
+        width = self.images.shape[1]
+        total = np.zeros((width, width), dtype=np.float64)
+        for rows in row_parts(len(self.images), width):
+            centered = self.images[rows] - center
+            total += centered.T @ centered
+        return np.asarray(total / len(self.images), dtype=np.float32)
+
+    def _scores(self, weights: Floats, offsets: Floats) -> Floats:
+        """Return a linear rule's scores of the unlabeled images, `(images, classes)`."""
+        scores = empty_rows(len(self.images), len(weights))
+        for rows in row_parts(len(self.images), max(self.images.shape[1], len(weights))):
+            scores[rows] = self.images[rows] @ weights.T + offsets
+        return scores
+
+    def _labeled(self, center: Floats) -> tuple[Floats, Floats]:
+        """Return the weighted sums `(classes, width)` and counts `(classes,)` of the labeled images."""
+        weight = np.float32(self.settings.labeled_weight)
+        sums = np.zeros_like(self.texts)
+        np.add.at(sums, self.labels, weight * (self.labeled - center))
+        return sums, weight * np.bincount(self.labels, minlength=len(self.texts)).astype(np.float32)
+
+    def _totals(self, probabilities: Floats, shares: Floats, center: Floats) -> tuple[Floats, Floats]:
+        """Return each class's count `(classes,)` and sum of centered images `(classes, width)`, weighted by shares."""
+        counts, sums = np.zeros(len(shares)), np.zeros(self.texts.shape)
+        for rows in row_parts(len(self.images), max(self.images.shape[1], len(shares))):
+            weighted = _reweighted(probabilities[rows], shares)
+            counts += weighted.sum(axis=0)
+            sums += weighted.T @ (self.images[rows] - center)
+        each = self.count_of_each
+        return np.asarray(each * counts, dtype=np.float32), np.asarray(each * sums, dtype=np.float32)
+
+    def _shifted_shares(self, probabilities: Floats) -> Floats:
+        """Return class shares by a few expectation-maximization steps under label shift (Saerens et al., 2002)."""
+        shares = np.ones(len(self.texts), dtype=np.float32)
+        for _ in range(self.settings.label_shift_steps):
+            counts = np.zeros(len(shares))
+            for rows in row_parts(len(probabilities), len(shares)):
+                counts += _reweighted(probabilities[rows], shares).sum(axis=0)
+            shares = np.asarray(self.count_of_each * counts + 1.0, dtype=np.float32)
+        return shares
 
 
-class _Estimator:
-    """Estimates the mixture from probabilities; whatever stays the same in all rounds is computed once."""
-
-    def __init__(self, problem: _Problem, shares: Floats) -> None:
-        self.images, self.weight, self.alpha = problem.images, problem.image_weight, problem.anchoring.alpha
-        labeled, labels, n_classes = problem.labeled, problem.labels, len(problem.texts)
-        self.n_labeled = np.bincount(labels, minlength=n_classes)
-        weights = (1 + problem.anchoring.labeled_weight / np.maximum(self.n_labeled, 1))[labels].astype(np.float32)
-        known = np.zeros((len(labeled), n_classes), dtype=np.float32)
-        known[np.arange(len(labeled)), labels] = weights
-        self.labeled_counts, self.labeled_sums = known.sum(axis=0), known.T @ labeled
-        counts = self.weight * len(self.images) * shares + self.labeled_counts
-        total = max(float(counts.sum()), 1e-12)
-        center = (self.weight * self.images.sum(axis=0) + self.labeled_sums.sum(axis=0)) / total
-        self.squares = self.weight * np.einsum("id,id->d", self.images, self.images)
-        self.squares += np.einsum("i,id,id->d", weights, labeled, labeled)
-        self.anchors = anchor_means(problem.texts, counts / total, center)
-        self.smallest = SMALLEST_VARIANCE / labeled.shape[1]
-        # The prior variance is the same in every dimension.
-        self.anchor_variance = max(float(np.mean(self.squares / total - center**2)), self.smallest)
-
-    def __call__(self, probabilities: Floats) -> GaussianMixture:
-        """Return means, variance and shares, each shrunk to its anchor with weight alpha / (n + alpha)."""
-        found = self.weight * probabilities.sum(axis=0)
-        counts = found + self.labeled_counts
-        sums = self.weight * (probabilities.T @ self.images) + self.labeled_sums
-        means = (sums + self.alpha * self.anchors) / (counts + self.alpha)[:, None]
-        # The sum of p (x - m)^2 over images and classes, without forming the difference for each pair.
-        scatter = self.squares - 2 * (means * sums).sum(axis=0) + (counts[:, None] * means**2).sum(axis=0)
-        anchored = self.alpha * len(counts)
-        variance = (scatter + anchored * self.anchor_variance) / (counts.sum() + anchored)
-        shares = found + self.n_labeled + self.alpha  # labels show how a class looks, not how frequent it is
-        arrays = (means, np.maximum(variance, self.smallest), np.log(shares / shares.sum()))
-        return GaussianMixture(*(np.asarray(array, dtype=np.float32) for array in arrays))
+def _within(covariance: Floats, counts: Floats, sums: Floats, shrinkage: float) -> Floats:
+    """Return the shrunk covariance within classes, `(width, width)`."""
+    raw = sums / np.maximum(counts, 1e-9)[:, None]
+    within = covariance - (raw.T * (counts / counts.sum())) @ raw
+    width = len(within)
+    mean_variance = max(float(np.trace(within)) / width, SMALLEST_VARIANCE / width)
+    return np.asarray((1.0 - shrinkage) * within + shrinkage * mean_variance * np.eye(width), dtype=np.float32)
 
 
-def _shares(probabilities: Floats) -> Floats:
-    return np.asarray(probabilities.sum(axis=0) / max(1, len(probabilities)), dtype=np.float32)
+def _equal_length(directions: Floats, means: Floats, counts: Floats) -> Floats:
+    """Return class directions of equal Mahalanobis length: classes differ by direction, none lies in the middle."""
+    lengths = np.maximum((directions * means).sum(axis=1), 1e-9)
+    length = float((counts * lengths).sum() / counts.sum())
+    return np.asarray(directions * np.sqrt(length / lengths)[:, None], dtype=np.float32)
+
+
+def _reweighted(probabilities: Floats, shares: Floats) -> Floats:
+    weighted = probabilities * shares
+    return np.asarray(weighted / np.maximum(weighted.sum(axis=1, keepdims=True), 1e-30), dtype=np.float32)
+
+
+def _spread(scores: Floats) -> float:
+    """Return the mean standard deviation of scores over the allowed classes of an image."""
+    finite = np.isfinite(scores[0])
+    parts = row_parts(*scores.shape)
+    return float(sum(float(scores[rows][:, finite].std(axis=1).sum()) for rows in parts) / len(scores))
+
+
+def _softmax(scores: Floats, temperature: float = 1.0) -> Floats:
+    return fill_rows(*scores.shape, lambda rows: softmax_rows(scores[rows] / np.float32(temperature)))
+
+
+def _temperature(scores: Floats, text_scores: Floats, most_rows: int = 4096) -> float:
+    """Return the temperature at which mean confidence exceeds zero-shot's only by the share that is believed."""
+    rows = np.linspace(0, len(scores) - 1, min(len(scores), most_rows)).astype(np.int64)
+    some = scores[rows]
+    before, raw = (float(softmax_rows(part).max(axis=1).mean()) for part in (text_scores[rows], some))
+    target = before + CONFIDENCE_GAIN * (raw - before)
+    low, high = 0.02, 50.0
+    for _ in range(40):
+        middle = float(np.sqrt(low * high))
+        is_too_confident = float(softmax_rows(some / np.float32(middle)).max(axis=1).mean()) > target
+        low, high = (middle, high) if is_too_confident else (low, middle)
+    return float(np.sqrt(low * high))
 
 
 def _check(images: Floats, texts: Floats, labeled: Floats, labels: Ints) -> None:

@@ -1,59 +1,37 @@
-"""A Gaussian mixture anchored at the class texts, estimated from all images at once; nothing is trained."""
+"""A Gaussian mixture next to the class texts, estimated from all images at once; nothing is trained."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
-
 import torch
-from annotated_types import Ge
 from torch import Tensor
 
 from captune.backbones.base import Backbone
 from captune.data.vocabulary import Vocabulary
-from captune.labeling.gaussian_mixture import GaussianMixture
+from captune.labeling.gaussian_mixture import MixtureFit
+from captune.tuners.base import NoSettings
 from captune.tuners.frozen import Frozen
-
-NonNegativeFloat = Annotated[float, Ge(0)]
-
-
-@dataclass(frozen=True)
-class GaussianSettings:
-    """The weights of the decision.
-
-    Attributes:
-        text_weight: Weight of the class text.
-        sharpness: Weight of the Gaussian log-density.
-    """
-
-    text_weight: NonNegativeFloat = 1.0
-    sharpness: NonNegativeFloat = 1.0
 
 
 class Gaussian(Frozen):
     """Class texts and a mixture decide together; without a mixture, it is zero-shot classification."""
 
-    Settings: ClassVar[type[GaussianSettings]] = GaussianSettings
+    weights: Tensor
+    offsets: Tensor
+    temperature: Tensor
 
-    def __init__(self, backbone: Backbone, vocabulary: Vocabulary, settings: GaussianSettings | None = None) -> None:
+    def __init__(self, backbone: Backbone, vocabulary: Vocabulary, settings: NoSettings | None = None) -> None:
         super().__init__(backbone, vocabulary, settings)
         n_classes, width = len(vocabulary), backbone.embed_dim
-        self.register_buffer("means", torch.zeros(n_classes, width))
-        self.register_buffer("variance", torch.ones(width))
-        self.register_buffer("log_shares", torch.zeros(n_classes))
+        self.register_buffer("weights", torch.zeros(n_classes, width))
+        self.register_buffer("offsets", torch.zeros(n_classes))
+        self.register_buffer("temperature", torch.ones(()))
 
-    means: Tensor
-    variance: Tensor
-    log_shares: Tensor
-
-    def set_mixture(self, mixture: GaussianMixture) -> None:
-        """Copy a mixture, which is then saved with the classifier."""
-        for name in ("means", "variance", "log_shares"):
-            getattr(self, name).copy_(torch.from_numpy(getattr(mixture, name)))
+    def set_mixture(self, fit: MixtureFit) -> None:
+        """Copy a fitted mixture, which is then saved with the classifier."""
+        for name in ("weights", "offsets", "temperature"):
+            getattr(self, name).copy_(torch.as_tensor(getattr(fit, name)))
 
     def logits(self, images: Tensor, classes: Tensor) -> Tensor:
-        """Return the weighted sum of scaled cosine and log-density, `(images, classes)`; linear in the images."""
-        weights = self.settings.sharpness * self.means / self.variance
-        offsets = self.log_shares - (weights * self.means).sum(dim=-1) / 2
-        text_scale = self.settings.text_weight * self.backbone.logit_scale
-        return images @ (weights + text_scale * classes).T + offsets
+        """Return the scores of texts and mixture, `(images, classes)`; linear in the images."""
+        rule = self.weights + self.backbone.logit_scale * classes
+        return (images @ rule.T + self.offsets) / self.temperature
