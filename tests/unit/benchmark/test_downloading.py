@@ -168,7 +168,7 @@ def test_an_archive_that_holds_something_else_is_said(server: FileServer, tmp_pa
         (["list", "datasets", "--download", "dtd"], "--download needs --data ROOT"),
         (["list", "datasets", "--data", "x", "--download", "dttd"], "Did you mean 'dtd'?"),
         (["list", "datasets", "--data", "x", "--download", "ucmerced"], "UC Merced Land Use"),
-        (["list", "methods", "--data", "x"], "are for datasets"),
+        (["list", "methods", "--data", "x"], "--data and --download"),
     ],
 )
 def test_wrong_words_are_answered(words: list[str], answer: str, capsys: pytest.CaptureFixture[str]) -> None:

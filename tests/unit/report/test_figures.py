@@ -10,7 +10,7 @@ import pytest
 
 from captune.report.confusion_figures import BINS, density
 from captune.report.drawing import Drawing, new_figure, shown, style
-from captune.report.figures import draw_concentration, extremes
+from captune.report.figures import draw_concentration, draw_training, extremes
 from captune.report.measures import Measures
 from captune.report.reading import read_run
 from captune.results.metrics import summarize
@@ -89,3 +89,9 @@ def test_bars_stay_with_their_class_where_a_cluster_is_unknown(
     rest = draw_concentration(measures)
     assert rest is not None
     assert list(rest.rows) == [row for row in whole.rows if row[0] != skipped]
+
+
+def test_training_curves_include_the_imbalance_of_pseudo_labels(measures: Measures) -> None:
+    drawing = draw_training(measures)
+    assert drawing is not None
+    assert "imbalance of pseudo-labels" in {row[0] for row in drawing.rows}
