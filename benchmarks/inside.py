@@ -1,4 +1,4 @@
-"""What the parts of CAP do to its pseudo-labels: their share of right ones, what the student is sure of, the margins.
+"""What the parts of CAP do to its pseudo-labels: their precision, the confident predictions, the margins.
 
     python benchmarks/inside.py                 # UC Merced in CAPTUNE_TESTBED, with its descriptions
     python benchmarks/inside.py --seeds 3
@@ -35,7 +35,7 @@ COLUMNS = (
     "first labels right",
     "halfway",
     "last",
-    "sure",
+    "confident",
     "of these right",
     "classes under 20 %",
     "mean margin",
@@ -64,7 +64,7 @@ def look_inside(testbed: Path, arm: str, seed: int) -> list[float]:
     right = [float(np.mean(labels.labels == truth[labels.image_index])) for _, labels in history]
     found, confidence = run.predictions.labels, run.predictions.confidence
     truth = truth[run.predictions.image_index]
-    sure = confidence >= run.settings["tau"]
+    confident = confidence >= run.settings["tau"]
     by_class = [float(np.mean(found[truth == c] == c)) for c in range(n_classes)]
     margin = run.evidence.arrays.get("margin", np.zeros((n_classes, n_classes)))
     confused = np.zeros((n_classes, n_classes))
@@ -75,8 +75,8 @@ def look_inside(testbed: Path, arm: str, seed: int) -> list[float]:
     return [
         100 * float(np.mean(found == truth)),
         *(100 * right[i] for i in (0, len(right) // 2, -1)),
-        100 * float(sure.mean()),
-        100 * float(np.mean(found[sure] == truth[sure])),
+        100 * float(confident.mean()),
+        100 * float(np.mean(found[confident] == truth[confident])),
         float(np.sum(np.array(by_class) < 0.2)),
         mean,
         on_confusions,

@@ -117,7 +117,7 @@ def read_words() -> argparse.Namespace:
     parser.add_argument("--backbone")
     parser.add_argument("--descriptions", type=Path)
     parser.add_argument("--template", default="a photo of a {}")
-    parser.add_argument("--mismatched", help="the names that mislead, separated by commas")
+    parser.add_argument("--mismatched", help="the misleading class names, separated by commas")
     parser.add_argument("--seeds", type=int, default=5)
     words = parser.parse_args()
     if words.images is None:
@@ -138,7 +138,7 @@ def main() -> None:
     truth = set(np.flatnonzero(share < 0.05).tolist())
     if words.mismatched:
         truth = {scene.names.index(name.strip()) for name in words.mismatched.split(",")}
-    print(f"{len(scene.images)} images, {len(scene.names)} classes; names that mislead, by the truth:")
+    print(f"{len(scene.images)} images, {len(scene.names)} classes; misleading names according to the true labels:")
     print("  " + ", ".join(f"{scene.names[c]} (recall {share[c]:.2f})" for c in sorted(truth)) + "\n")
     print("| detection | named | right | recall | Jaccard | D_PL, best of n | D_PL, mean of n |")
     print("|---" * 7 + "|")
