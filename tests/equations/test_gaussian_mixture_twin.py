@@ -1,4 +1,4 @@
-"""The Gaussian mixture anchored at class texts against loops over images, classes and dimensions."""
+"""The Gaussian mixture next to class texts against loops over images, classes and dimensions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from captune.core.arrays import softmax_rows, unit_rows
-from captune.labeling.gaussian_mixture import SMALLEST_VARIANCE, Anchoring, fit_gaussian_mixture
+from captune.core.arrays import unit_rows
+from captune.labeling.gaussian_mixture import SMALLEST_VARIANCE, MixtureSettings, fit_gaussian_mixture
 
 Rows = list[list[float]]
 
@@ -23,101 +23,115 @@ def dot(a: list[float], b: list[float]) -> float:
     return sum(x * y for x, y in zip(a, b, strict=True))
 
 
-def slow_estimate(
-    images: Rows, weights: Rows, anchors: Rows, anchor_variance: float, frequency: list[float], alpha: float
-) -> tuple[Rows, list[float], list[float]]:
-    """Return means, variance and log-shares; `weights` say how much an image counts for each class."""
-    n_classes, width = len(anchors), len(anchors[0])
-    means = []
-    for c in range(n_classes):
-        n = sum(row[c] for row in weights)
-        pull = alpha / (n + alpha)
-        mean = []
-        for d in range(width):
-            own = sum(weights[i][c] * images[i][d] for i in range(len(images))) / n if n else 0.0
-            mean.append((1 - pull) * own + pull * anchors[c][d])
-        means.append(mean)
-    variance = []
-    for d in range(width):
-        scatter, n = 0.0, 0.0
-        for i, row in enumerate(weights):
-            for c in range(n_classes):
-                scatter += row[c] * (images[i][d] - means[c][d]) ** 2
-                n += row[c]
-        value = (scatter + n_classes * alpha * anchor_variance) / (n + n_classes * alpha)
-        variance.append(max(value, SMALLEST_VARIANCE / width))
-    total = sum(frequency) + n_classes * alpha
-    return means, variance, [math.log((n + alpha) / total) for n in frequency]
+def slow_spread(scores: Rows) -> float:
+    """Return the mean over images of the standard deviation over classes."""
+    deviations = []
+    for row in scores:
+        mean = sum(row) / len(row)
+        deviations.append(math.sqrt(sum((score - mean) ** 2 for score in row) / len(row)))
+    return sum(deviations) / len(deviations)
 
 
-def slow_cluster(
-    images: Rows, texts: Rows, scale: float, rule: Anchoring, labeled: Rows, labels: list[int], allowed: list[int]
-) -> tuple[Rows, list[float], list[float], Rows]:
-    n_classes, width = len(texts), len(texts[0])
+def shifted(found: Rows, steps: int) -> Rows:
+    """Return probabilities reweighted by the class shares that they imply, several times."""
+    weighted = found
+    for _ in range(steps):
+        counts = [1.0 + sum(row[c] for row in weighted) for c in range(len(found[0]))]
+        weighted = []
+        for row in found:
+            products = [p * n for p, n in zip(row, counts, strict=True)]
+            weighted.append([p / sum(products) for p in products])
+    return weighted
+
+
+def slow_fit(
+    images: Rows, texts: Rows, scale: float, rule: MixtureSettings, labeled: Rows, labels: list[int], allowed: list[int]
+) -> tuple[Rows, list[float], Rows]:
+    n, n_classes, width = len(images), len(texts), len(texts[0])
+    center = [sum(x[d] for x in images) / n for d in range(width)]
+    points = [[x[d] - center[d] for d in range(width)] for x in images]
+    known = [[x[d] - center[d] for d in range(width)] for x in labeled]
     times = [labels.count(c) for c in range(n_classes)]
-    known = [
-        [(1 + rule.labeled_weight / times[c]) if c == label else 0.0 for c in range(n_classes)] for label in labels
-    ]
 
     def over_allowed(scores: list[float]) -> list[float]:
         some = slow_softmax([scores[c] for c in allowed])
         return [some[allowed.index(c)] if c in allowed else 0.0 for c in range(n_classes)]
 
-    found = [over_allowed([scale * dot(x, t) for t in texts]) for x in images]
-    everyone, weights = images + labeled, found + known
-    mass = [sum(row[c] for row in weights) for c in range(n_classes)]
-    center = [sum(sum(w) * x[d] for x, w in zip(everyone, weights, strict=True)) / sum(mass) for d in range(width)]
-    middle = [sum(mass[c] * texts[c][d] for c in range(n_classes)) / sum(mass) for d in range(width)]
-    anchors = [[texts[c][d] + center[d] - middle[d] for d in range(width)] for c in range(n_classes)]
-    spread = sum(sum(w) * (x[d] - center[d]) ** 2 for x, w in zip(everyone, weights, strict=True) for d in range(width))
-    anchor_variance = max(spread / sum(mass) / width, SMALLEST_VARIANCE / width)
+    texts_say = [[scale * dot(x, t) for t in texts] for x in images]
+    text_spread = slow_spread([[row[c] for c in allowed] for row in texts_say])
+    per_class, per_label = n / n_classes, len(labels) / n_classes
+    loud = rule.image_weight * per_class / (per_class + rule.half_weight_at) * (1 + 3 * per_label / (per_label + 1))
+    found = [over_allowed(row) for row in texts_say]
+    weights, start = found, None
     for _ in range(rule.iterations):
-        frequency = [sum(row[c] for row in found) + times[c] for c in range(n_classes)]
-        means, variance, shares = slow_estimate(
-            everyone, found + known, anchors, anchor_variance, frequency, rule.alpha
-        )
-        found = []
-        for x in images:
-            scores = []
-            for c in range(n_classes):
-                density = -0.5 * sum((x[d] - means[c][d]) ** 2 / variance[d] for d in range(width))
-                scores.append(rule.sharpness * density + rule.text_weight * scale * dot(x, texts[c]) + shares[c])
-            found.append(over_allowed(scores))
-    return means, variance, shares, found
+        counts = [sum(row[c] for row in weights) for c in range(n_classes)]
+        sums, label_sums = [], []
+        for c in range(n_classes):
+            sums.append([sum(weights[i][c] * points[i][d] for i in range(n)) for d in range(width)])
+            own = [x for x, label in zip(known, labels, strict=True) if label == c]
+            label_sums.append([rule.labeled_weight * sum(x[d] for x in own) for d in range(width)])
+        if start is None:
+            start = [
+                [
+                    (sums[c][d] + label_sums[c][d]) / max(counts[c] + rule.labeled_weight * times[c], 1e-9)
+                    for d in range(width)
+                ]
+                for c in range(n_classes)
+            ]
+        within = np.zeros((width, width))
+        for a in range(width):
+            for b in range(width):
+                total = sum(x[a] * x[b] for x in points) / n
+                between = sum(
+                    counts[c] / sum(counts) * (sums[c][a] / max(counts[c], 1e-9)) * (sums[c][b] / max(counts[c], 1e-9))
+                    for c in range(n_classes)
+                )
+                within[a, b] = total - between
+        mean_variance = max(sum(within[d, d] for d in range(width)) / width, SMALLEST_VARIANCE / width)
+        within *= 1 - rule.shrinkage
+        for d in range(width):
+            within[d, d] += rule.shrinkage * mean_variance
+        inverse = np.linalg.inv(within)
+        directions, lengths = [], []
+        for c in range(n_classes):
+            pulled = counts[c] + rule.labeled_weight * times[c] + rule.alpha
+            mean = [(sums[c][d] + label_sums[c][d] + rule.alpha * start[c][d]) / pulled for d in range(width)]
+            direction = [sum(inverse[d, e] * mean[e] for e in range(width)) for d in range(width)]
+            directions.append(direction)
+            lengths.append(max(dot(direction, mean), 1e-9))
+        length = sum(counts[c] * lengths[c] for c in range(n_classes)) / sum(counts)
+        directions = [[v * math.sqrt(length / lengths[c]) for v in directions[c]] for c in range(n_classes)]
+        images_say = [[dot(x, direction) for direction in directions] for x in points]
+        factor = loud * text_spread / slow_spread(images_say)
+        frequency = [counts[c] + times[c] + rule.alpha for c in range(n_classes)]
+        shares = [math.log(f / sum(frequency)) for f in frequency]
+        found = [
+            over_allowed([texts_say[i][c] + factor * images_say[i][c] + shares[c] for c in range(n_classes)])
+            for i in range(n)
+        ]
+        weights = shifted(found, rule.label_shift_steps)
+    rule_weights = [[factor * v for v in direction] for direction in directions]
+    return rule_weights, [shares[c] - dot(rule_weights[c], center) for c in range(n_classes)], found
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("n_labeled", [0, 5])
-def test_clustering_is_what_the_loops_say(seed: int, n_labeled: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mixture_is_what_the_loops_say(seed: int, n_labeled: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("captune.labeling.gaussian_mixture.TOLERANCE", -1.0)  # every round is made
-    monkeypatch.setattr("captune.labeling.gaussian_mixture.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("captune.core.scratch.CHUNK_BYTES", 7 * 4 * 6)
     generator = np.random.default_rng(seed)
     texts = unit_rows(generator.normal(size=(4, 6)).astype(np.float32))
     images = unit_rows((texts[generator.integers(4, size=25)] + generator.normal(size=(25, 6))).astype(np.float32))
     labeled = unit_rows(generator.normal(size=(n_labeled, 6)).astype(np.float32))
     labels = generator.integers(2, size=n_labeled)
     allowed = [1, 2, 3] if n_labeled else [0, 1, 2, 3]
-    rule = Anchoring(alpha=2.0, text_weight=0.4, sharpness=0.5, iterations=4, labeled_weight=3.0)
+    rule = MixtureSettings(iterations=4, half_weight_at=5.0, alpha=2.0)
     fast = fit_gaussian_mixture(images, texts, 8.0, rule, labeled=labeled, labels=labels, allowed=allowed)
-    means, variance, shares, found = slow_cluster(
+    weights, offsets, found = slow_fit(
         images.tolist(), texts.tolist(), 8.0, rule, labeled.tolist(), labels.tolist(), allowed
     )
     assert fast.rounds == 4
-    assert np.allclose(fast.mixture.means, means, atol=1e-5)
-    assert np.allclose(fast.mixture.variance, variance, atol=1e-5)
-    assert np.allclose(fast.mixture.log_shares, shares, atol=1e-5)
-    assert np.allclose(fast.probabilities, found, atol=1e-4)
-
-
-def test_the_linear_rule_is_the_log_density() -> None:
-    generator = np.random.default_rng(0)
-    images = unit_rows(generator.normal(size=(30, 5)).astype(np.float32))
-    found = fit_gaussian_mixture(images, images[:3], 5.0).mixture
-    weights, offsets = found.linear_rule(0.7)
-    for x, row in zip(images, softmax_rows(images @ weights.T + offsets), strict=True):
-        density = [
-            sum(-0.5 * (x[d] - m[d]) ** 2 / v - 0.5 * math.log(2 * math.pi * v) for d, v in enumerate(found.variance))
-            for m in found.means
-        ]
-        literal = slow_softmax([0.7 * one + float(share) for one, share in zip(density, found.log_shares, strict=True)])
-        assert np.allclose(row, literal, atol=1e-4)
+    assert np.allclose(fast.weights, weights, atol=2e-3)
+    assert np.allclose(fast.offsets, offsets, atol=2e-3)
+    tempered = np.power(found, 1 / fast.temperature)
+    assert np.allclose(fast.probabilities, tempered / tempered.sum(axis=1, keepdims=True), atol=1e-3)

@@ -66,7 +66,7 @@ def test_descriptions_and_clusters_beat_the_names_and_carry_over_to_new_images(w
 
 def test_two_labels_a_class_mend_names_that_mislead(world: Path, tmp_path: Path) -> None:
     table = write_labels(world, tmp_path / "two.csv", 2, NAMES)
-    assert accuracy(adapt(world, labels=table)) > accuracy(adapt(world)) + 0.2
+    assert accuracy(adapt(world, labels=table)) > accuracy(adapt(world)) + 0.15
 
 
 @pytest.mark.parametrize("describe", ["mismatched", "none"])
@@ -80,11 +80,11 @@ def test_pseudo_labels_name_only_classes_without_labels(world: Path, tmp_path: P
     assert accuracy(run) > 0.75
 
 
-def test_neighbors_and_more_anchoring_change_the_answer(world: Path) -> None:
-    plain, smoothed, held = (
-        adapt(world, **changes).predictions.probabilities for changes in ({}, {"neighbors": 5}, {"alpha": 1e6})
+def test_less_image_weight_and_more_anchoring_change_the_answer(world: Path) -> None:
+    plain, quieter, held = (
+        adapt(world, **changes).predictions.probabilities for changes in ({}, {"image_weight": 1.0}, {"alpha": 1e6})
     )
-    assert not np.allclose(plain, smoothed, atol=1e-3)
+    assert not np.allclose(plain, quieter, atol=1e-3)
     assert not np.allclose(plain, held, atol=1e-3)
 
 
@@ -113,7 +113,7 @@ def test_cap_may_start_from_the_clusters(world: Path, tmp_path: Path, neighbors:
 def test_zero_shot_is_kept_where_adaptation_looks_harmful(
     world: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    deaf = {"sharpness": 0.0, "text_weight": 0.0, "quiet": False}  # nothing but the frequency of classes counts
+    deaf = {"image_weight": 1e4, "alpha": 1e-3, "label_shift_steps": 50, "quiet": False}  # texts are not heard
     spoiled = adapt(world, **deaf)
     said = " ".join(capfd.readouterr().err.split())
     assert "Adaptation looks harmful: predictions fell together on about 1 classes" in said

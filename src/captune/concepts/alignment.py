@@ -11,14 +11,14 @@ import numpy as np
 from captune.concepts.clustering import ShrinkingClusters
 from captune.concepts.mismatch import MismatchFindings, MismatchSettings, detect_mismatch, match_texts
 from captune.core import distributed
-from captune.core.arrays import Floats, Ints, unit_rows
+from captune.core.arrays import Floats, Ints, softmax_rows, unit_rows
 from captune.core.errors import raise_all
 from captune.describers.base import Describer, Descriptions, describe_classes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Scope = Literal["mismatched", "all"]
+Scope = Literal["auto", "mismatched", "all"]
 Choice = Literal["best", "mean"]
 
 
@@ -87,16 +87,22 @@ def align_concepts(
 
     The paper is `describe = "mismatched"` and `choose = "best"`: only misleading names are described, and the best of
     n descriptions represents the class (Appendix B). With `choose = "mean"` it is the mean of all n; with
-    `describe = "all"` every class is described and represented by the mean of its name and descriptions.
+    `describe = "all"` every class is described and represented by the mean of its name and descriptions; with
+    `describe = "auto"` only if that separates the images better than the names do.
     """
     findings = detect_mismatch(image_embeddings, class_embeddings, logit_scale, settings, classes)
-    described = findings.classes if describe == "all" else findings.mismatched
-    ids = {names[class_id]: int(class_id) for class_id in described}
+    chosen = findings.mismatched if describe == "mismatched" else findings.classes
+    ids = {names[class_id]: int(class_id) for class_id in chosen}
     answers = describe_classes(describer, list(ids), phrase=phrase, n=n, advance=advance)
     texts = {ids[name]: tuple(sentences) for name, sentences in answers.found.items()}
     embedded = {class_id: embed(sentences) for class_id, sentences in texts.items()}
-    if describe == "all":
-        return Alignment(findings, answers, texts, mean_descriptions(embedded, class_embeddings))
+    if describe in ("all", "auto"):
+        vectors = mean_descriptions(embedded, class_embeddings)
+        described: Floats = class_embeddings.copy()
+        for class_id, vector in vectors.items():
+            described[class_id] = vector
+        is_used = describe == "all" or descriptions_help(image_embeddings, class_embeddings, described, logit_scale)
+        return Alignment(findings, answers, texts if is_used else {}, vectors if is_used else {})
     if choose == "mean":
         return Alignment(findings, answers, texts, mean_descriptions(embedded))
     best = choose_descriptions(
@@ -204,3 +210,44 @@ def _check_shapes(descriptions: Mapping[int, Floats], width: int | None) -> None
         if np.ndim(texts) != 2 or not len(texts) or (width is not None and np.shape(texts)[1] != width)
     ]
     raise_all(problems, "These descriptions cannot be compared")
+
+
+def descriptions_help(images: Floats, names: Floats, described: Floats, logit_scale: float) -> bool:
+    """Return whether descriptions pick out more coherent groups of images than the names do, without labels.
+
+    The images that the texts of a class pick out, softly or as its top images, have a mean. The farther the means lie
+    from the center of all images, in whitened coordinates and beyond chance, the more the texts separate. Texts of
+    both kinds are compared with the same mean over images and the same spread over classes. The answer is for all
+    described classes at once: class by class, too few images speak.
+    """
+    whitened = _whiten(images)
+    by_name, by_text = (np.float32(logit_scale) * (images @ texts.T) for texts in (names, described))
+    by_name, by_text = by_name - by_name.mean(axis=0), by_text - by_text.mean(axis=0)
+    by_text *= by_name.std(axis=1).mean() / max(float(by_text.std(axis=1).mean()), 1e-12)
+    gains = [
+        np.log(max(after, 1e-6) / max(before, 1e-6))
+        for before, after in zip(_coherence(whitened, by_name), _coherence(whitened, by_text), strict=True)
+    ]
+    return bool(sum(gains) > 0)
+
+
+def _whiten(images: Floats, shrinkage: float = 0.5) -> Floats:
+    """Return centered images in coordinates of nearly equal variance, `(images, width)`."""
+    centered = images - images.mean(axis=0)
+    variances, axes = np.linalg.eigh(centered.T @ centered / len(images))
+    scale = np.sqrt((1 - shrinkage) * variances + shrinkage * max(float(variances.mean()), 1e-12))
+    return np.asarray((centered @ axes) / scale, dtype=np.float32)
+
+
+def _coherence(whitened: Floats, scores: Floats) -> tuple[float, float]:
+    """Return the mean squared distance of class means from the center beyond chance: weighted, and of top images."""
+    n_images, n_classes = scores.shape
+    probabilities = softmax_rows(scores)
+    chance = float((whitened**2).sum(axis=1).mean())
+    counts = np.maximum(probabilities.sum(axis=0), 1e-9)
+    effective = counts**2 / np.maximum((probabilities**2).sum(axis=0), 1e-12)
+    weighted = (((probabilities.T @ whitened) / counts[:, None]) ** 2).sum(axis=1) - chance / effective
+    k = min(n_images, max(4, n_images // n_classes // 4))
+    top = np.argpartition(-probabilities, k - 1, axis=0)[:k]
+    typical = (whitened[top].mean(axis=0) ** 2).sum(axis=1) - chance / k
+    return float(weighted.mean()), float(typical.mean())

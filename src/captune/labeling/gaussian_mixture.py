@@ -117,12 +117,16 @@ class _Problem:
     def fit(self, most_rounds: int, first: MixtureFit | None = None) -> MixtureFit:
         """Estimate and assign in turn until hardly any image changes its class; start from zero-shot or a fit."""
         settings, n_images, n_classes = self.settings, len(self.images), len(self.texts)
+        if not n_images:  # zero-shot
+            nothing = np.zeros((0, n_classes), dtype=np.float32)
+            return MixtureFit(np.zeros_like(self.texts), np.zeros(n_classes, dtype=np.float32), 1.0, nothing, 0)
         center = np.asarray(self.images.mean(axis=0, dtype=np.float64), dtype=np.float32)
         covariance = self._covariance(center)
         text_scores = self._scores(np.float32(self.logit_scale) * self.texts, self.blocked)
         spread = _spread(text_scores)
         weight = self._image_weight()
-        labeled_sums, labeled_counts = self._labeled(center)
+        labeled_sums, n_labeled = self._labeled(center)
+        labeled_counts = settings.labeled_weight * n_labeled
         shares = np.ones(n_classes, dtype=np.float32)
         probabilities = fill_rows(n_images, n_classes, lambda rows: softmax_rows(text_scores[rows]))
         counts, sums = self._totals(probabilities, shares, center)
@@ -135,14 +139,15 @@ class _Problem:
         while rounds < most_rounds and not is_settled:
             if rounds or first is not None:
                 counts, sums = self._totals(probabilities, shares, center)
-            # Eq. of linear discriminant analysis with a shrunk covariance, classes pulled toward their zero-shot mean.
+            # Linear discriminant analysis with a shrunk covariance; means are pulled toward their zero-shot start.
             within = _within(covariance, counts, sums, settings.shrinkage)
             pulled = counts + labeled_counts + settings.alpha
-            means = (sums + labeled_sums + settings.alpha * start) / pulled[:, None]
+            means = np.asarray((sums + labeled_sums + settings.alpha * start) / pulled[:, None], dtype=np.float32)
             directions = _equal_length(np.linalg.solve(within, means.T).T, means, counts)
             scores = self._scores(directions, -directions @ center)
             scale = np.float32(weight * spread / max(_spread(scores), 1e-3 * spread, 1e-12))
-            log_shares = np.log((counts + settings.alpha) / (counts + settings.alpha).sum()).astype(np.float32)
+            frequency = counts + n_labeled + settings.alpha
+            log_shares = np.log(frequency / frequency.sum()).astype(np.float32)
             for rows in row_parts(n_images, n_classes):
                 scores[rows] = text_scores[rows] + scale * scores[rows] + log_shares
             probabilities = _softmax(scores)
@@ -184,11 +189,10 @@ class _Problem:
         return scores
 
     def _labeled(self, center: Floats) -> tuple[Floats, Floats]:
-        """Return the weighted sums `(classes, width)` and counts `(classes,)` of the labeled images."""
-        weight = np.float32(self.settings.labeled_weight)
+        """Return the weighted sums `(classes, width)` and the number `(classes,)` of the labeled images."""
         sums = np.zeros_like(self.texts)
-        np.add.at(sums, self.labels, weight * (self.labeled - center))
-        return sums, weight * np.bincount(self.labels, minlength=len(self.texts)).astype(np.float32)
+        np.add.at(sums, self.labels, np.float32(self.settings.labeled_weight) * (self.labeled - center))
+        return sums, np.bincount(self.labels, minlength=len(self.texts)).astype(np.float32)
 
     def _totals(self, probabilities: Floats, shares: Floats, center: Floats) -> tuple[Floats, Floats]:
         """Return each class's count `(classes,)` and sum of centered images `(classes, width)`, weighted by shares."""
@@ -240,7 +244,8 @@ def _spread(scores: Floats) -> float:
 
 
 def _softmax(scores: Floats, temperature: float = 1.0) -> Floats:
-    return fill_rows(*scores.shape, lambda rows: softmax_rows(scores[rows] / np.float32(temperature)))
+    n_images, n_classes = scores.shape
+    return fill_rows(n_images, n_classes, lambda rows: softmax_rows(scores[rows] / np.float32(temperature)))
 
 
 def _temperature(scores: Floats, text_scores: Floats, most_rows: int = 4096) -> float:

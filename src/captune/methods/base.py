@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from captune.backbones.base import Backbone
-from captune.concepts.alignment import Alignment, Choice, Scope, align_concepts
+from captune.concepts.alignment import Alignment, Choice, Scope, align_concepts, descriptions_help
 from captune.concepts.mismatch import MismatchSettings
 from captune.core import distributed
 from captune.core.arrays import Floats
@@ -21,10 +21,11 @@ from captune.core.runtime import Runtime
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.task import AdaptationTask
 from captune.data.views import StrongView
-from captune.describers.base import Describer
+from captune.data.vocabulary import Vocabulary
+from captune.describers.base import Describer, describe_classes
 from captune.describers.none import NoDescriber
 from captune.embeddings.cache import EmbeddingCache
-from captune.embeddings.embed import EmbeddedImages, embed_images, embed_texts
+from captune.embeddings.embed import EmbeddedImages, embed_classes, embed_images, embed_texts
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.training.batch_sources import BatchSource, EmbeddingSource, PixelSource
 from captune.training.checkpoint import CheckpointFolder, add_prefix, with_prefix
@@ -104,6 +105,33 @@ class Context:
             problems=dict(found.descriptions.problems),
         )
         return found
+
+    def described(self, task: AdaptationTask) -> Vocabulary:
+        """Return the vocabulary with each target class represented by its name and descriptions, asked for once."""
+        vocabulary = task.vocabulary
+        names = [vocabulary.names[c] for c in task.target_classes]
+
+        def ask() -> distributed.Parcel:
+            answers = describe_classes(self.describer, names, phrase=self.domain)
+            return {}, [answers.found, answers.problems]
+
+        _, (found, problems) = distributed.from_first(ask)
+        for name, problem in problems.items():
+            self.say(f"{name}: {problem}")
+        if found:
+            self.record(step="descriptions", descriptions=found, problems=problems)
+        ids = {vocabulary.index_of(name): sentences for name, sentences in found.items()}
+        return vocabulary.with_descriptions({c: (*vocabulary.texts(c), *ids[c]) for c in ids})
+
+    def descriptions_help(self, task: AdaptationTask, backbone: Backbone, described: Vocabulary) -> bool:
+        """Return and report whether descriptions separate the images better than names, judged without labels."""
+        images = self.embed(backbone, task.unlabeled).vectors
+        names, texts = embed_classes(backbone, task.vocabulary), embed_classes(backbone, described)
+        is_better = descriptions_help(images, names, texts, backbone.logit_scale)
+        choice = "are used" if is_better else "are not used (use them anyway with describe=all)"
+        comparison = "better" if is_better else "no better"
+        self.say(f"Descriptions separate the images {comparison} than the names alone, so they {choice}.")
+        return is_better
 
     def batch_source(self, tuner: Tuner, task: AdaptationTask, strong_views: int) -> BatchSource:
         """Return the source of a student's inputs: cached embeddings unless it changes the image encoder."""

@@ -58,7 +58,8 @@ class CapSettings:
         tuner: What is trained on the backbone; see `captune list tuners`.
         concept_alignment: Whether misleading class names are detected and described.
         detection: `paper` runs Algorithm 1 once with t = ceil(C/10); `robust` runs it ten times with a larger t.
-        describe: Which classes are described: those with misleading names, or all.
+        describe: Which classes are described: those with misleading names (`mismatched`), all, or with `auto` all if
+            the images speak for it, else none.
         choose: Whether a class is represented by its best description or by the mean of all.
         class_texts: Whether the student starts from the class names or from the chosen descriptions.
         start_from: Beyond the paper: whether the first pseudo-labels come from zero-shot classification or from a
@@ -90,7 +91,7 @@ class CapSettings:
     tuner: str = "maple"
     concept_alignment: bool = True
     detection: Literal["paper", "robust"] = "paper"
-    describe: Literal["mismatched", "all"] = "mismatched"
+    describe: Literal["auto", "mismatched", "all"] = "mismatched"
     choose: Literal["best", "mean"] = "best"
     class_texts: Literal["names", "aligned"] = "names"
     start_from: Literal["zero_shot", "transductive"] = "zero_shot"
@@ -119,7 +120,7 @@ class CapSettings:
 QUICK: Mapping[str, Any] = {
     "tuner": "feature_adapter",
     "detection": "robust",
-    "describe": "all",
+    "describe": "auto",
     "class_texts": "aligned",
     "neighbors": 10,
     "start_share": 0.5,
@@ -190,7 +191,7 @@ class Cap(Method):
         found = context.align_concepts(task, backbone, texts, detection, settings.describe, settings.choose)
         if settings.class_texts == "names":
             return task.vocabulary, found.vectors
-        names = {c: task.vocabulary.texts(c) if settings.describe == "all" else () for c in found.sentences}
+        names = {c: task.vocabulary.texts(c) if settings.describe != "mismatched" else () for c in found.sentences}
         sentences = {c: names[c] + descriptions for c, descriptions in found.sentences.items()}
         return task.vocabulary.with_descriptions(sentences), found.vectors
 

@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 from captune.backbones.base import Backbone
 from captune.core.errors import InputError
 from captune.data.task import AdaptationTask
-from captune.describers.base import describe_classes
 from captune.describers.none import NoDescriber
 from captune.methods.base import Context, Method
 from captune.tuners.base import Tuner
@@ -40,12 +39,5 @@ class ZeroShot(Method):
                     "describe = 'all' needs descriptions, but the describer is 'none'. "
                     "Choose one: --describer file:descriptions.yaml or --describer openai:gpt-4o-mini."
                 )
-            answers = describe_classes(context.describer, vocabulary.names, phrase=context.domain)
-            for name, problem in answers.problems.items():
-                context.say(f"{name}: {problem}")
-            ids = {vocabulary.index_of(name): sentences for name, sentences in answers.found.items()}
-            vocabulary = vocabulary.with_descriptions(
-                {class_id: (*vocabulary.texts(class_id), *sentences) for class_id, sentences in ids.items()}
-            )
-            context.record(step="descriptions", descriptions=answers.found, problems=answers.problems)
+            vocabulary = context.described(task)
         return Frozen(backbone, vocabulary)
