@@ -99,7 +99,7 @@ def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Adaptati
     if skipped:
         engine.say(f"Skipped {len(skipped)} of {len(plan.images)} images that cannot be read.")
 
-    evidence, kept = _collect_evidence(plan, backbone, context, predictions), "adapted"
+    evidence, kept = _collect_evidence(plan, tuner, context, predictions), "adapted"
     if _keeps_zero_shot(plan, evidence, engine):
         evidence, kept = evidence.undone() if evidence is not None else None, "zero_shot"
         classifier, predictions, skipped = _predict(plan, Frozen(backbone, plan.task.vocabulary), context)
@@ -154,10 +154,10 @@ def _predict(plan: Plan, tuner: Tuner, context: Context) -> tuple[Classifier, Pr
     return classifier, *predict_collection(classifier, plan.images, context.cache, context.runtime, size, embedded)
 
 
-def _collect_evidence(plan: Plan, backbone: Backbone, context: Context, predictions: Predictions) -> Evidence | None:
+def _collect_evidence(plan: Plan, tuner: Tuner, context: Context, predictions: Predictions) -> Evidence | None:
     """Collect what the report needs; a failure must not lose the run."""
     try:
-        return collect_evidence(plan.task, plan.images, backbone, context, predictions)
+        return collect_evidence(plan.task, plan.images, tuner.backbone, context, predictions, tuner.vocabulary)
     except Exception as error:
         context.say(f"The report will be incomplete: {type(error).__name__}: {error}")
         return None
@@ -168,10 +168,11 @@ def _keeps_zero_shot(plan: Plan, evidence: Evidence | None, engine: runtime.Runt
     health = evidence.health if evidence is not None else None
     if health is not None:
         engine.say(health.sentence)
-    is_harmful = health is not None and health.verdict == "harmful"
-    _, keeps = distributed.from_first(lambda: ({}, plan.settings.keep_better and is_harmful))
+    has_choice = plan.settings.method != "zero_shot" and not len(plan.task.labeled)
+    is_doubtful = has_choice and health is not None and health.verdict != "helpful"
+    _, keeps = distributed.from_first(lambda: ({}, plan.settings.keep_better and is_doubtful))
     if keeps:
-        engine.say("Keeping the zero-shot classifier.")
+        engine.say("The zero-shot classifier is kept. To keep the adapted one anyway: --set keep_better=false")
     return bool(keeps)
 
 

@@ -150,7 +150,7 @@ def _is_first() -> bool:
 
 def _adapt(job: Job, cell: Cell, split: Split) -> AdaptationRun:
     """Run the method, resuming an interrupted run of the same cell."""
-    plan = plan_for_task(split.task, {**job.settings, "seed": cell.seed})
+    plan = plan_for_task(split.task, {"keep_better": False, **job.settings, "seed": cell.seed})
     folder = Path(job.run_folder)
     resume = holds_checkpoints(folder / CHECKPOINTS)
     if _is_first():

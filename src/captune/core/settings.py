@@ -38,7 +38,8 @@ class RunSettings:
         domain: What the images show, with one {} for the class name, e.g. "a satellite photo of {}".
         target_classes: `auto` lets pseudo-labels name only classes without given labels where some classes have
             given labels and others none; `all` lets them name every class.
-        keep_better: Whether zero-shot stays the classifier where adaptation looks harmful, judged without labels.
+        keep_better: Whether zero-shot stays the classifier unless adaptation looks helpful, judged without labels;
+            with labeled images the adapted classifier is always kept.
         seed: Seed of everything random; the same seed gives the same result.
         batch_size: Images that are encoded at once.
         workers: Processes that decode images; -1 takes one for each core, 0 decodes in the main process.
@@ -61,7 +62,7 @@ class RunSettings:
     describer: str = "none"
     domain: str = "{}"
     target_classes: Literal["auto", "all"] = "auto"
-    keep_better: bool = False
+    keep_better: bool = True
     seed: Seed = 0
     batch_size: Positive = 32
     workers: Annotated[int, Ge(-1)] = -1

@@ -144,6 +144,9 @@ def _health(measures: Measures) -> dict[str, Any] | None:
             ("confidence", "Mean confidence", "{:.2f}"),
         )
     ]
+    rows.insert(
+        0, {"name": "Estimated change of accuracy", "values": ["", f"{100 * found['expected_change']:+.1f} points"]}
+    )
     rows.append({"name": "Predictions that changed", "values": ["", f"{found['changed']:.0%}"]})
     return {"verdict": found["verdict"], "sentence": found["sentence"], "rows": rows}
 

@@ -10,15 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captune.backbones.base import Backbone
+from captune.concepts.alignment import descriptions_help
 from captune.core.arrays import evenly_spaced
 from captune.core.scratch import row_parts, take_rows
 from captune.data.images import ImageCollection
 from captune.data.task import AdaptationTask
+from captune.data.vocabulary import Vocabulary
 from captune.embeddings.embed import embed_classes, score
 from captune.embeddings.predictions import Predictions
 from captune.labeling.pseudo_labels import PseudoLabels, Source
 from captune.methods.base import Context
-from captune.results.health import HealthCheck, check_health
+from captune.results.health import MOST_JUDGED, HealthCheck, check_health
 
 FILE = "evidence.safetensors"
 PSEUDO_LABELS = "pseudo_labels.csv"
@@ -83,9 +85,14 @@ def _describe(labels: PseudoLabels, i: int) -> tuple[str, str]:
 
 
 def collect_evidence(
-    task: AdaptationTask, images: ImageCollection, backbone: Backbone, context: Context, predictions: Predictions
+    task: AdaptationTask,
+    images: ImageCollection,
+    backbone: Backbone,
+    context: Context,
+    predictions: Predictions,
+    vocabulary: Vocabulary,
 ) -> Evidence:
-    """Collect the evidence of a finished run; embeddings come from the cache."""
+    """Collect the evidence of a finished run, whose classifier uses `vocabulary`; embeddings come from the cache."""
     embedded = context.embed(backbone, images)
     rows = np.searchsorted(embedded.image_index, predictions.image_index)
     vectors = take_rows(embedded.vectors, rows)
@@ -95,6 +102,12 @@ def collect_evidence(
     kept = evenly_spaced(n_images, MOST_PROBABILITIES // n_classes)
     sample = evenly_spaced(n_images, MOST_EMBEDDINGS)
     is_same = all(np.allclose(before[part], after[part], atol=1e-4) for part in row_parts(n_images, n_classes))
+    texts = class_vectors
+    if not is_same and vocabulary.descriptions != task.vocabulary.descriptions:
+        described = embed_classes(backbone, vocabulary)
+        judged = vectors[evenly_spaced(n_images, MOST_JUDGED)]
+        if descriptions_help(judged, class_vectors, described, backbone.logit_scale):
+            texts = described
     arrays = {
         "before_labels": before.argmax(axis=1).astype(np.int32),
         "rows": kept.astype(np.int32),
@@ -110,5 +123,5 @@ def collect_evidence(
         # Positions in pseudo-labels count the readable unlabeled images only.
         labeled=task.unlabeled.subset(context.embed(backbone, task.unlabeled).image_index),
         history=tuple(context.history),
-        health=None if is_same else check_health(vectors, before, after),
+        health=None if is_same else check_health(vectors, before, after, texts, backbone.logit_scale),
     )

@@ -11,6 +11,7 @@ import pytest
 from captune.core.arrays import Floats, Ints, softmax_rows, unit_rows
 from captune.core.errors import InputError
 from captune.labeling import neighborhood
+from captune.labeling.gaussian_mixture import fit_gaussian_mixture
 from captune.results import health
 
 
@@ -94,86 +95,114 @@ def test_explained_variance_equals_slow_loops_and_random_classes_explain_nothing
     assert health.explained_variance(np.repeat(images[:1], 9, axis=0), np.arange(9) % 2) == 0.0
 
 
+def check(images: Floats, before: Floats, after: Floats) -> health.HealthCheck:
+    """Check with class texts that lie where the images of the classes do."""
+    centers = blobs(before.shape[1], 40)[0].reshape(before.shape[1], 40, -1).mean(axis=1)
+    return health.check_health(images, before, after, unit_rows(centers), 20.0)
+
+
 def test_clusters_that_get_names_of_their_own_look_helpful_though_neighbors_agreed_before() -> None:
     images, labels = blobs(8, 40)
     misnamed = np.where(labels < 4, labels, labels - 4)  # the images of four classes go by the names of four others
-    check = health.check_health(
-        images, probabilities(misnamed, 0.0, n_classes=8), probabilities(labels, 0.0, n_classes=8)
-    )
-    assert check.changed == 0.5
-    assert abs(check.agreement_after - check.agreement_before) < 0.05
-    assert check.explained_after > check.explained_before + 0.1
-    assert check.verdict == "helpful"
-    assert "equally often" in check.sentence
+    found = check(images, probabilities(misnamed, 0.0, n_classes=8), probabilities(labels, 0.0, n_classes=8))
+    assert found.changed == 0.5
+    assert abs(found.agreement_after - found.agreement_before) < 0.05
+    assert found.explained_after > found.explained_before + 0.1
+    assert found.verdict == "helpful"
 
 
 def test_fewer_mistakes_look_helpful() -> None:
     images, labels = blobs()
-    check = health.check_health(images, probabilities(labels, 0.5), probabilities(labels, 0.1, seed=1))
-    assert check.verdict == "helpful"
-    assert check.agreement_after > check.agreement_before
-    assert json.loads(json.dumps(check.as_dict(), allow_nan=False))["verdict"] == "helpful"
+    found = check(images, probabilities(labels, 0.5), probabilities(labels, 0.1, seed=1))
+    assert found.verdict == "helpful"
+    assert found.agreement_after > found.agreement_before
+    assert json.loads(json.dumps(found.as_dict(), allow_nan=False))["verdict"] == "helpful"
 
 
 def test_more_mistakes_look_harmful() -> None:
     images, labels = blobs()
-    check = health.check_health(images, probabilities(labels, 0.2), probabilities(labels, 0.8, seed=1))
-    assert check.verdict == "harmful"
-    assert "harmful" in check.sentence
+    found = check(images, probabilities(labels, 0.2), probabilities(labels, 0.8, seed=1))
+    assert found.verdict == "harmful"
+    assert "harmful" in found.sentence
 
 
 def test_collapse_looks_harmful_though_it_is_confident() -> None:
     images, labels = blobs()
     collapsed = probabilities(np.zeros_like(labels), 0.0)
-    check = health.check_health(images, probabilities(labels, 0.5), collapsed)
-    assert check.verdict == "harmful"
-    assert "6 classes to 1" in check.sentence
+    found = check(images, probabilities(labels, 0.5), collapsed)
+    assert found.verdict == "harmful"
+    assert "6 classes to 1" in found.sentence
 
 
 def test_names_swapped_for_most_images_win_no_agreement_and_look_harmful() -> None:
     images, labels = blobs()
     before = probabilities(labels, 0.3)
-    check = health.check_health(images, before, np.roll(before, 1, axis=1))
-    assert check.agreement_after == pytest.approx(check.agreement_before)
-    assert check.verdict == "harmful"
+    found = check(images, before, np.roll(before, 1, axis=1))
+    assert found.agreement_after == pytest.approx(found.agreement_before)
+    assert found.verdict == "harmful"
 
 
 def test_the_same_predictions_made_surer_are_neither() -> None:
     images, labels = blobs()
     surer = probabilities(labels, 0.3)
-    check = health.check_health(images, softmax_rows(np.log(surer) * np.float32(0.5)), surer)
-    assert (check.verdict, check.changed, check.moved_mass) == ("unclear", 0.0, 0.0)
-    assert "more confident, but not more consistent" in check.sentence
+    found = check(images, softmax_rows(np.log(surer) * np.float32(0.5)), surer)
+    assert (found.verdict, found.changed, found.moved_mass) == ("unclear", 0.0, 0.0)
+    assert found.expected_change == 0.0
 
 
 def test_a_long_tail_found_again_is_not_called_harmful() -> None:
     images, labels = blobs(6, 80)
     rare = np.concatenate([np.flatnonzero(labels == c)[: 80 // (c + 1) ** 2] for c in range(6)])
-    check = health.check_health(images[rare], probabilities(labels[rare], 0.6), probabilities(labels[rare], 0.0))
-    assert check.verdict == "helpful"
+    found = check(images[rare], probabilities(labels[rare], 0.6), probabilities(labels[rare], 0.0))
+    assert found.verdict != "harmful"
 
 
 def test_too_few_images_are_not_judged() -> None:
     images, labels = blobs(6, 1)
-    check = health.check_health(images, probabilities(labels, 0.0), probabilities(labels, 1.0))
-    assert check.verdict == "unclear"
-    assert "Too few images to judge (6, at least 50" in check.sentence
-    alone = health.check_health(images[:1], probabilities(labels[:1], 0.0), probabilities(labels[:1], 0.0))
+    found = check(images, probabilities(labels, 0.0), probabilities(labels, 1.0))
+    assert found.verdict == "unclear"
+    assert "Too few images to judge (6, at least 50" in found.sentence
+    alone = check(images[:1], probabilities(labels[:1], 0.0), probabilities(labels[:1], 0.0))
     assert alone.agreement_before == 0.0
 
 
 def test_many_images_are_judged_by_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     images, labels = blobs()
     rows = probabilities(labels, 0.3)
-    whole = health.check_health(images, rows, rows)
+    whole = check(images, rows, rows)
     monkeypatch.setattr(health, "MOST_QUERIES", 60)
-    sample = health.check_health(images, rows, rows)
+    monkeypatch.setattr(health, "MOST_JUDGED", 120)
+    sample = check(images, rows, rows)
     assert sample.n_images == whole.n_images == 240
     assert sample.agreement_before == pytest.approx(whole.agreement_before, abs=0.1)
+
+
+def test_the_estimate_follows_the_truth() -> None:
+    images, labels = blobs()
+    for wrong_before, wrong_after in ((0.5, 0.1), (0.1, 0.5), (0.3, 0.3)):
+        before, after = probabilities(labels, wrong_before), probabilities(labels, wrong_after, seed=1)
+        true = np.mean(after.argmax(axis=1) == labels) - np.mean(before.argmax(axis=1) == labels)
+        found = check(images, before, after)
+        assert abs(found.expected_change - true) < 0.1
+        assert 0 < found.standard_error < 0.05
+
+
+def test_images_do_not_judge_themselves() -> None:
+    images, labels = blobs(6, 40)
+    texts = unit_rows(np.random.default_rng(3).normal(size=(6, images.shape[1])).astype(np.float32))
+    fitted = fit_gaussian_mixture(images, texts, 20.0).probabilities.argmax(axis=1)
+    change, _ = health.expected_change(images, texts, 20.0, labels, labels)
+    assert change == 0.0
+    noise = np.random.default_rng(4).normal(size=(120, 32)).astype(np.float32)  # nothing to find: no gain by fitting
+    before = (noise @ texts.T).argmax(axis=1)
+    after = fit_gaussian_mixture(unit_rows(noise), texts, 20.0).probabilities.argmax(axis=1)
+    change, error = health.expected_change(unit_rows(noise), texts, 20.0, before, after)
+    assert change < 2 * error
+    assert len(fitted) == len(labels)
 
 
 def test_wrong_shapes_are_named() -> None:
     images, labels = blobs()
     rows = probabilities(labels, 0.3)
     with pytest.raises(InputError, match=r"got \(240, 32\), \(240, 6\) and \(239, 6\)"):
-        health.check_health(images, rows, rows[1:])
+        check(images, rows, rows[1:])
