@@ -31,7 +31,14 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def adapt(photos: Path, clip: Path, preset: str, **changes: Any) -> AdaptationRun:
-    common = {"backbone": f"hf:{clip}", "method": "cap", "preset": preset, "workers": 0, "quiet": True}
+    common = {
+        "backbone": f"hf:{clip}",
+        "method": "cap",
+        "preset": preset,
+        "workers": 0,
+        "quiet": True,
+        "keep_better": False,
+    }
     return captune.adapt(photos, NAMES, **{**common, **SHORT, **changes})
 
 
@@ -126,7 +133,14 @@ def test_descriptions_stand_for_misleading_names(photos: Path, clip_folder: Path
 def test_a_killed_run_resumes_to_the_same_bits(photos: Path, clip_folder: Path, tmp_path: Path, preset: str) -> None:
     whole = adapt(photos, clip_folder, preset, epochs=6, cache=str(tmp_path / "cache"))
     out = tmp_path / "run"
-    common = {"backbone": f"hf:{clip_folder}", "method": "cap", "preset": preset, "workers": 0, "quiet": True}
+    common = {
+        "backbone": f"hf:{clip_folder}",
+        "method": "cap",
+        "preset": preset,
+        "workers": 0,
+        "quiet": True,
+        "keep_better": False,
+    }
     settings = {**common, **SHORT, "epochs": 6, "cache": str(tmp_path / "cache"), "out": str(out)}
     words = f"import captune; captune.adapt({str(photos)!r}, {NAMES!r}, **{settings!r})"
     process = subprocess.Popen([sys.executable, "-c", words], env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -136,7 +150,7 @@ def test_a_killed_run_resumes_to_the_same_bits(photos: Path, clip_folder: Path, 
     process.send_signal(signal.SIGKILL)
     process.wait()
     if not (out / "run.json").exists():  # it may have been faster than the kill
-        with pytest.raises(RunFolderError, match="--resume to go on"):
+        with pytest.raises(RunFolderError, match="--resume"):
             adapt(photos, clip_folder, preset, epochs=6, cache=str(tmp_path / "cache"), out=out)
         resumed = adapt(photos, clip_folder, preset, epochs=6, cache=str(tmp_path / "cache"), out=out, resume=True)
         assert bits(resumed) == bits(whole)

@@ -136,7 +136,7 @@ def test_class_names_that_look_like_markup_are_printed_as_they_are(captune: Any,
 def test_list_shows_every_role(captune: Any) -> None:
     for role in ROLES:
         assert captune("list", role).code == 0
-    assert "CLIP's own rule" in captune("list", "methods").out
+    assert "Zero-shot classification" in captune("list", "methods").out
 
 
 def test_version_and_help(captune: Any) -> None:

@@ -34,7 +34,14 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def adapt(photos: Path, clip: Path, method: str, preset: str = "full", **changes: Any) -> AdaptationRun:
-    common = {"backbone": f"hf:{clip}", "method": method, "preset": preset, "workers": 0, "quiet": True}
+    common = {
+        "backbone": f"hf:{clip}",
+        "method": method,
+        "preset": preset,
+        "workers": 0,
+        "quiet": True,
+        "keep_better": False,
+    }
     own = {**OWN[method], **({"ensemble": 1} if method == "upl" and preset == "quick" else {})}
     return captune.adapt(photos, NAMES, **{**common, **SHORT, **own, **changes})
 

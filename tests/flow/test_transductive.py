@@ -32,7 +32,13 @@ def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def adapt(world: Path, **settings: Any) -> AdaptationRun:
-    common = {"backbone": "embedded:patterns", "workers": 0, "quiet": True, "cache": str(world / "cache")}
+    common = {
+        "backbone": "embedded:patterns",
+        "workers": 0,
+        "quiet": True,
+        "cache": str(world / "cache"),
+        "keep_better": False,
+    }
     return captune.adapt(world / "train", NAMES, **{"method": "transductive", **common, **settings})
 
 

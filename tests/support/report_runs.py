@@ -78,7 +78,7 @@ def make_run(
             },
             labeled=images,
             history=history_of(after, n_classes) if adapted else (),
-            health=check_health(vectors, before, after) if adapted else None,
+            health=check_health(vectors, before, after, texts, 20.0) if adapted else None,
         ),
         sources={"images": str(images_folder), "classes": ",".join(names)},
     )

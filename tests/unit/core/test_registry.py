@@ -63,7 +63,7 @@ def test_ids_are_split_and_their_source_checked() -> None:
 
 
 def test_summaries_are_the_first_sentence_of_the_module(third_party: None) -> None:
-    assert registry.summary("methods", "zero_shot").startswith("CLIP's own rule")
+    assert registry.summary("methods", "zero_shot").startswith("Zero-shot classification")
     assert registry.summary("methods", "whole_module") == "third-party plug-in"
 
 

@@ -32,7 +32,13 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def adapt(base: Path, out: str, **settings: Any) -> Path:
-    more = {"backbone": f"hf:{base / 'clip'}", "workers": 0, "cache": str(base / "cache"), "quiet": True}
+    more = {
+        "backbone": f"hf:{base / 'clip'}",
+        "workers": 0,
+        "cache": str(base / "cache"),
+        "quiet": True,
+        "keep_better": False,
+    }
     captune.adapt(base / "photos", ["cat", "dog", "bird"], out=base / out, **more, **settings)
     return base / out
 
