@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from captune.auditing.page import CARD, FORMAT, VERSION, write_audit_page
+from captune.backbones.base import load_backbone
 from captune.concepts.alignment import Alignment, Choice, Scope, align_concepts
 from captune.concepts.confusion import class_prototypes
 from captune.concepts.groups import class_closeness, confused_groups
@@ -22,14 +23,15 @@ from captune.core.errors import InputError
 from captune.core.files import write_json
 from captune.core.settings import Positive, RunSettings, build_run
 from captune.data.descriptions import write_descriptions
-from captune.data.images import ImageCollection, find_images, no_usable_image, read_labels
+from captune.data.images import ImageCollection, find_images, no_usable_image
+from captune.data.labels import read_labels
 from captune.data.vocabulary import Vocabulary, read_class_names
 from captune.describers.base import open_describer
 from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.embeddings.embed import embed_classes, embed_images, embed_texts, score
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import first_pseudo_labels
-from captune.plan import check_backbone, load_backbone
+from captune.plan import check_backbone
 from captune.results.metrics import summarize
 from captune.results.run import claim_folder, readable
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from captune.core.arrays import Floats, Ints, evenly_spaced
 from captune.core.errors import CaptuneError, InputError
-from captune.data.images import find_images, read_labels
+from captune.data.images import find_images
+from captune.data.labels import read_labels
 from captune.exports.base import ExportSettings, FinishedRun
 from captune.results.onnx_classifier import read_view
 
