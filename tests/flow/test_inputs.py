@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from PIL import Image
 from toys import ToyBackbone, write_images
 
 import captune
+from captune.cli import main
 from captune.core import runtime
 from captune.core.errors import InputError
 from captune.data.images import find_images
@@ -325,3 +327,50 @@ def test_other_lengths_are_normalized_and_said_once(world: World, capfd: pytest.
 
 def test_public_names_are_listed_and_light() -> None:
     assert {"Embeddings", "ClassTexts", "wrap", "adapt"} <= set(dir(captune))
+
+
+@pytest.fixture(scope="module")
+def embedded_run(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run that the command line made from two files of arrays, which are beside it."""
+    folder = tmp_path_factory.mktemp("command")
+    np.savez(folder / "images.npz", images=world.vectors.astype(np.float16), labels=np.arange(N) % 3)
+    np.savez(folder / "texts.npz", names=NAMES, texts=world.vectors[:3], logit_scale=np.float32(50))
+    words = ["adapt", f"{folder}/images.npz", "--classes", f"{folder}/texts.npz", "--method", "cap"]
+    quick = [word for pair in ("epochs=2", "iterations=2", "neighbors=3", "k=2") for word in ("--set", pair)]
+    assert main([*words, "--preset", "quick", "--out", str(folder / "run"), *quick]) == 0
+    return folder
+
+
+def test_the_command_line_takes_embeddings(embedded_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_folder, images = str(embedded_run / "run"), str(embedded_run / "images.npz")
+    assert main(["predict", run_folder, images]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[0] == "path,label,confidence"
+    assert [row.split(",")[0] for row in rows[1:]] == [f"image-{i}" for i in range(N)]
+    assert main(["evaluate", run_folder, images, "--labels", images, "--json"]) == 0
+    right = np.mean([row.split(",")[1] == label for row, label in zip(rows[1:], LABELS, strict=True)])
+    assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(right, abs=1e-4)
+    assert main(["report", run_folder, "--labels", images]) == 0
+    assert "made from embeddings, so there are no thumbnails" in (embedded_run / "run" / "report.html").read_text()
+    for form in ("csv", "coco", "label-studio", "cleanlab"):
+        assert main(["export", run_folder, "--format", form]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["export", "{run}", "--format", "onnx"], "no image encoder"),
+        (["adapt", "{images}", "--classes", "{texts}", "--preset", "full", "--out", "{run}-full"], "preset 'quick'"),
+        (["adapt", "{images}:gone", "--classes", "{texts}", "--out", "{run}-key"], "No 'gone' in"),
+        (["adapt", "{images}", "--classes", "{images}", "--out", "{run}-names"], "No class names in"),
+        (["evaluate", "{run}", "{texts}", "--labels", "{images}"], "Expected 3 labels"),
+    ],
+)
+def test_what_embeddings_cannot_do_is_one_sentence(
+    words: list[str], expected: str, embedded_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "onnx" in words:
+        pytest.importorskip("onnx")
+    places = {"run": embedded_run / "run", "images": embedded_run / "images.npz", "texts": embedded_run / "texts.npz"}
+    assert main([word.format(**places) for word in words]) == 2
+    assert expected in capsys.readouterr().err

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
 from typing_extensions import Self
 
@@ -36,6 +37,7 @@ class ImageCollection:
 
     paths: ImagePaths
     root: Path
+    kind: ClassVar[str] = "files"
 
     def __init__(self, paths: Sequence[Path], root: Path) -> None:
         compact = paths if isinstance(paths, ImagePaths) else ImagePaths.of(paths, root)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from PIL import Image
@@ -38,6 +38,7 @@ class MemoryImages(ImageCollection):
     """Images in memory or in a dataset that loads them; an item that fails is skipped like an unreadable file."""
 
     items: Items
+    kind: ClassVar[str] = "memory"
 
     def __init__(self, items: Items, names: Iterable[str] | None = None) -> None:
         super().__init__(name_paths(names, len(items)), Path())

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ class Embeddings(ImageCollection):
     They are scaled to length one. `names` are shown in tables and matched with labels; by default images are numbered.
     """
 
+    kind: ClassVar[str] = "embeddings"
     items: Floats
     was_scaled: bool
     """Whether the embeddings were not of length one."""
