@@ -51,6 +51,11 @@ class Plan:
     class_texts: ClassTexts | None = None
     describer: Describer | None = None
 
+    @property
+    def is_embedded(self) -> bool:
+        """Return whether images and texts are embedded already, so that no backbone is loaded."""
+        return self.settings.backbone == PRECOMPUTED and isinstance(self.images, Embeddings)
+
     def all_settings(self) -> dict[str, Any]:
         """Return the settings of the run and its method as one flat mapping, like a settings file."""
         return {**dataclasses.asdict(self.settings), **dataclasses.asdict(self.method.settings)}
@@ -82,18 +87,15 @@ class Plan:
             )
         if self.backbone is not None:
             _check_tuner(tuner, prompted, self.backbone.prompted_sides(), self.settings.backbone)
-        elif self.settings.backbone != PRECOMPUTED:
+        elif not self.is_embedded:
             check_backbone(self.settings.backbone, tuner)
 
     def open_backbone(self) -> Backbone:
         """Return the backbone in memory, or load the one that the settings name."""
-        encoder = self.backbone
-        if encoder is None and self.settings.backbone != PRECOMPUTED:
-            encoder = load_backbone(self.settings.backbone)
-        if self.class_texts is None:
-            assert encoder is not None  # checked when the plan was made
-            return encoder
-        return Precomputed(self.class_texts, encoder)
+        if self.is_embedded and self.class_texts is not None:
+            return Precomputed(self.class_texts)
+        encoder = self.backbone or load_backbone(self.settings.backbone)
+        return encoder if self.class_texts is None else Precomputed(self.class_texts, encoder)
 
     def open_describer(self, cache_folder: Path) -> Describer:
         """Return the describer in memory, or the one that the settings name."""
@@ -112,7 +114,7 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
             return None
 
     values = dict(settings)
-    backbone, describer = _take_models(values)
+    backbone, describer = collect(lambda: _take_models(values)) or (None, None)
     found = collect(lambda: collect_images(images, values.get("root") or None, str(values.get("image_column") or "")))
     texts = collect(lambda: _read_class_texts(classes))
     if texts is not None:
@@ -123,9 +125,9 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
     if isinstance(found, Embeddings) or texts is not None:
         collect(lambda: _check_embedded(found, texts, values))
     built = collect(lambda: _build(values, without_encoder=isinstance(found, Embeddings) or texts is not None))
-    in_memory = {"backbones": backbone is not None or values.get("backbone") == PRECOMPUTED, "describers": describer}
+    is_known = {"backbones": backbone is not None or values.get("backbone") == PRECOMPUTED, "describers": describer}
     for role in EXAMPLES:
-        if not in_memory[role]:
+        if not is_known[role]:
             collect(lambda role=role: _check_id(role, values))  # type: ignore[misc]
     known = None
     if labels is not None and vocabulary and found:
@@ -144,6 +146,11 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
 def _take_models(values: dict[str, Any]) -> tuple[Backbone | None, Describer | None]:
     """Return the backbone and the describer that are Python objects, and put their ids in the settings."""
     backbone = values.get("backbone")
+    if "backbone" in values and not isinstance(backbone, (str, Backbone)):
+        del values["backbone"]
+        raise InputError(
+            f"Expected the id of a backbone or captune.wrap(model, processor), got {type(backbone).__name__}."
+        )
     describer = describer_of(values.get("describer"))
     if isinstance(backbone, Backbone):
         values["backbone"] = backbone.identifier
@@ -178,7 +185,7 @@ def _check_texts(
 
 def _check_embedded(images: ImageCollection | None, texts: ClassTexts | None, values: dict[str, Any]) -> None:
     """Check that what is not embedded yet has a backbone; the default one would rarely be right."""
-    if "backbone" in values:
+    if values.get("backbone", PRECOMPUTED) != PRECOMPUTED:
         return
     if texts is None:
         raise InputError(

@@ -41,7 +41,7 @@ def describe_source(source: object) -> str:
     if isinstance(source, (list, tuple)) and all(isinstance(entry, str) for entry in source):
         return ",".join(source)
     length = f" of {len(source)}" if hasattr(source, "__len__") else ""
-    return f"{type(source).__name__}{length}"
+    return f"<{type(source).__name__}{length}>"
 
 
 def _collect(source: Any, root: str | Path | None, column: str) -> ImageCollection:  # noqa: ANN401, PLR0911
