@@ -115,7 +115,7 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
 
     values = dict(settings)
     backbone, describer = collect(lambda: _take_models(values)) or (None, None)
-    found = collect(lambda: collect_images(images, values.get("root") or None, str(values.get("image_column") or "")))
+    found = collect(lambda: _find_images(images, values))
     texts = collect(lambda: _read_class_texts(classes))
     if texts is not None:
         collect(lambda: _check_texts(texts, values, found, describer))
@@ -141,6 +141,10 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
     given = {"images": images, "classes": classes, "labels": labels}
     sources = {what: describe_source(value) for what, value in given.items() if value is not None}
     return Plan(run_settings, method, task, found, sources, backbone, texts, describer)
+
+
+def _find_images(source: Images, values: Mapping[str, Any]) -> ImageCollection:
+    return collect_images(source, values.get("root") or None, str(values.get("image_column") or ""), single=False)
 
 
 def _take_models(values: dict[str, Any]) -> tuple[Backbone | None, Describer | None]:

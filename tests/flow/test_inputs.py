@@ -295,6 +295,7 @@ BAD: dict[str, tuple[Callable[[World], Any], str]] = {
     "describer": (lambda w: run(captune.Embeddings(w.vectors), texts(w), describer={"cat": "x"}), "text encoder"),
     "template": (lambda w: run(captune.Embeddings(w.vectors), texts(w), template="a {}"), "template"),
     "matrix": (lambda w: run(w.vectors), r"captune\.Embeddings"),
+    "one image": (lambda w: run(w.pixels[0]), "several images"),
     "number": (lambda w: run(3), "got int"),
     "nothing": (lambda w: run([]), "No images"),
     "repeated path": (lambda w: run([w.paths[0], w.paths[0]]), "listed 2 times"),

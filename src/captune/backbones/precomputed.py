@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from captune.backbones.base import Backbone, Edit, Side, Tokens, load_backbone
-from captune.core.errors import ModelError
+from captune.core.errors import InputError, ModelError
 from captune.data.precomputed import ClassTexts
 from captune.data.views import Preprocessing
 
@@ -38,7 +38,11 @@ class Precomputed(Backbone):
     @classmethod
     def load(cls, name: str) -> Precomputed:
         """Read the class texts in a file."""
-        return cls(ClassTexts.from_file(name), identifier=f"precomputed:{name}")
+        try:
+            texts = ClassTexts.from_file(name)
+        except InputError as error:
+            raise ModelError(f"Cannot load 'precomputed:{name}'. {error}") from error
+        return cls(texts, identifier=f"precomputed:{name}")
 
     @classmethod
     def check(cls, name: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from captune.core.errors import InputError, nearest
@@ -26,9 +27,19 @@ EXPECTED = (
 )
 
 
-def collect_images(source: Images, root: str | Path | None = None, column: str = "") -> ImageCollection:
-    """Return the images of any source; `column` names the column of a table that contains them."""
-    images = _collect(source, root, column)
+def collect_images(
+    source: Images, root: str | Path | None = None, column: str = "", single: bool = True
+) -> ImageCollection:
+    """Return the images of any source; `column` names the column of a table that contains them.
+
+    With `single`, the source may be one image.
+    """
+    is_one = isinstance(source, Image.Image) or (isinstance(source, np.ndarray) and _is_one_image(source))
+    if is_one and not single:
+        raise InputError("Expected several images, got one. Pass a list, or classify a single image with predict.")
+    if single and isinstance(source, (str, os.PathLike)) and _is_image_file(Path(source)):
+        return ImageCollection((Path(source),), Path(source).parent)
+    images = MemoryImages([source]) if is_one else _collect(source, root, column)
     if len(images) == 0:
         raise InputError(no_usable_image(images, {}))
     return images
@@ -49,8 +60,6 @@ def _collect(source: Any, root: str | Path | None, column: str) -> ImageCollecti
         return source
     if isinstance(source, (str, os.PathLike)):
         return _from_path(source, root)
-    if isinstance(source, Image.Image):
-        return MemoryImages([source])
     table = _table_column(source, column)
     if table is not None:
         return _from_items(*table, root)
@@ -71,16 +80,23 @@ def _collect(source: Any, root: str | Path | None, column: str) -> ImageCollecti
     raise InputError(f"{EXPECTED}, got {type(source).__name__}.")
 
 
+def _is_image_file(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and is_file(path)
+
+
+def _is_one_image(array: NDArray[Any]) -> bool:
+    """Return whether an array is one image; a matrix of floats could also be embeddings."""
+    return is_image_array(array) and not (array.ndim == 2 and array.dtype.kind == "f")
+
+
 def _from_path(source: str | os.PathLike[str], root: str | Path | None) -> ImageCollection:
     path = Path(source)
     if is_array_file(path):
         return Embeddings.from_file(path)
-    if path.suffix.lower() in SUFFIXES and is_file(path):
-        return ImageCollection((path,), path.parent)
     return find_images(os.fspath(source), root)
 
 
-def _from_array(array: np.ndarray[Any, Any], root: str | Path | None) -> ImageCollection:
+def _from_array(array: NDArray[Any], root: str | Path | None) -> ImageCollection:
     if array.dtype.kind in "OUS":
         return _from_items(array.tolist(), None, root)
     if array.ndim == 4:
@@ -90,8 +106,6 @@ def _from_array(array: np.ndarray[Any, Any], root: str | Path | None) -> ImageCo
             f"An array of shape {array.shape} can be embeddings or a gray image. Pass captune.Embeddings(vectors) for "
             "embeddings, or a list of images."
         )
-    if is_image_array(array):
-        return MemoryImages([array])
     raise InputError(f"{EXPECTED}, got an array of shape {array.shape}.")
 
 

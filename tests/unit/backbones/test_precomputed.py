@@ -66,7 +66,7 @@ def test_a_file_of_texts_is_a_backbone(tmp_path: Path) -> None:
 def test_float16_lengths_are_made_one_and_not_reported() -> None:
     half = (VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)).astype(np.float16)
     images = Embeddings(half)
-    np.testing.assert_allclose(np.linalg.norm(images.vectors, axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(images.vectors, axis=1), 1, atol=2e-5)
     assert not images.was_scaled
     assert Embeddings(3 * half).was_scaled
 
