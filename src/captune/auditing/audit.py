@@ -226,7 +226,6 @@ def _next_steps(facts: Mapping[str, Any], settings: RunSettings, images: ImageCo
         steps.append("Check and edit descriptions.yaml, then adapt with --describer file:descriptions.yaml.")
     if facts["confused_groups"]:
         steps.append("Look at the confused classes, and merge classes that even you cannot tell apart.")
-    steps.append(
-        f"Adapt: captune adapt {images.root if images.kind == 'files' else 'IMAGES'} --classes ... --backbone {settings.backbone} --method cap"
-    )
+    place = images.root if images.kind == "files" else "IMAGES"
+    steps.append(f"Adapt: captune adapt {place} --classes ... --backbone {settings.backbone} --method cap")
     return steps
