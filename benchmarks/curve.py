@@ -24,13 +24,15 @@ import torch
 from safetensors import safe_open
 
 from captune import pipeline
+from captune.backbones.base import load_backbone
 from captune.core import runtime
 from captune.core.settings import parse_overrides
-from captune.data.images import find_images, read_labels
+from captune.data.images import find_images
+from captune.data.labels import read_labels
 from captune.describers.base import open_describer
 from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.methods.base import Context
-from captune.plan import Plan, load_backbone, make_plan
+from captune.plan import Plan, make_plan
 from captune.results.classifier import Classifier, predict_collection
 from captune.results.metrics import summarize
 from captune.results.run import CHECKPOINTS

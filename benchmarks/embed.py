@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from captune.backbones.base import load_backbone
 from captune.core import runtime
 from captune.data.decoding import as_image
 from captune.data.images import ImageCollection, find_images
 from captune.data.views import weak_view
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import embed_images, encode_pixels
-from captune.pipeline import load_backbone
 
 TARGET_BARE, TARGET_SINGLE = 0.90, 1.5
 

@@ -24,7 +24,8 @@ import numpy as np
 
 from captune.benchmark.splits import long_tail
 from captune.core import registry
-from captune.data.images import ImageCollection, find_images, read_labels
+from captune.data.images import ImageCollection, find_images
+from captune.data.labels import read_labels
 from captune.data.task import AdaptationTask
 from captune.data.vocabulary import Vocabulary, read_class_names
 from captune.pipeline import carry_out

@@ -21,11 +21,13 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
+from captune.backbones.base import load_backbone
 from captune.benchmark.splits import long_tail
 from captune.core import runtime
 from captune.core.arrays import Floats, Ints, softmax_rows
 from captune.data.descriptions import read_descriptions
-from captune.data.images import find_images, read_labels
+from captune.data.images import find_images
+from captune.data.labels import read_labels
 from captune.data.vocabulary import Vocabulary, read_class_names
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import embed_classes, embed_images, score
@@ -33,7 +35,6 @@ from captune.labeling.gaussian_mixture import fit_gaussian_mixture
 from captune.labeling.neighborhood import neighbor_consensus, neighbor_graph
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import top_k_per_class
-from captune.plan import load_backbone
 from captune.results.health import check_health
 from captune.world import descriptions_path, write_world
 

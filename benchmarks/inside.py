@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from captune.data.images import find_images, read_labels
+from captune.data.images import find_images
+from captune.data.labels import read_labels
 from captune.data.task import AdaptationTask
 from captune.data.vocabulary import Vocabulary, read_class_names
 from captune.pipeline import carry_out

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from captune.backbones.base import load_backbone
 from captune.core import runtime
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import Vocabulary
-from captune.plan import load_backbone
 from captune.training.batch_sources import PixelSource, Request, Views
 from captune.training.loop import Optimization, Schedule, fit
 from captune.training.objective import CapBatch, ConfusionObjective

@@ -8,6 +8,10 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 ADAPT = ("adapt", "photos", "--classes", "cat,dog", "--backbone", "hf:model", "--workers", "0", "--out", "new-run")
 
@@ -37,6 +41,24 @@ def write(path: str, content: str | bytes) -> Callable[[], object]:
     def step() -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_bytes(data)
+
+    return step
+
+
+def embeddings(*changes: str, images: str = "vectors.npz", classes: str = "texts.npz") -> tuple[str, ...]:
+    """Return the arguments of a valid `captune adapt` on embeddings, with some changed."""
+    return ("adapt", images, "--classes", classes, "--out", "new-run", *changes)
+
+
+def arrays(change: Callable[[dict[str, NDArray[Any]]], object] = lambda arrays: None) -> Callable[[], object]:
+    """Return the step that writes embeddings of images and class texts, after a change."""
+
+    def step() -> None:
+        vectors = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+        content = {"vectors": vectors[:6], "texts": vectors[6:], "names": np.array(["cat", "dog"])}
+        change(content)
+        np.savez("texts.npz", names=content.pop("names"), texts=content.pop("texts"))
+        np.savez("vectors.npz", **content)
 
     return step
 
@@ -299,5 +321,37 @@ CASES = (
         "list: a dataset that is not known",
         ("list", "datasets", "--data", "photos", "--download", "flowers"),
         ("No 'flowers' in datasets", "Did you mean 'flowers102'"),
+    ),
+    Case(
+        "embeddings: values that are not finite",
+        embeddings(),
+        ("not finite in row 2", "Remove these rows"),
+        arrays(lambda content: content["vectors"].__setitem__((2, 0), np.nan)),
+    ),
+    Case(
+        "embeddings: a row of zeros",
+        embeddings(),
+        ("only zeros in row 5",),
+        arrays(lambda content: content["vectors"].__setitem__(5, 0)),
+    ),
+    Case(
+        "embeddings: another width than the class texts",
+        embeddings(),
+        ("width 3", "width 4", "same model"),
+        arrays(lambda content: content.update(vectors=content["vectors"][:, :3])),
+    ),
+    Case("embeddings: the preset full", embeddings("--preset", "full"), ("Use the preset 'quick'",), arrays()),
+    Case("embeddings: class names alone", embeddings(classes="cat,dog"), ("class texts of the same model",), arrays()),
+    Case(
+        "embeddings: several arrays that could be meant",
+        embeddings(),
+        ("Found: train, test", "vectors.npz:train"),
+        arrays(lambda content: content.update(train=content["vectors"], test=content.pop("vectors"))),
+    ),
+    Case(
+        "embeddings: another number of labels",
+        embeddings("--labels", "vectors.npz:labels"),
+        ("Expected 6 labels", "got 2"),
+        arrays(lambda content: content.update(labels=np.array([0, 1]))),
     ),
 )

@@ -7,19 +7,35 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from captune.auditing.audit import audit as audit
+    from captune.backbones.base import wrap as wrap
     from captune.core.errors import CaptuneError as CaptuneError
+    from captune.data.precomputed import ClassTexts as ClassTexts
+    from captune.data.precomputed import Embeddings as Embeddings
     from captune.exports.base import export as export
     from captune.pipeline import adapt as adapt
     from captune.results.image_classifier import load as load
 
 __version__ = "0.1.0"
-__all__ = ["CaptuneError", "__version__", "adapt", "audit", "export", "load"]
+__all__ = [
+    "CaptuneError",
+    "ClassTexts",
+    "Embeddings",
+    "__version__",
+    "adapt",
+    "audit",
+    "export",
+    "load",
+    "wrap",
+]
 
 _HOMES = {
     "adapt": "captune.pipeline",
     "audit": "captune.auditing.audit",
     "export": "captune.exports.base",
     "load": "captune.results.image_classifier",
+    "wrap": "captune.backbones.base",
+    "Embeddings": "captune.data.precomputed",
+    "ClassTexts": "captune.data.precomputed",
     "CaptuneError": "captune.core.errors",
 }
 
@@ -29,3 +45,8 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 (the type checker reads the i
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'captune' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names, of which most are not imported yet."""
+    return sorted(__all__)

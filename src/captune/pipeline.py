@@ -12,11 +12,12 @@ from captune.backbones.base import Backbone
 from captune.core import distributed, runtime
 from captune.core.errors import InputError
 from captune.core.settings import WHERE
-from captune.describers.base import open_describer
+from captune.data.inputs import Images
+from captune.data.precomputed import ClassTexts, Embeddings
 from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.embeddings.predictions import Predictions
 from captune.methods.base import Context
-from captune.plan import Plan, check_backbone, load_backbone, make_plan
+from captune.plan import Plan, make_plan
 from captune.results.classifier import Classifier, predict_collection
 from captune.results.evidence import Evidence, collect_evidence
 from captune.results.run import CHECKPOINTS, AdaptationRun, claim_folder
@@ -26,10 +27,10 @@ from captune.tuners.frozen import Frozen
 
 
 def adapt(
-    images: str | Path,
-    classes: str | Path | Sequence[str],
+    images: Images,
+    classes: str | Path | Sequence[str] | Mapping[str, Any] | ClassTexts,
     *,
-    labels: str | Path | None = None,
+    labels: Any = None,  # noqa: ANN401 (a path, a mapping or one label per image)
     out: str | Path | None = None,
     overwrite: bool = False,
     resume: bool = False,
@@ -38,7 +39,10 @@ def adapt(
 ) -> AdaptationRun:
     """Adapt a backbone to images without labels and return the run; with `out`, also save it as a folder.
 
-    Keyword settings are those of every run (method, backbone, template, seed, ...) and those of the method.
+    `images` are a path, a sequence of paths, Pillow images or arrays, an array, a dataset, a table or `Embeddings`.
+    `classes` are names, a mapping from names to descriptions, or `ClassTexts`. `labels` are a path, a mapping or one
+    label per image. Keyword settings are those of every run (method, backbone, template, seed, ...) and those of the
+    method; the backbone may be a model in memory (`wrap`), the describer a mapping or a function.
     """
     plan = make_plan(images, classes, labels, settings)
     return carry_out(plan, out=out, overwrite=overwrite, resume=resume, quiet=quiet)
@@ -55,7 +59,7 @@ def carry_out(
     keep_checkpoints: bool = False,
 ) -> AdaptationRun:
     """Carry out a plan and return the run; with `out`, also save it as a folder with a report."""
-    check_backbone(plan.settings.backbone, getattr(plan.method.settings, "tuner", ""))
+    plan.check_backbone()
     workers = None if plan.settings.workers < 0 else plan.settings.workers
     devices = {name: getattr(plan.settings, name) for name in WHERE}
     engine = runtime.start(seed=plan.settings.seed, workers=workers, quiet=quiet, **devices)
@@ -77,9 +81,9 @@ def carry_out(
 
 def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> AdaptationRun:
     cache_folder = Path(plan.settings.cache) if plan.settings.cache else default_folder()
-    describer = open_describer(plan.settings.describer, cache_folder)
+    describer = plan.open_describer(cache_folder)
 
-    backbone = load_backbone(plan.settings.backbone).to(engine.device)
+    backbone = plan.open_backbone().to(engine.device)
     backbone.texts_at_once = plan.settings.class_chunk
     environment = _environment(plan, backbone, engine)
     context = Context(
@@ -92,6 +96,8 @@ def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Adaptati
     )
     if plan.settings.preset:
         engine.say(f"Method {plan.settings.method}, preset {plan.settings.preset}.")
+    if isinstance(plan.images, Embeddings) and plan.images.was_scaled:
+        engine.say("The embeddings were not of length one and have been normalized.")
 
     tuner = plan.method.adapt(plan.task, backbone, context)
 

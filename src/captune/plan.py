@@ -3,32 +3,58 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from captune.backbones.base import Backbone
+from captune.backbones.base import Backbone, load_backbone
+from captune.backbones.precomputed import Precomputed
 from captune.core import registry
 from captune.core.errors import InputError, UnknownNameError, nearest, raise_all
 from captune.core.settings import NO_RESULT, RunSettings, build_run
-from captune.data.images import ImageCollection, find_images, no_usable_image, read_labels
+from captune.data.images import ImageCollection
+from captune.data.inputs import Images, collect_images, describe_source
+from captune.data.labels import read_labels
+from captune.data.precomputed import ClassTexts, Embeddings, is_array_file
 from captune.data.task import AdaptationTask, make_task
-from captune.data.vocabulary import Vocabulary, read_class_names
+from captune.data.vocabulary import read_classes
+from captune.describers.base import Describer, describer_of, open_describer
 from captune.methods.base import Method
 
 T = TypeVar("T")
+PRECOMPUTED = "precomputed"
+"""The backbone of a run in which images and texts are embedded already."""
 EXAMPLES: dict[registry.Role, str] = {"backbones": RunSettings.backbone, "describers": "file:descriptions.yaml"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Settings, method, task and images of a run; `sources` records where images, classes and labels came from."""
+    """Everything that a run is given, checked.
+
+    Attributes:
+        settings: The settings of every run.
+        method: The method with its settings.
+        task: Vocabulary, unlabeled and labeled images.
+        images: All images, labeled or not.
+        sources: Where images, classes and labels came from.
+        backbone: A model in memory; None if the settings name one, or if texts and images are embedded already.
+        class_texts: Text embeddings of the classes; None if the backbone embeds them.
+        describer: A describer in memory; None if the settings name one.
+    """
 
     settings: RunSettings
     method: Method
     task: AdaptationTask
     images: ImageCollection
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    backbone: Backbone | None = None
+    class_texts: ClassTexts | None = None
+    describer: Describer | None = None
+
+    @property
+    def is_embedded(self) -> bool:
+        """Return whether images and texts are embedded already, so that no backbone is loaded."""
+        return self.settings.backbone == PRECOMPUTED and isinstance(self.images, Embeddings)
 
     def all_settings(self) -> dict[str, Any]:
         """Return the settings of the run and its method as one flat mapping, like a settings file."""
@@ -40,14 +66,43 @@ class Plan:
         return {
             "settings": {key: value for key, value in self.all_settings().items() if key not in NO_RESULT},
             "names": list(self.task.vocabulary.names),
+            "descriptions": [[c, list(texts)] for c, texts in self.task.vocabulary.descriptions.items()],
             "labels": [[labeled.images.name(i), int(label)] for i, label in enumerate(labeled.labels)],
             "target_classes": self.task.target_classes.tolist(),
         }
 
+    def check_backbone(self) -> None:
+        """Check that the backbone exists and supports the method's tuner, without loading weights."""
+        tuner = getattr(self.method.settings, "tuner", "")
+        prompted = registry.load("tuners", tuner).prompted_towers if tuner else frozenset()
+        if isinstance(self.images, Embeddings) and "image" in prompted:
+            raise InputError(
+                f"The tuner {tuner!r} trains prompts inside the image encoder, which embeddings have passed already. "
+                "Use the preset 'quick', or pass the images."
+            )
+        if self.class_texts is not None and "text" in prompted:
+            raise InputError(
+                f"The tuner {tuner!r} trains prompts inside the text encoder, which class texts have passed already. "
+                "Use the preset 'quick', or pass class names and a backbone."
+            )
+        if self.backbone is not None:
+            _check_tuner(tuner, prompted, self.backbone.prompted_sides(), self.settings.backbone)
+        elif not self.is_embedded:
+            check_backbone(self.settings.backbone, tuner)
 
-def make_plan(
-    images: str | Path, classes: str | Path | Sequence[str], labels: str | Path | None, settings: Mapping[str, Any]
-) -> Plan:
+    def open_backbone(self) -> Backbone:
+        """Return the backbone in memory, or load the one that the settings name."""
+        if self.is_embedded and self.class_texts is not None:
+            return Precomputed(self.class_texts)
+        encoder = self.backbone or load_backbone(self.settings.backbone)
+        return encoder if self.class_texts is None else Precomputed(self.class_texts, encoder)
+
+    def open_describer(self, cache_folder: Path) -> Describer:
+        """Return the describer in memory, or the one that the settings name."""
+        return self.describer or open_describer(self.settings.describer, cache_folder)
+
+
+def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, Any]) -> Plan:  # noqa: ANN401
     """Read and check settings, class names, images and labels; one error lists all problems."""
     problems: list[str] = []
 
@@ -58,12 +113,22 @@ def make_plan(
             problems.append(str(error))
             return None
 
-    built = collect(lambda: _build(settings))
+    values = dict(settings)
+    backbone, describer = collect(lambda: _take_models(values)) or (None, None)
+    found = collect(lambda: _find_images(images, values))
+    texts = collect(lambda: _read_class_texts(classes))
+    if texts is not None:
+        collect(lambda: _check_texts(texts, values, found, describer))
+        values["template"] = "{}"  # the text of a class is found by its name
+    template = str(values.get("template", RunSettings.template))
+    vocabulary = collect(lambda: read_classes(classes if texts is None else texts.names, template))
+    if isinstance(found, Embeddings) or texts is not None:
+        collect(lambda: _check_embedded(found, texts, values))
+    built = collect(lambda: _build(values, without_encoder=isinstance(found, Embeddings) or texts is not None))
+    is_known = {"backbones": backbone is not None or values.get("backbone") == PRECOMPUTED, "describers": describer}
     for role in EXAMPLES:
-        collect(lambda role=role: _check_id(role, settings))  # type: ignore[misc]
-    template, root = str(settings.get("template", RunSettings.template)), settings.get("root")
-    vocabulary = collect(lambda: Vocabulary(read_class_names(classes), (template,)))
-    found = collect(lambda: _find(images, str(root) if root else None))
+        if not is_known[role]:
+            collect(lambda role=role: _check_id(role, values))  # type: ignore[misc]
     known = None
     if labels is not None and vocabulary and found:
         known = collect(lambda: read_labels(labels, found, vocabulary.names))
@@ -74,12 +139,66 @@ def make_plan(
     run_settings, method = built
     task = make_task(vocabulary, found, known, only_unlabeled_classes=run_settings.target_classes == "auto")
     given = {"images": images, "classes": classes, "labels": labels}
-    sources = {
-        what: str(value) if isinstance(value, (str, Path)) else ",".join(value)
-        for what, value in given.items()
-        if value is not None
-    }
-    return Plan(run_settings, method, task, found, sources)
+    sources = {what: describe_source(value) for what, value in given.items() if value is not None}
+    return Plan(run_settings, method, task, found, sources, backbone, texts, describer)
+
+
+def _find_images(source: Images, values: Mapping[str, Any]) -> ImageCollection:
+    return collect_images(source, values.get("root") or None, str(values.get("image_column") or ""), single=False)
+
+
+def _take_models(values: dict[str, Any]) -> tuple[Backbone | None, Describer | None]:
+    """Return the backbone and the describer that are Python objects, and put their ids in the settings."""
+    backbone = values.get("backbone")
+    if "backbone" in values and not isinstance(backbone, (str, Backbone)):
+        del values["backbone"]
+        raise InputError(
+            f"Expected the id of a backbone or captune.wrap(model, processor), got {type(backbone).__name__}."
+        )
+    describer = describer_of(values.get("describer"))
+    if isinstance(backbone, Backbone):
+        values["backbone"] = backbone.identifier
+    if describer is not None:
+        values["describer"] = f"{registry.IN_MEMORY}{describer.argument or type(describer).__name__}"
+    return backbone if isinstance(backbone, Backbone) else None, describer
+
+
+def _read_class_texts(classes: object) -> ClassTexts | None:
+    """Return text embeddings that are given as classes, or None for names."""
+    if isinstance(classes, (str, Path)) and is_array_file(classes):
+        return ClassTexts.from_file(classes)
+    return classes if isinstance(classes, ClassTexts) else None
+
+
+def _check_texts(
+    texts: ClassTexts, values: Mapping[str, Any], images: ImageCollection | None, describer: Describer | None
+) -> None:
+    if "template" in values and values["template"] != "{}":
+        raise InputError("The class texts are embedded already, so a template cannot change them. Leave it out.")
+    if describer is not None or values.get("describer", "none") != "none":
+        raise InputError(
+            "Descriptions need a text encoder, but the class texts are embedded already. Pass class names and a "
+            "backbone, or embed the descriptions yourself and pass their mean as the text of a class."
+        )
+    if isinstance(images, Embeddings) and images.width != texts.width:
+        raise InputError(
+            f"The embeddings have width {images.width}, but the class texts have width {texts.width}. Use embeddings "
+            "of the same model."
+        )
+
+
+def _check_embedded(images: ImageCollection | None, texts: ClassTexts | None, values: dict[str, Any]) -> None:
+    """Check that what is not embedded yet has a backbone; the default one would rarely be right."""
+    if values.get("backbone", PRECOMPUTED) != PRECOMPUTED:
+        return
+    if texts is None:
+        raise InputError(
+            "Embeddings need class texts of the same model: pass captune.ClassTexts (or an .npz file with names and "
+            "texts) as classes, or the backbone that made the embeddings."
+        )
+    if images is not None and not isinstance(images, Embeddings):
+        raise InputError("The class texts are embeddings: pass the backbone that made them to embed the images too.")
+    values["backbone"] = PRECOMPUTED
 
 
 def plan_for_task(task: AdaptationTask, settings: Mapping[str, Any]) -> Plan:
@@ -93,9 +212,10 @@ def plan_for_task(task: AdaptationTask, settings: Mapping[str, Any]) -> Plan:
     return Plan(*built, task, task.unlabeled + task.labeled.images)
 
 
-def _build(settings: Mapping[str, Any]) -> tuple[RunSettings, Method]:
+def _build(settings: Mapping[str, Any], without_encoder: bool = False) -> tuple[RunSettings, Method]:
     method_class: type[Method] = registry.load("methods", str(settings.get("method", RunSettings.method)))
-    run_settings, method_settings = build_run(with_preset(method_class, settings), method_class.Settings)
+    values = with_preset(method_class, settings, "quick" if without_encoder else "")
+    run_settings, method_settings = build_run(values, method_class.Settings)
     return run_settings, method_class(method_settings)
 
 
@@ -104,17 +224,10 @@ def _check_id(role: registry.Role, settings: Mapping[str, Any]) -> None:
     registry.split_id(role, str(settings.get(key, getattr(RunSettings, key))), EXAMPLES[role])
 
 
-def _find(images: str | Path, root: str | None) -> ImageCollection:
-    found = find_images(images, root)
-    if len(found) == 0:
-        raise InputError(no_usable_image(found, {}))
-    return found
-
-
-def with_preset(method_class: type[Method], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings on top of a preset: the given one, or the one that suits this machine."""
+def with_preset(method_class: type[Method], settings: Mapping[str, Any], default: str = "") -> dict[str, Any]:
+    """Return the settings on top of a preset: the given one, the default, or the one that suits this machine."""
     presets = method_class.presets
-    name = settings.get("preset") or ""
+    name = settings.get("preset") or default
     if not presets:
         return dict(settings)
     if not name:
@@ -132,19 +245,14 @@ def check_backbone(identifier: str, tuner: str = "") -> None:
     source, name = registry.split_id("backbones", identifier, RunSettings.backbone)
     backbone_class = registry.load("backbones", source)
     backbone_class.check(name)
-    if not tuner:
-        return
-    supported = backbone_class.prompt_towers(name)
-    if not registry.load("tuners", tuner).prompted_towers <= supported:
+    prompted = registry.load("tuners", tuner).prompted_towers if tuner else frozenset()
+    _check_tuner(tuner, prompted, backbone_class.prompt_towers(name), identifier)
+
+
+def _check_tuner(tuner: str, prompted: frozenset[str], supported: frozenset[str], identifier: str) -> None:
+    if not prompted <= supported:
         tuners = {name: registry.load("tuners", name).prompted_towers for name in registry.names("tuners")}
         raise InputError(
             f"The backbone {identifier!r} does not support the prompts of the tuner {tuner!r}. Set tuner to one of: "
             f"{', '.join(name for name, towers in tuners.items() if towers <= supported)}."
         )
-
-
-def load_backbone(identifier: str) -> Backbone:
-    """Load a backbone by its `source:name` id."""
-    source, name = registry.split_id("backbones", identifier, RunSettings.backbone)
-    backbone: Backbone = registry.load("backbones", source).load(name)
-    return backbone

@@ -11,15 +11,15 @@ from models import MAKERS, identifier
 from torch import Tensor
 
 from captune.backbones import embedded
-from captune.backbones.base import Backbone
+from captune.backbones.base import Backbone, load_backbone
 from captune.core import registry
 from captune.core.errors import InputError
-from captune.pipeline import check_backbone, load_backbone
+from captune.plan import check_backbone
 
 LONG = "a striped bird in the field with a red tree and a cat " * 40
 TEXTS = ["a photo of a cat", "", " ", LONG, "Ünïcode 猫 🐈 \u200b\n\ttab", "<|endoftext|> [SEP] <eos>", "a" * 5000]
 KINDS = [*MAKERS, *(f"embedded:{name}" for name in embedded.available())]
-NOT_MADE_HERE = {"open_clip"}  # tests/unit/backbones/test_open_clip.py, where the library imports
+NOT_MADE_HERE = {"open_clip", "precomputed"}  # tests/unit/backbones/test_open_clip.py, test_precomputed.py
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -83,7 +83,8 @@ def try_manifest(name: str, folder: Path, generator: Seeded) -> None:
 
 def try_labels(folder: Path, generator: Seeded) -> None:
     """Read a damaged table of labels."""
-    from captune.data.images import find_images, read_labels
+    from captune.data.images import find_images
+    from captune.data.labels import read_labels
 
     name = generator.choice(("manifest.csv", "manifest.parquet"))
     change(folder / name, generator)
@@ -159,7 +160,7 @@ _loaded: dict[str, Any] = {}
 def _backbone(folder: Path) -> Any:
     if "backbone" not in _loaded:
         card = json.loads((folder.parent / "seeds" / "run" / "classifier" / "classifier.json").read_text())
-        from captune.plan import load_backbone
+        from captune.backbones.base import load_backbone
 
         _loaded["backbone"] = load_backbone(card["backbone"])
     return _loaded["backbone"]

@@ -22,14 +22,15 @@ from captune.core.errors import InputError
 from captune.core.files import write_json
 from captune.core.settings import Positive, RunSettings, build_run
 from captune.data.descriptions import write_descriptions
-from captune.data.images import ImageCollection, find_images, no_usable_image, read_labels
-from captune.data.vocabulary import Vocabulary, read_class_names
-from captune.describers.base import open_describer
+from captune.data.images import ImageCollection, no_usable_image
+from captune.data.inputs import Images
+from captune.data.labels import read_labels
+from captune.data.vocabulary import Vocabulary
 from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.embeddings.embed import embed_classes, embed_images, embed_texts, score
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import first_pseudo_labels
-from captune.plan import check_backbone, load_backbone
+from captune.plan import Plan, make_plan
 from captune.results.metrics import summarize
 from captune.results.run import claim_folder, readable
 
@@ -75,48 +76,47 @@ class Audit:
 
 
 def audit(
-    images: str | Path,
-    classes: str | Path | Sequence[str],
+    images: Images,
+    classes: Any,  # noqa: ANN401 (what `adapt` takes)
     *,
-    labels: str | Path | None = None,
+    labels: Any = None,  # noqa: ANN401
     out: str | Path | None = None,
     overwrite: bool = False,
     quiet: bool = False,
     **settings: Any,  # noqa: ANN401 (checked against the settings dataclasses)
 ) -> Audit:
     """Find misleading class names and confused classes without training; with labels, also measure accuracy."""
-    run_settings, own = build_run(settings, AuditSettings)
+    models = {name: settings[name] for name in ("backbone", "describer") if not isinstance(settings.get(name, ""), str)}
+    run_settings, own = build_run({name: settings[name] for name in settings if name not in models}, AuditSettings)
     if run_settings.devices * run_settings.num_nodes > 1:
         raise InputError(
             "An audit runs in one process. To embed the images with several processes first, run captune adapt IMAGES "
             "--method zero_shot --devices N; the audit reads the embeddings from the cache."
         )
-    vocabulary = Vocabulary(read_class_names(classes), (run_settings.template,))
-    collection = find_images(images, run_settings.root or None)
-    if len(collection) == 0:
-        raise InputError(no_usable_image(collection, {}))
-    truth = read_labels(labels, collection, vocabulary.names) if labels is not None else None
-    check_backbone(run_settings.backbone)
+    names = {field.name for field in dataclasses.fields(RunSettings)}
+    given = {name: value for name, value in settings.items() if name in names and name not in ("method", "preset")}
+    plan = make_plan(images, classes, None, {**given, "method": "zero_shot"})
+    truth = read_labels(labels, plan.images, plan.task.vocabulary.names) if labels is not None else None
+    plan.check_backbone()
     with claim_folder(out, overwrite, None, CARD) if out is not None else nullcontext() as target:
-        return _audit(collection, vocabulary, truth, run_settings, own, target, quiet)
+        return _audit(plan, truth, own, target, quiet)
 
 
 def _audit(
-    collection: ImageCollection,
-    vocabulary: Vocabulary,
+    plan: Plan,
     truth: Ints | None,
-    run_settings: RunSettings,
     own: AuditSettings,
     target: Path | None,
     quiet: bool,
 ) -> Audit:
+    collection, vocabulary, run_settings = plan.images, plan.task.vocabulary, plan.settings
     cache_folder = Path(run_settings.cache) if run_settings.cache else default_folder()
-    describer = open_describer(run_settings.describer, cache_folder)
+    describer = plan.open_describer(cache_folder)
 
     workers = None if run_settings.workers < 0 else run_settings.workers
     where = {name: getattr(run_settings, name) for name in ("accelerator", "precision")}
     engine = runtime.start(seed=run_settings.seed, workers=workers, quiet=quiet, **where)
-    backbone = load_backbone(run_settings.backbone).to(engine.device)
+    backbone = plan.open_backbone().to(engine.device)
     embedded = embed_images(backbone, collection, EmbeddingCache(cache_folder), engine, run_settings.batch_size)
     if len(embedded.image_index) == 0:
         raise InputError(no_usable_image(collection, embedded.skipped))
@@ -226,5 +226,6 @@ def _next_steps(facts: Mapping[str, Any], settings: RunSettings, images: ImageCo
         steps.append("Check and edit descriptions.yaml, then adapt with --describer file:descriptions.yaml.")
     if facts["confused_groups"]:
         steps.append("Look at the confused classes, and merge classes that even you cannot tell apart.")
-    steps.append(f"Adapt: captune adapt {images.root} --classes ... --backbone {settings.backbone} --method cap")
+    place = images.root if images.kind == "files" else "IMAGES"
+    steps.append(f"Adapt: captune adapt {place} --classes ... --backbone {settings.backbone} --method cap")
     return steps

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, is_grad_enabled, nn
 from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
 
+from captune.core import registry
 from captune.core.errors import ModelError
+from captune.core.settings import DEFAULT_BACKBONE
 from captune.data.views import Preprocessing
 
 Side: TypeAlias = Literal["image", "text"]
@@ -142,6 +144,7 @@ class Backbone(ABC):
     preprocessing: Preprocessing
     embed_dim: int
     logit_scale: float
+    has_image_encoder: bool = True
     texts_at_once: int = 1024
     """Texts encoded at once; larger sets are encoded in chunks and, in training, recomputed for the gradients."""
 
@@ -159,6 +162,23 @@ class Backbone(ABC):
     def prompt_towers(cls, name: str) -> frozenset[Side]:
         """Return which towers of the model called `name` support prompts, without loading its weights."""
         return frozenset(("image", "text"))
+
+    @classmethod
+    def restore(cls, name: str, names: Sequence[str], tensors: Mapping[str, Tensor]) -> Backbone:
+        """Load the model of a saved classifier, with its class names and what `state` returned."""
+        return cls.load(name)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensors that a saved classifier must contain because the id does not lead to them."""
+        return {}
+
+    def prompted_sides(self) -> frozenset[Side]:
+        """Return which towers of this model support prompts."""
+        towers: dict[Side, Any] = {
+            "image": getattr(self, "image_tower", None),
+            "text": getattr(self, "text_tower", None),
+        }
+        return frozenset(side for side, tower in towers.items() if getattr(tower, "layers", ()))
 
     @abstractmethod
     def modules(self) -> Iterator[nn.Module]:
@@ -222,3 +242,33 @@ class Backbone(ABC):
 
 
 PLUGIN_BASE = Backbone
+
+
+def load_backbone(identifier: str) -> Backbone:
+    """Load a backbone by its `source:name` id."""
+    source, name = registry.split_id("backbones", identifier, DEFAULT_BACKBONE)
+    backbone: Backbone = registry.load("backbones", source).load(name)
+    return backbone
+
+
+def wrap(model: Any, processor: Any = None) -> Backbone:
+    """Return a backbone around a CLIP or SigLIP model in memory, which is frozen in place.
+
+    `processor` is the processor of a transformers model, or the tokenizer of an open_clip model.
+    """
+    if isinstance(model, Backbone):
+        return model
+    if any(parameter.dtype != torch.float32 for parameter in getattr(model, "parameters", tuple)()):
+        raise ModelError("The model is not in single precision. Convert it first: model.float()")
+    if hasattr(model, "config") and hasattr(model, "vision_model"):
+        from captune.backbones.hf import HuggingFace
+
+        return HuggingFace.around(model, processor)
+    if hasattr(model, "visual") and hasattr(model, "encode_text"):
+        from captune.backbones.open_clip import OpenClip
+
+        return OpenClip.around(model, processor)
+    raise ModelError(
+        f"Cannot use {type(model).__name__} as a backbone: expected a CLIP, SigLIP or SigLIP 2 model of transformers, "
+        "or an open_clip model."
+    )

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from captune.backbones import _hub
 from captune.backbones.base import Backbone, TextTower, Tokens, Tower
+from captune.core import registry
 from captune.core.errors import ModelError
 from captune.data.views import Preprocessing, Resample
 
@@ -169,6 +170,21 @@ class HuggingFace(Backbone):
         tokenizer = _hub.load_tokenizer(path, int(config.text_config.vocab_size))
         preprocessing = read_preprocessing(_hub.load_image_settings(path), config, name)
         return cls(f"hf:{name}", _hub.load_model(AutoModel, path), tokenizer, preprocessing)
+
+    @classmethod
+    def around(cls, model: Any, processor: Any) -> HuggingFace:
+        """Return a backbone around a model in memory, with its processor."""
+        kind, name = model.config.model_type, str(getattr(model, "name_or_path", ""))
+        if kind not in SUPPORTED:
+            raise ModelError(f"Cannot use a {kind!r} model as a backbone, expected one of: {', '.join(SUPPORTED)}.")
+        tokenizer, image_processor = (getattr(processor, part, None) for part in ("tokenizer", "image_processor"))
+        if tokenizer is None or image_processor is None:
+            raise ModelError(
+                "Pass the model's processor, which has a tokenizer and an image processor: "
+                "captune.wrap(model, AutoProcessor.from_pretrained(...))"
+            )
+        preprocessing = read_preprocessing(image_processor.to_dict(), model.config, name or kind)
+        return cls(f"hf:{name}" if name else f"{registry.IN_MEMORY}{kind}", model, tokenizer, preprocessing)
 
     @classmethod
     def check(cls, name: str) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from captune.backbones import _hub
 from captune.backbones.base import Backbone, Side, TextTower, Tokens, Tower
+from captune.core import registry
 from captune.core.errors import ModelError, missing_extra, nearest
 from captune.core.files import is_file
 from captune.data.views import Preprocessing
@@ -121,17 +122,15 @@ class OpenClip(Backbone):
         "RN50/openai",
     )
 
-    def __init__(self, name: str, model: Any, tokenizer: Any, config: dict[str, Any]) -> None:
-        self.identifier, self.model, self.tokenizer = f"open_clip:{name}", model, tokenizer
-        self.embed_dim = int(config["embed_dim"])
-        sides = _prompt_towers(config)
+    def __init__(self, identifier: str, model: Any, tokenizer: Any, embed_dim: int, sides: frozenset[Side]) -> None:
+        self.identifier, self.model, self.tokenizer, self.embed_dim = identifier, model, tokenizer, embed_dim
         self.image_tower: Tower = (
             OpenClipImageTower(model.visual) if "image" in sides else SealedTower(model.encode_image, self.embed_dim)
         )
         self.text_tower: TextTower = (
             _text_tower(model) if "text" in sides else SealedTower(model.encode_text, self.embed_dim)
         )
-        self.preprocessing = read_preprocessing(model.visual.preprocess_cfg, name)
+        self.preprocessing = read_preprocessing(model.visual.preprocess_cfg, identifier)
         self.logit_scale = float(model.logit_scale.detach().exp())
         self.freeze()
 
@@ -153,7 +152,24 @@ class OpenClip(Backbone):
                 f"Cannot load the weights {weights!r} of {model_name!r}: {str(error).splitlines()[0][:200]} "
                 "Check the connection (downloading needs HF_HUB_OFFLINE unset) and the file."
             ) from error
-        return cls(name, model, tokenizer, config)
+        return cls(f"open_clip:{name}", model, tokenizer, int(config["embed_dim"]), _prompt_towers(config))
+
+    @classmethod
+    def around(cls, model: Any, tokenizer: Any) -> OpenClip:
+        """Return a backbone around a model in memory, with its tokenizer."""
+        if not callable(tokenizer):
+            raise ModelError("Pass the model's tokenizer: captune.wrap(model, open_clip.get_tokenizer(...))")
+        text = model if hasattr(model, "token_embedding") else model.text
+        vision = model.visual
+        is_transformer = hasattr(vision, "conv1") and hasattr(vision, "transformer")
+        sides: list[Side] = []
+        if is_transformer and getattr(vision, "attn_pool", None) is None:
+            sides.append("image")
+        if hasattr(text, "token_embedding") and getattr(text, "cls_emb", None) is None:
+            sides.append("text")
+        with torch.inference_mode():
+            width = int(model.encode_text(tokenizer(["a"]).to(next(model.parameters()).device)).shape[-1])
+        return cls(f"{registry.IN_MEMORY}open_clip", model, tokenizer, width, frozenset(sides))
 
     @classmethod
     def check(cls, name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,8 +10,8 @@ if TYPE_CHECKING:
     from captune.embeddings.predictions import Predictions
     from captune.results.image_classifier import ImageClassifier
 
-IMAGES_HELP = "folder, .tar shards, CSV/Parquet manifest, or text file of paths"
-LABELS_HELP = "'folders' (folder names are classes), or a table (path, label)"
+IMAGES_HELP = "folder, .tar shards, CSV/Parquet manifest, text file of paths, or embeddings (.npy, .npz:KEY, ...)"
+LABELS_HELP = "'folders' (folder names are classes), a table (path, label), or an array (.npy, .npz:KEY)"
 
 
 def add_run_options(parser: argparse.ArgumentParser, out: str) -> None:
@@ -21,7 +20,7 @@ def add_run_options(parser: argparse.ArgumentParser, out: str) -> None:
         "--classes",
         required=True,
         metavar="FILE|a,b,c",
-        help="text or YAML file, comma-separated list, or folder with a subfolder per class",
+        help="text or YAML file, comma-separated list, folder with a subfolder per class, or text embeddings (.npz)",
     )
     parser.add_argument("--backbone", metavar="ID", help="encoder pair as source:name (see: captune list backbones)")
     parser.add_argument("--template", help="sentence with one {} for the class name")
@@ -68,22 +67,6 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
 
     flags = {field.name: getattr(options, field.name, None) for field in fields(RunSettings)}
     return {name: value for name, value in flags.items() if value is not None}
-
-
-def find_images_or_file(source: str) -> ImageCollection:
-    """Return the images of a folder, shards, manifest or list, or the single image file that is given."""
-    from captune.core.errors import InputError
-    from captune.core.files import is_file
-    from captune.data.images import ImageCollection, find_images, no_usable_image
-    from captune.data.paths import SUFFIXES
-
-    path = Path(source)
-    if path.suffix.lower() in SUFFIXES and is_file(path):
-        return ImageCollection((path,), path.parent)
-    images = find_images(source)
-    if len(images) == 0:
-        raise InputError(no_usable_image(images, {}))
-    return images
 
 
 def predict_images(

@@ -90,7 +90,8 @@ def run_demo(out: Path, seed: int = 0, train_images: int = TRAIN_IMAGES, quiet: 
 
 def _measure(run: AdaptationRun, folder: Path, cache: Path, seed: int) -> Metrics:
     from captune.core import runtime
-    from captune.data.images import find_images, read_labels
+    from captune.data.images import find_images
+    from captune.data.labels import read_labels
     from captune.embeddings.cache import EmbeddingCache
     from captune.results.classifier import predict_collection
     from captune.results.metrics import summarize

@@ -29,13 +29,14 @@ def run(options: argparse.Namespace) -> None:
     """Measure a run on labeled images and print the metrics."""
     import numpy as np
 
-    from captune.commands._shared import find_images_or_file, predict_images
+    from captune.commands._shared import predict_images
     from captune.core import distributed
-    from captune.data.images import read_labels
+    from captune.data.inputs import collect_images
+    from captune.data.labels import read_labels
     from captune.results.image_classifier import load
     from captune.results.metrics import summarize
 
-    images = find_images_or_file(options.images)
+    images = collect_images(options.images)
     classifier = load(options.run)
     labels = read_labels(options.labels, images, classifier.names)
     if not np.any(labels >= 0):

@@ -25,14 +25,15 @@ def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class priva
 
 def run(options: argparse.Namespace) -> None:
     """Classify images and write a table of paths, labels and probabilities."""
-    from captune.commands._shared import find_images_or_file, predict_images
+    from captune.commands._shared import predict_images
     from captune.core import distributed
     from captune.core.files import table, write_whole
+    from captune.data.inputs import collect_images
     from captune.results.image_classifier import load, top_k
 
     if options.top_k < 1:
         raise InputError(f"--top-k is {options.top_k}, expected at least 1.")
-    images = find_images_or_file(options.images)
+    images = collect_images(options.images)
     classifier = load(options.run)
     predictions, skipped = predict_images(options, classifier, images)
     if distributed.rank() > 0:

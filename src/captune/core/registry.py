@@ -16,6 +16,9 @@ from captune.core.errors import InputError, UnknownNameError, nearest
 
 Role = Literal["methods", "backbones", "tuners", "describers", "datasets", "exports"]
 
+IN_MEMORY = "memory:"
+"""How the id of a model or describer begins that exists only in memory."""
+
 FOLDERS: dict[str, str] = {
     "methods": "captune.methods",
     "backbones": "captune.backbones",
@@ -73,6 +76,11 @@ def split_id(role: Role, identifier: str, example: str) -> tuple[str, str]:
     """Split `source:argument` and check the source, so that `load(role, source)` succeeds."""
     source, _, argument = identifier.partition(":")
     known = names(role)
+    if identifier.startswith(IN_MEMORY):
+        raise UnknownNameError(
+            f"{identifier!r} existed only in the memory of another process. Pass the object itself, for example "
+            "backbone=captune.wrap(model, processor)."
+        )
     if source not in known:
         hint = nearest(source, known) if ":" in identifier else ""
         hint = hint or f" An id reads 'source:name', for example {example!r}."

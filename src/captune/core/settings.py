@@ -43,6 +43,7 @@ class RunSettings:
         seed: Seed of everything random; the same seed gives the same result.
         batch_size: Images that are encoded at once.
         workers: Processes that decode images; -1 takes one for each core, 0 decodes in the main process.
+        image_column: Column of a table or dataset that contains the images or their paths; empty finds it.
         root: Folder that manifest paths may not lead out of; empty allows any path.
         cache: Folder of the embedding cache; empty takes the user's cache folder.
         accelerator: What computes: auto, cpu, cuda or mps.
@@ -66,6 +67,7 @@ class RunSettings:
     seed: Seed = 0
     batch_size: Positive = 32
     workers: Annotated[int, Ge(-1)] = -1
+    image_column: str = ""
     root: str = ""
     cache: str = ""
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"

@@ -1,38 +1,34 @@
-"""Image collections from folders, manifests, lists and tar shards, and the labels that belong to them."""
+"""Image collections from folders, manifests, lists and tar shards."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
+from typing import ClassVar
 
-import numpy as np
+from typing_extensions import Self
 
 from captune.core.arrays import Ints
 from captune.core.errors import InputError, raise_all
 from captune.core.files import is_file, is_folder
 from captune.data.decoding import EncodedImage, ImageData, read_bytes
-from captune.data.keys import KeyList, Keys, KeySet
+from captune.data.keys import KeyList, KeySet
 from captune.data.paths import SUFFIXES, ImagePaths, NameStoreBuilder
 from captune.data.shards import expand, index_shard, is_pattern, is_shard
 from captune.data.tables import Problems, first_few, is_table, read_columns, read_lines
 
 PATH_COLUMNS = ("path", "image", "image_path", "file", "filename", "filepath", "file_name")
-LABEL_COLUMNS = ("label", "class", "class_name", "category", "target")
-ROWS_AT_ONCE = 8192
 
 
 @dataclass(frozen=True, init=False)
 class ImageCollection:
     """An ordered collection of images; an image is identified by its position.
 
-    Loaders, caches and tables use only `len`, `name`, `read`, `fingerprint`, `subset` and `+`, so images that are
-    not files need a class with these.
+    These are files; `data/memory.py` and `data/precomputed.py` have the collections that are not.
 
     Attributes:
         paths: Where each image is; `shard.tar/member` inside a tar shard. Any sequence of paths is accepted.
@@ -41,6 +37,7 @@ class ImageCollection:
 
     paths: ImagePaths
     root: Path
+    kind: ClassVar[str] = "files"
 
     def __init__(self, paths: Sequence[Path], root: Path) -> None:
         compact = paths if isinstance(paths, ImagePaths) else ImagePaths.of(paths, root)
@@ -52,11 +49,28 @@ class ImageCollection:
 
     def __add__(self, other: ImageCollection) -> ImageCollection:
         """Return both collections, one after the other, with names relative to the first root."""
-        return ImageCollection(self.paths + other.paths, self.root)
+        if len(self) == 0 or len(other) == 0:
+            return self if len(other) == 0 else other
+        if not self._shares_source(other):
+            raise InputError("Images in memory can only be joined with images of the same source.")
+        return self._with(self.paths + other.paths)
 
-    def subset(self, index: Ints | Sequence[int]) -> ImageCollection:
+    def subset(self, index: Ints | Sequence[int]) -> Self:
         """Return the images at these positions, in this order."""
-        return ImageCollection(self.paths.subset(index), self.root)
+        return self._with(self.paths.subset(index))
+
+    @property
+    def place(self) -> str:
+        """Return where the images are, for messages."""
+        return repr(str(self.root))
+
+    def _with(self, paths: ImagePaths) -> Self:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, paths=paths)
+        return other
+
+    def _shares_source(self, other: ImageCollection) -> bool:
+        return type(other) is ImageCollection
 
     def read(self, position: int) -> ImageData:
         """Read one image without decoding it, or raise an UnreadableImageError."""
@@ -93,9 +107,9 @@ class ImageCollection:
 def no_usable_image(images: ImageCollection, skipped: Mapping[int, str]) -> str:
     """Return the error message for a collection without a single readable image."""
     if len(images) == 0:
-        return f"No images in {str(images.root)!r}: expected JPEG, PNG, WebP, TIFF, BMP or GIF files."
+        return f"No images in {images.place}: expected JPEG, PNG, WebP, TIFF, BMP or GIF files."
     reasons = "".join(f"\n  - {images.name(position)}: {why}" for position, why in list(skipped.items())[:5])
-    return f"None of the {len(images)} images in {str(images.root)!r} can be read:{reasons}"
+    return f"None of the {len(images)} images in {images.place} can be read:{reasons}"
 
 
 def find_images(source: str | Path, root: str | Path | None = None) -> ImageCollection:
@@ -110,7 +124,7 @@ def find_images(source: str | Path, root: str | Path | None = None) -> ImageColl
         return _from_folder(path, guard)
     if is_file(path) and not is_shard(path):
         entries = (row[0] for row in read_columns(path, [PATH_COLUMNS])) if is_table(path) else read_lines(path)
-        return _from_manifest(entries, path, guard)
+        return _from_entries(entries, path.parent, f"Cannot use the manifest {str(path)!r}", guard)
     if is_file(path) or is_pattern(str(source)):
         shards = [path] if is_file(path) else expand(str(source))
         return _from_shards(shards, Path(os.path.commonpath([shard.parent for shard in shards])), guard)
@@ -120,8 +134,13 @@ def find_images(source: str | Path, root: str | Path | None = None) -> ImageColl
     )
 
 
-def _from_manifest(entries: Iterable[str], manifest: Path, guard: _RootGuard) -> ImageCollection:
-    base, prefix = manifest.parent, os.path.join(manifest.parent, "")  # noqa: PTH118 (ends with a slash)
+def from_paths(paths: Iterable[str | os.PathLike[str]], root: str | Path | None = None) -> ImageCollection:
+    """Return the images at these paths, which are relative to the working directory."""
+    return _from_entries((os.fspath(path) for path in paths), Path(), "Cannot use these paths", _RootGuard(root))
+
+
+def _from_entries(entries: Iterable[str], base: Path, heading: str, guard: _RootGuard) -> ImageCollection:
+    prefix = os.path.join(base, "")  # noqa: PTH118 (ends with a slash)
     invalid, keys, shard_rows = Problems(), KeyList(), []
     builder = NameStoreBuilder(base)
     for number, line in enumerate(entries, start=1):
@@ -134,7 +153,7 @@ def _from_manifest(entries: Iterable[str], manifest: Path, guard: _RootGuard) ->
         if is_shard(entry):
             shard_rows.append(len(builder))
         builder.add(entry)
-    paths, heading = ImagePaths(builder.finish()), f"Cannot use the manifest {str(manifest)!r}"
+    paths = ImagePaths(builder.finish())
     repeated = (f"{os.path.normpath(paths[row])!r} is listed {n} times" for row, n in KeySet(keys.keys()).repeated())
     raise_all([*invalid.listed(), *guard.outside.listed(), *first_few(repeated)], heading)
     return ImageCollection(_expand_shards(paths, shard_rows, heading) if shard_rows else paths, base)
@@ -203,7 +222,7 @@ class _RootGuard:
     def __init__(self, root: str | Path | None) -> None:
         self.outside = Problems()
         self._root = None if root is None else Path(os.path.realpath(root))
-        self._real = _real_path()
+        self._real = real_path()
 
     def check(self, base: Path, name: str) -> None:
         """Check one path, following symbolic links: a link inside the root may point outside."""
@@ -211,7 +230,7 @@ class _RootGuard:
             self.outside.add(f"{str(base / name)!r} is outside {str(self._root)!r}")
 
 
-def _real_path() -> Callable[[Path], str]:
+def real_path() -> Callable[[Path], str]:
     """Return a function that resolves links and caches the folders it has seen."""
     folders = lru_cache(maxsize=1024)(os.path.realpath)
 
@@ -234,56 +253,3 @@ def _prefix(base: Path, root: Path) -> str | None:
         return None
     inner = base.relative_to(root).as_posix()
     return "" if inner == "." else f"{inner}/"
-
-
-def read_labels(source: str | Path, images: ImageCollection, names: Sequence[str]) -> Ints:
-    """Return the class id of every image, -1 for unlabeled ones, from `folders` or a CSV/Parquet table."""
-    class_ids = {name: i for i, name in enumerate(names)}
-    problems = Problems()
-    if str(source) == "folders":
-        pairs: Iterable[tuple[int, str]] = ((i, path.parent.name) for i, path in enumerate(images.paths))
-    else:
-        pairs = _table_labels(Path(source), images, problems)
-    labels = np.full(len(images), -1, dtype=np.int64)
-    unknown: Counter[str] = Counter()
-    for position, name in pairs:
-        class_id = class_ids.get(name)
-        if class_id is None:
-            unknown.update([name] if name else [])
-        elif labels[position] not in (-1, class_id):
-            problems.add(f"{images.name(position)!r} is labeled both {names[labels[position]]!r} and {name!r}")
-        else:
-            labels[position] = class_id
-    not_classes = first_few(f"{name!r} is not a class (images: {count})" for name, count in sorted(unknown.items()))
-    raise_all([*problems.listed(), *not_classes], f"Cannot use these labels (classes: {', '.join(first_few(names))})")
-    return labels
-
-
-def _table_labels(path: Path, images: ImageCollection, problems: Problems) -> Iterator[tuple[int, str]]:
-    if not is_file(path):
-        raise InputError(f"No labels at {str(path)!r}: expected 'folders' or a CSV/Parquet table (path, label).")
-    real = _real_path()
-    positions, rows = KeySet(_keys(map(real, images.paths))), read_columns(path, [PATH_COLUMNS, LABEL_COLUMNS])
-    first, n_unknown = "", 0
-    while chunk := list(islice(rows, ROWS_AT_ONCE)):
-        beside, below = (
-            positions.find(_keys(real(folder / entry.strip()) for entry, _ in chunk))
-            for folder in (path.parent, images.root)
-        )
-        for position, (entry, label) in zip(np.where(beside >= 0, beside, below).tolist(), chunk, strict=True):
-            if position >= 0:
-                yield position, label.strip()
-            else:
-                first, n_unknown = first or entry, n_unknown + 1
-    if n_unknown:
-        problems.add(
-            f"paths in {str(path)!r} that are not among the images: {n_unknown}, the first is {first!r}; paths are "
-            f"relative to the table's folder or {str(images.root)!r}"
-        )
-
-
-def _keys(texts: Iterable[str]) -> Keys:
-    keys = KeyList()
-    for text in texts:
-        keys.add(text)
-    return keys.keys()

@@ -134,7 +134,7 @@ class ImagePaths(Sequence[Path]):
     def __add__(self, other: ImagePaths) -> ImagePaths:
         """Return the paths of both, one after the other."""
         if self._store is other._store:
-            return ImagePaths(self._store, np.concatenate([self._all_rows(), other._all_rows()]))
+            return ImagePaths(self._store, np.concatenate([self.rows(), other.rows()]))
         if len(other) == 0 or len(self) == 0:
             return self if len(other) == 0 else other
         return ImagePaths(*_joined(self, other))
@@ -145,7 +145,7 @@ class ImagePaths(Sequence[Path]):
         if self is other:
             return True
         if self._store is other._store:
-            return np.array_equal(self._all_rows(), other._all_rows())
+            return np.array_equal(self.rows(), other.rows())
         return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
 
     def __hash__(self) -> int:
@@ -158,26 +158,28 @@ class ImagePaths(Sequence[Path]):
 
     def parts(self, position: int) -> tuple[Path, str]:
         """Return the folder or shard that a path is in, and its name there."""
-        row = self._row(position)
+        row = self.row(position)
         return self._store.segment(row).base, self._store.name(row)
 
     def span(self, position: int) -> Span | None:
         """Return where an image is in its shard, or None for a plain file."""
-        row = self._row(position)
+        row = self.row(position)
         segment = self._store.segment(row)
         if segment.spans is None:
             return None
         offset, size = segment.spans[row - segment.first].tolist()
         return Span(segment.base, offset, size)
 
-    def _row(self, position: int) -> int:
+    def row(self, position: int) -> int:
+        """Return the row of the store that a position refers to."""
         place, n_paths = as_int(position), len(self)
         if not -n_paths <= place < n_paths:
             raise IndexError(f"position {place} is out of range for {n_paths} images")
         place %= n_paths
         return place if self._rows is None else int(self._rows[place])
 
-    def _all_rows(self) -> Ints:
+    def rows(self) -> Ints:
+        """Return the rows of the store that all positions refer to."""
         return np.arange(len(self._store), dtype=np.int64) if self._rows is None else self._rows
 
 
@@ -197,5 +199,5 @@ def _joined(first: ImagePaths, second: ImagePaths) -> tuple[NameStore, Ints]:
         for store, begin in zip(stores, begins, strict=True)
         for segment in store.segments
     )
-    rows = np.concatenate([first._all_rows(), second._all_rows() + begins[1]])
+    rows = np.concatenate([first.rows(), second.rows() + begins[1]])
     return NameStore(names, ends, segments), rows

@@ -59,6 +59,23 @@ class Vocabulary:
         return self.names.index(name)
 
 
+def read_classes(source: Any, template: str = DEFAULT_TEMPLATE) -> Vocabulary:  # noqa: ANN401
+    """Return the classes of a path, a sequence of names or a mapping from names to descriptions (or None)."""
+    if not isinstance(source, Mapping):
+        return Vocabulary(read_class_names(source), (template,))
+    names = tuple(name.strip() if isinstance(name, str) else name for name in source)
+    given = ([value] if isinstance(value, str) else list(value or ()) for value in source.values())
+    descriptions = {c: tuple(sentences) for c, sentences in enumerate(given) if sentences}
+    wrong = [
+        f"the description of {names[c]!r} is {sentence!r}, expected a sentence"
+        for c, sentences in descriptions.items()
+        for sentence in sentences
+        if not isinstance(sentence, str) or not sentence.strip()
+    ]
+    raise_all(wrong, "Cannot use these classes")
+    return Vocabulary(names, (template,), descriptions)
+
+
 def read_class_names(source: str | Path | Sequence[str]) -> tuple[str, ...]:
     """Read class names from a text or YAML file, a comma-separated list, the subfolders of a folder or a sequence."""
     if not isinstance(source, (str, Path)):

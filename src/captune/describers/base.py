@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,6 +113,37 @@ class Describer(ABC):
 
 
 PLUGIN_BASE = Describer
+
+
+class FunctionDescriber(Describer):
+    """Calls a Python function with the class name; it returns a sentence or a list of sentences."""
+
+    def __init__(self, function: Callable[[str], str | Sequence[str] | None], identifier: str = "") -> None:
+        super().__init__(identifier or getattr(function, "__qualname__", type(function).__name__))
+        self._function = function
+
+    def describe(self, request: DescriptionRequest) -> list[str]:
+        """Return the first n sentences of a class."""
+        try:
+            answer = self._function(request.name)
+        except Exception as error:  # whatever a person's function raises
+            raise DescriberError(
+                f"the describer raised {type(error).__name__} for {request.name!r}: {error}"
+            ) from error
+        sentences = [answer] if isinstance(answer, str) else list(answer or ())
+        if not all(isinstance(sentence, str) and sentence.strip() for sentence in sentences):
+            raise DescriberError(f"the describer returned {answer!r} for {request.name!r}, expected sentences")
+        return sentences[: request.n]
+
+
+def describer_of(source: object) -> Describer | None:
+    """Return the describer that a Python object is or stands for, or None for an id."""
+    if isinstance(source, Describer):
+        return source
+    if isinstance(source, Mapping):
+        digest = hashlib.blake2b(json.dumps(dict(source), default=str).encode(), digest_size=8).hexdigest()
+        return FunctionDescriber(source.get, f"mapping-{digest}")
+    return FunctionDescriber(source) if callable(source) else None
 
 
 def open_describer(

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from captune.backbones.base import Backbone
 from captune.core import distributed
 from captune.core.arrays import Bools, Floats, Ints, softmax_rows
+from captune.core.errors import InputError
 from captune.core.runtime import Runtime
 from captune.core.scratch import empty_rows, fill_rows, take_rows
 from captune.data.images import ImageCollection
 from captune.data.loading import load_batches
+from captune.data.precomputed import Embeddings
 from captune.data.views import StrongView, WeakView
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.cache import EmbeddingCache
@@ -46,7 +48,17 @@ def embed_images(
     batch_size: int = 32,
     strong: StrongView | None = None,
 ) -> EmbeddedImages:
-    """Embed the weak view of every image, or a strong one; images in the cache are not encoded again."""
+    """Embed the weak view of every image, or a strong one; images in the cache are not encoded again.
+
+    Images that are embeddings already have one view, whatever is asked for.
+    """
+    if isinstance(images, Embeddings):
+        if images.width != backbone.embed_dim:
+            raise InputError(
+                f"The embeddings have width {images.width}, but the class texts have width {backbone.embed_dim}. Use "
+                "embeddings of the same model."
+            )
+        return EmbeddedImages(np.arange(len(images)), images.vectors, {})
     view = strong or WeakView(backbone.preprocessing)
     # A strong view depends on the position of the image, so other collections cannot use it.
     inputs = repr(view) + (images.fingerprint if strong else "")

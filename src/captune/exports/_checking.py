@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from captune.core.arrays import Floats, Ints, evenly_spaced
 from captune.core.errors import CaptuneError, InputError
-from captune.data.images import find_images, read_labels
+from captune.data.images import find_images
+from captune.data.labels import read_labels
 from captune.exports.base import ExportSettings, FinishedRun
 from captune.results.onnx_classifier import read_view
 
@@ -41,6 +42,11 @@ class Examples:
 def read_examples(run: FinishedRun, settings: ExportSettings) -> Examples:
     """Read an evenly spaced sample of the run's images (or of --images) and classify it with PyTorch."""
     classifier = run.classifier
+    if not classifier.backbone.has_image_encoder:
+        raise InputError(
+            f"The run {str(run.folder)!r} was made from embeddings and has no image encoder to export. Adapt with a "
+            "backbone, or export its labels (csv, parquet, label-studio, coco, cleanlab)."
+        )
     images = run.record.images if settings.images is None else find_images(settings.images)
     truth = None if settings.labels is None else read_labels(settings.labels, images, classifier.names)
     candidates = np.arange(len(images)) if truth is None else np.flatnonzero(truth >= 0)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from captune.core.errors import InputError
 from captune.core.files import write_json, write_whole
-from captune.data.images import read_labels
+from captune.data.labels import read_labels
 from captune.exports._labels import TAKES, choose_labels, probabilities_of
 from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
 

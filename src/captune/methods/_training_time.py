@@ -46,7 +46,7 @@ def measure_costs(backbone: Backbone, vocabulary: Vocabulary, runtime: Runtime) 
     pixels = torch.zeros((N_PROBES, 3, side, side), device=backbone.device)
     n_classes = min(len(vocabulary), 64)
     tokens = backbone.tokenize([vocabulary.texts(class_id)[0] for class_id in range(n_classes)])
-    image = _seconds(lambda: backbone.encode_image(pixels)) / N_PROBES
+    image = _seconds(lambda: backbone.encode_image(pixels)) / N_PROBES if backbone.has_image_encoder else 0.0
     texts = _seconds(lambda: backbone.encode_text(tokens)) * len(vocabulary) / n_classes
     with torch.random.fork_rng(), runtime.one_thread(), torch.inference_mode(False):
         adapter = ResidualAdapter(backbone.embed_dim).to(backbone.device)

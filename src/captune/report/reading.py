@@ -17,8 +17,9 @@ from safetensors.numpy import load_file
 
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError, RunFolderError
-from captune.data.images import ImageCollection, read_labels
+from captune.data.images import ImageCollection
 from captune.data.keys import KeyList, Keys, KeySet
+from captune.data.labels import read_labels
 from captune.data.paths import ImagePaths, NameStoreBuilder
 from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS
 from captune.results.run import read_card

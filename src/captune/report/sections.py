@@ -39,10 +39,18 @@ METRICS = (
 )
 """Name in `Metrics`, title, number format, and 1 if higher is better."""
 
+NO_PICTURES = {
+    "embeddings": "This run was made from embeddings, so there are no thumbnails.",
+    "memory": "The images of this run were in memory and are not part of the run folder, so there are no thumbnails.",
+}
+"""Why a report shows no thumbnails, by the source of the images."""
+
 
 def describe_run(run: RunRecord) -> tuple[dict[str, Any], list[Drawing]]:
     """Return the content of a run's page, and all its figures."""
     measures = Measures(run)
+    columns = class_columns(measures)
+    has_pictures = any(column.kind == "pictures" for column in columns)
     content: dict[str, Any] = {
         "title": f"captune report: {run.method} on {run.n_classes} classes",
         "sentence": _summary(measures),
@@ -50,7 +58,8 @@ def describe_run(run: RunRecord) -> tuple[dict[str, Any], list[Drawing]]:
         "has_alignment": bool(run.alignment),
         "numbers": _numbers(measures),
         "health": _health(measures),
-        "classes": class_columns(measures),
+        "classes": columns,
+        "no_pictures": "" if has_pictures else NO_PICTURES.get(run.card.get("image_source", "files")),
         "mismatch": _mismatch(measures),
         "confusion": _confusion(measures),
         "training": draw_training(measures),

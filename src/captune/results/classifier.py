@@ -113,6 +113,7 @@ class Classifier(ImageClassifier):
     def save(self, folder: str | Path) -> None:
         """Write classifier.safetensors, then classifier.json, which holds its digest."""
         tensors = {f"tuner.{key}": value.contiguous() for key, value in self.tuner.state_dict().items()}
+        tensors |= {f"backbone.{key}": value.contiguous() for key, value in self.backbone.state().items()}
         content = save_tensors({"class_vectors": self.class_vectors.contiguous(), **tensors})
         card = Card(
             format=FORMAT,
@@ -133,9 +134,15 @@ class Classifier(ImageClassifier):
     def load(cls, folder: str | Path, backbone: Backbone | None = None) -> Classifier:
         """Load a saved classifier; pass `backbone` if its weights are already in memory."""
         card, content = _read(Path(folder))
+        try:
+            tensors = load_tensors(content)
+        except Exception as error:  # safetensors raises errors of many classes
+            raise RunFolderError(f"The classifier in {str(folder)!r} does not fit together: {error}.") from error
+        kept = {key.removeprefix("backbone."): tensors.pop(key) for key in list(tensors) if key.startswith("backbone.")}
         if backbone is None:
             source, name = registry.split_id("backbones", card.backbone, DEFAULT_BACKBONE)
-            backbone = registry.load("backbones", source).load(name)
+            restored: Backbone = registry.load("backbones", source).restore(name, card.names, kept)
+            backbone = restored
         if backbone.fingerprint() != card.backbone_fingerprint:
             raise RunFolderError(
                 f"The weights of {card.backbone!r} differ from those used for the classifier in {str(folder)!r}. "
@@ -145,7 +152,6 @@ class Classifier(ImageClassifier):
         try:
             settings = build(tuner_class.Settings, card.tuner_settings, "tuner settings")
             tuner = tuner_class(backbone, Vocabulary(card.names, card.templates, card.descriptions), settings)
-            tensors = load_tensors(content)
             class_vectors = tensors.pop("class_vectors")
             expected = (len(card.names), tuner.embed_dim)
             if tuple(class_vectors.shape) != expected or not class_vectors.isfinite().all():

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL.Image import Image
 
 from captune.core.arrays import Floats, Ints
-from captune.core.errors import RunFolderError
+from captune.core.errors import InputError, RunFolderError
 from captune.core.files import is_file, is_folder
 from captune.core.scratch import row_parts
-from captune.data.decoding import as_image, is_image_array
+from captune.data.decoding import UnreadableImageError
+from captune.data.images import ImageCollection
+from captune.data.inputs import Images, collect_images
+from captune.data.labels import read_labels
+from captune.data.precomputed import Embeddings
 from captune.data.views import Preprocessing, weak_view
+
+if TYPE_CHECKING:
+    from captune.backbones.base import Backbone
+    from captune.results.metrics import Metrics
 
 BATCH = 64
 ONNX = ".onnx"
@@ -36,19 +42,43 @@ class ImageClassifier(ABC):
     def score_views(self, views: NDArray[np.uint8]) -> Floats:
         """Return probabilities `(images, classes)` of decoded images `(images, height, width, 3)`."""
 
-    def predict_proba(self, images: Iterable[object]) -> Floats:
-        """Return probabilities `(images, classes)` of one or more paths, Pillow images or arrays."""
-        is_one = isinstance(images, (str, Path, Image)) or (isinstance(images, np.ndarray) and is_image_array(images))
-        sources: list[Any] = [images] if is_one else list(images)
-        parts = [np.empty((0, len(self.names)), dtype=np.float32)]
-        for start in range(0, len(sources), BATCH):
-            batch = sources[start : start + BATCH]
-            parts.append(self.score_views(np.stack([weak_view(as_image(s), self.preprocessing) for s in batch])))
+    def score_embeddings(self, vectors: Floats) -> Floats:
+        """Return probabilities `(images, classes)` of embeddings, if the classifier can use them."""
+        raise InputError("This classifier takes images, not embeddings. Load the run folder instead of its export.")
+
+    def predict_proba(self, images: Images, *, image_column: str = "") -> Floats:
+        """Return probabilities `(images, classes)` of whatever `adapt` takes as images, or of one image."""
+        if isinstance(images, (list, tuple)) and not images:
+            return np.empty((0, len(self.names)), dtype=np.float32)
+        collection = collect_images(images, column=image_column)
+        if isinstance(collection, Embeddings):
+            return self.score_embeddings(collection.vectors)
+        parts = []
+        for start in range(0, len(collection), BATCH):
+            chunk = range(start, min(start + BATCH, len(collection)))
+            parts.append(self.score_views(np.stack([self._read_view(collection, position) for position in chunk])))
         return np.concatenate(parts)
 
-    def predict(self, images: Iterable[object]) -> list[str]:
+    def predict(self, images: Images, *, image_column: str = "") -> list[str]:
         """Return the most probable class name of each image."""
-        return [self.names[label] for label in self.predict_proba(images).argmax(axis=1)]
+        return [self.names[label] for label in self.predict_proba(images, image_column=image_column).argmax(axis=1)]
+
+    def evaluate(self, images: Images, labels: Any, *, image_column: str = "") -> Metrics:  # noqa: ANN401
+        """Compare predictions with labels: `folders`, a path, a mapping or one label per image."""
+        from captune.results.metrics import summarize
+
+        collection = collect_images(images, column=image_column)
+        truth = read_labels(labels, collection, self.names)
+        known = np.flatnonzero(truth >= 0)
+        if not len(known):
+            raise InputError(f"None of the {len(collection)} images has a label.")
+        return summarize(self.predict_proba(collection.subset(known)), truth[known], n_classes=len(self.names))
+
+    def _read_view(self, images: ImageCollection, position: int) -> NDArray[np.uint8]:
+        try:
+            return weak_view(images.read(position).decode(), self.preprocessing)
+        except UnreadableImageError as error:
+            raise UnreadableImageError(f"Cannot use the image {images.name(position)!r}: {error}.") from error
 
 
 def top_k(probabilities: Floats, k: int) -> Ints:
@@ -60,8 +90,11 @@ def top_k(probabilities: Floats, k: int) -> Ints:
     return best
 
 
-def load(source: str | Path) -> ImageClassifier:
-    """Load a classifier from a run folder, or from an `.onnx` file or its folder (which does not need PyTorch)."""
+def load(source: str | Path, backbone: Backbone | None = None) -> ImageClassifier:
+    """Load a classifier from a run folder, or from an `.onnx` file or its folder (which does not need PyTorch).
+
+    Pass `backbone` if the model of the run was in memory: `captune.wrap(model, processor)`.
+    """
     path = Path(source)
     model = _find_onnx(path)
     if model is not None:
@@ -72,9 +105,9 @@ def load(source: str | Path) -> ImageClassifier:
     from captune.results.run import CLASSIFIER, read_card
 
     if is_file(path / CARD):
-        return Classifier.load(path)
+        return Classifier.load(path, backbone)
     read_card(path)
-    return Classifier.load(path / CLASSIFIER)
+    return Classifier.load(path / CLASSIFIER, backbone)
 
 
 def _find_onnx(path: Path) -> Path | None:

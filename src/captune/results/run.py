@@ -88,6 +88,7 @@ class AdaptationRun:
             "n_skipped": len(self.skipped),
             "environment": dict(self.environment),
             "sources": {what: readable(source) for what, source in self.sources.items()},
+            "image_source": self.images.kind,
             "image_root": readable(str(self.images.root.absolute())),
             "kept": self.kept,
             "health": health.as_dict() if health is not None else None,

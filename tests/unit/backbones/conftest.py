@@ -8,8 +8,7 @@ import pytest
 import torch
 from models import identifier
 
-from captune.backbones.base import Backbone
-from captune.pipeline import load_backbone
+from captune.backbones.base import Backbone, load_backbone
 
 
 @pytest.fixture(autouse=True)

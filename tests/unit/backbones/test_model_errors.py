@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from captune.backbones import _hub
+from captune.backbones.base import load_backbone
 from captune.core.errors import CaptuneError, ModelError, UnknownNameError
-from captune.pipeline import check_backbone, load_backbone
+from captune.plan import check_backbone
 
 Folders = Callable[[str], Path]
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from captune.core.errors import MissingExtraError, ModelError
-from captune.pipeline import check_backbone
+from captune.plan import check_backbone
 
 try:
     import open_clip

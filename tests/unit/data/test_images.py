@@ -13,6 +13,7 @@ from captune.core.errors import InputError, MissingExtraError
 from captune.data import images
 from captune.data.images import ImageCollection, find_images
 from captune.data.keys import content_key
+from captune.data.shards import is_shard
 
 
 def touch(*paths: Path) -> None:
@@ -160,9 +161,10 @@ def test_a_name_that_is_no_utf8_is_shown_escaped(tmp_path: Path) -> None:
 def test_any_list_of_names_is_read_back_or_refused(entries: list[str]) -> None:
     rows = [f"x{entry}" for entry in entries]
     try:
-        collection = images._from_manifest(rows, Path("list.txt"), images._RootGuard(None))
+        collection = images.from_paths(rows)
     except InputError:
-        assert len({os.path.normpath(row.strip()) for row in rows}) < len(rows)
+        is_repeated = len({os.path.normpath(row.strip()) for row in rows}) < len(rows)
+        assert is_repeated or any(is_shard(row.strip()) for row in rows)  # x.tar is no readable shard
     else:
         assert [str(path) for path in collection.paths] == [str(Path(row.strip())) for row in rows]
 

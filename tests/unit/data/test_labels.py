@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from captune.core.errors import InputError
-from captune.data.images import ImageCollection, find_images, read_labels
+from captune.data.images import ImageCollection, find_images
+from captune.data.labels import read_labels
 from captune.data.task import AdaptationTask, LabeledImages, make_task
 from captune.data.vocabulary import Vocabulary
 

@@ -14,7 +14,8 @@ from captune.core.errors import InputError
 from captune.core.files import cache_folder
 from captune.data import shards
 from captune.data.decoding import UnreadableImageError, read_bytes
-from captune.data.images import ImageCollection, find_images, read_labels
+from captune.data.images import ImageCollection, find_images
+from captune.data.labels import read_labels
 from captune.data.loading import load_batches
 from captune.data.views import Preprocessing, WeakView
 

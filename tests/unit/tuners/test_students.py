@@ -10,9 +10,9 @@ import pytest
 import torch
 from models import identifier
 
+from captune.backbones.base import load_backbone
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.embed import embed_classes
-from captune.plan import load_backbone
 from captune.results.classifier import Classifier
 from captune.tuners._prompted_texts import longest_text
 from captune.tuners.feature_adapter import FeatureAdapter, ResidualAdapter

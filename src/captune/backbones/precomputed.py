@@ -1,0 +1,95 @@
+"""Class texts that are embedded already: an .npz file with names, texts and logit_scale, for images or embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from captune.backbones.base import Backbone, Edit, Side, Tokens, load_backbone
+from captune.core.errors import InputError, ModelError
+from captune.data.precomputed import ClassTexts
+from captune.data.views import Preprocessing
+
+NO_PIXELS = Preprocessing(1, 0, "nearest", (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+
+
+class Precomputed(Backbone):
+    """A table of text embeddings, beside the image encoder of another backbone or none."""
+
+    def __init__(self, texts: ClassTexts, encoder: Backbone | None = None, identifier: str = "precomputed") -> None:
+        if encoder is not None and encoder.embed_dim != texts.width:
+            raise ModelError(
+                f"The class texts have width {texts.width}, but {encoder.identifier!r} makes embeddings of width "
+                f"{encoder.embed_dim}. Use texts of the same model."
+            )
+        self.encoder, self.texts = encoder, texts
+        self.identifier = identifier if encoder is None else f"precomputed:{encoder.identifier}"
+        self.preprocessing = NO_PIXELS if encoder is None else encoder.preprocessing
+        self.embed_dim, self.logit_scale = texts.width, texts.logit_scale
+        self.has_image_encoder = encoder is not None
+        if encoder is not None and hasattr(encoder, "image_tower"):
+            self.image_tower = encoder.image_tower
+        self._rows = {name: row for row, name in enumerate(texts.names)}
+        self._table = nn.Embedding.from_pretrained(torch.from_numpy(texts.vectors))  # type: ignore[no-untyped-call]
+        self.freeze()
+
+    @classmethod
+    def load(cls, name: str) -> Precomputed:
+        """Read the class texts in a file."""
+        try:
+            texts = ClassTexts.from_file(name)
+        except InputError as error:
+            raise ModelError(f"Cannot load 'precomputed:{name}'. {error}") from error
+        return cls(texts, identifier=f"precomputed:{name}")
+
+    @classmethod
+    def check(cls, name: str) -> None:
+        """Read the file, which is small."""
+        cls.load(name)
+
+    @classmethod
+    def prompt_towers(cls, name: str) -> frozenset[Side]:
+        """Return no tower."""
+        return frozenset()
+
+    @classmethod
+    def restore(cls, name: str, names: Sequence[str], tensors: Mapping[str, Tensor]) -> Precomputed:
+        """Return the texts that were saved with a classifier, with the image encoder that is part of the name."""
+        texts = ClassTexts(tuple(names), tensors["texts"].numpy(), tensors["logit_scale"].item())
+        return cls(texts, load_backbone(name) if name else None)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the texts, which no file may hold."""
+        return {"texts": torch.from_numpy(self.texts.vectors), "logit_scale": torch.tensor(self.logit_scale).double()}
+
+    def modules(self) -> Iterator[nn.Module]:
+        """Return the table of texts and the image encoder."""
+        yield self._table
+        if self.encoder is not None:
+            yield from self.encoder.modules()
+
+    def tokenize(self, texts: Sequence[str]) -> Tokens:
+        """Look up the rows of class names."""
+        unknown = next((text for text in texts if text not in self._rows), None)
+        if unknown is not None:
+            raise ModelError(
+                f"No embedding of {unknown!r} among the class texts, and no text encoder to make one. Pass class names "
+                "and a backbone instead of ClassTexts."
+            )
+        ids = torch.tensor([[self._rows[text]] for text in texts], device=self.device).reshape(-1, 1)
+        return Tokens(ids, torch.ones_like(ids, dtype=torch.bool))
+
+    def text_features(self, tokens: Tokens, edit: Edit | None = None) -> Tensor:
+        """Return rows of the table."""
+        return self._table(tokens.ids[:, 0])
+
+    def image_features(self, pixels: Tensor, edit: Edit | None = None) -> Tensor:
+        """Encode images with the image encoder, if there is one."""
+        if self.encoder is None:
+            raise ModelError(
+                "This classifier was made from embeddings and has no image encoder. Pass captune.Embeddings, or adapt "
+                "again with a backbone."
+            )
+        return self.encoder.image_features(pixels, edit)

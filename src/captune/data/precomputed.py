@@ -1,0 +1,342 @@
+"""Embeddings that exist already: of images (`Embeddings`) and of class texts (`ClassTexts`), in memory or in files."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from captune.core.arrays import Floats
+from captune.core.errors import InputError, missing_extra
+from captune.core.files import is_file
+from captune.core.scratch import fill_rows, row_parts, take_rows
+from captune.data.decoding import ImageData
+from captune.data.images import PATH_COLUMNS, ImageCollection
+from captune.data.keys import KeyList, KeySet
+from captune.data.paths import ImagePaths
+from captune.data.tables import Problems, first_few
+
+VECTOR_KEYS = ("vectors", "images", "embeddings", "image_embeddings", "vector", "embedding")
+NAME_KEYS = ("image_names", "paths", *PATH_COLUMNS, "names", "name", "id")
+TEXT_KEYS = ("texts", "class_texts", "text_embeddings", "vectors")
+ARRAY_FILE = re.compile(r"(?P<file>.*\.(?:npy|npz|safetensors|parquet))(?::(?P<key>[^/\\:]+))?", re.IGNORECASE)
+
+
+class Embeddings(ImageCollection):
+    """Embeddings of images `(images, width)`, to be used instead of the images.
+
+    They are scaled to length one. `names` are shown in tables and matched with labels; by default images are numbered.
+    """
+
+    kind: ClassVar[str] = "embeddings"
+    items: Floats
+    was_scaled: bool
+    """Whether the embeddings were not of length one."""
+
+    def __init__(self, vectors: Any, names: Iterable[str] | None = None) -> None:  # noqa: ANN401 (any array)
+        scaled, was_scaled = unit_vectors(vectors, "embeddings", "image")
+        super().__init__(name_paths(names, len(scaled)), Path())
+        object.__setattr__(self, "items", scaled)
+        object.__setattr__(self, "was_scaled", was_scaled)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Embeddings:
+        """Read embeddings from .npy, .npz, .safetensors or Parquet; `file:key` names the array or column."""
+        vectors = read_array(path, VECTOR_KEYS, "embeddings", n_axes=2)
+        return cls(vectors, _stored_names(path, len(vectors)))
+
+    @cached_property
+    def vectors(self) -> Floats:
+        """Return the embeddings of these images, `(images, width)`."""
+        return take_rows(self.items, self.paths.rows())
+
+    @property
+    def width(self) -> int:
+        """Return the width of the embeddings."""
+        return int(self.items.shape[1])
+
+    @property
+    def place(self) -> str:
+        """Return where the images are, for messages."""
+        return "the embeddings"
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a digest of all names and embeddings."""
+        digest = hashlib.blake2b(digest_size=16)
+        for position in range(len(self)):
+            digest.update(f"{self.name(position)}\0".encode())
+        for rows in row_parts(len(self), self.width):
+            digest.update(np.ascontiguousarray(self.vectors[rows]).data)
+        return digest.hexdigest()
+
+    def read(self, position: int) -> ImageData:
+        """Raise an error: there are no pixels."""
+        raise InputError("This needs the images themselves, but only their embeddings were given. Pass the images.")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Embeddings) and self.items is other.items and self.paths == other.paths
+
+    def __hash__(self) -> int:
+        return hash((id(self.items), self.paths))
+
+    def __repr__(self) -> str:
+        return f"Embeddings({len(self)} images, width {self.width})"
+
+    def _with(self, paths: ImagePaths) -> Embeddings:
+        other = super()._with(paths)
+        other.__dict__.pop("vectors", None)
+        return other
+
+    def _shares_source(self, other: ImageCollection) -> bool:
+        return isinstance(other, Embeddings) and self.items is other.items
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTexts:
+    """Text embeddings of the classes, `(classes, width)`, scaled to length one.
+
+    `logit_scale` is the factor of the cosine similarities: the exponential of CLIP's parameter, usually 100.
+    """
+
+    names: tuple[str, ...]
+    vectors: Floats
+    logit_scale: float = 100.0
+
+    def __post_init__(self) -> None:
+        names = tuple(str(name).strip() for name in self.names)
+        vectors, _ = unit_vectors(self.vectors, "class texts", "class")
+        scale = float(self.logit_scale)
+        if len(names) != len(vectors):
+            raise InputError(f"Expected one text embedding per class, got {len(vectors)} for {len(names)} names.")
+        if not math.isfinite(scale) or scale <= 0:
+            raise InputError(f"logit_scale is {scale}, expected a positive number such as 100.")
+        for field, value in (("names", names), ("vectors", vectors), ("logit_scale", scale)):
+            object.__setattr__(self, field, value)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> ClassTexts:
+        """Read an .npz file with `names`, `texts` (or `vectors`) and, optionally, `logit_scale`."""
+        file, _ = split_key(path)
+        stored = _open_arrays(file) if file.suffix.lower() == ".npz" else {}
+        if "names" not in stored:
+            raise InputError(
+                f"No class names in {str(file)!r}: expected an .npz file with 'names' (classes), 'texts' "
+                "(classes, width) and, optionally, 'logit_scale'."
+            )
+        names, scale = _load(stored, "names", file), _load(stored, "logit_scale", file, 100.0)
+        return cls(tuple(names.tolist()), read_array(path, TEXT_KEYS, "class texts", n_axes=2), float(scale))
+
+    @property
+    def width(self) -> int:
+        """Return the width of the embeddings."""
+        return int(self.vectors.shape[1])
+
+    def __repr__(self) -> str:
+        return f"ClassTexts({len(self.names)} classes, width {self.width}, logit_scale {self.logit_scale:g})"
+
+
+def unit_vectors(vectors: Any, what: str, one: str) -> tuple[Floats, bool]:  # noqa: ANN401 (any array)
+    """Return vectors of length one in float32, and whether they had another length before."""
+    if hasattr(vectors, "detach"):
+        vectors = vectors.detach().cpu().float().numpy()
+    try:
+        array = np.asarray(vectors)
+    except ValueError:  # rows of different lengths
+        array = np.empty(0)
+    if array.ndim != 2 or array.dtype.kind not in "fiu" or not array.size:
+        raise InputError(
+            f"Expected {what} as a numeric array of shape ({one}s, width), got shape {array.shape} and type "
+            f"{array.dtype}.".replace("classs", "classes")
+        )
+    largest = 0.0
+    not_finite, zero = Problems(), Problems()
+
+    def scale(rows: slice) -> Floats:
+        nonlocal largest
+        part = array[rows].astype(np.float32)
+        lengths = np.linalg.norm(part, axis=1, keepdims=True)
+        is_finite = np.isfinite(part).all(axis=1)
+        for row in np.flatnonzero(~is_finite).tolist():
+            not_finite.add(str(rows.start + row))
+        for row in np.flatnonzero(lengths[:, 0] == 0).tolist():
+            zero.add(str(rows.start + row))
+        largest = max(largest, float(np.abs(lengths[is_finite] - 1).max(initial=0.0)))
+        # Vectors that were scaled before keep their bits, so that saved ones have the same fingerprint.
+        is_scaled = (np.abs(lengths - 1) < 1e-5) | (lengths == 0)
+        return np.asarray(part / np.where(is_scaled, 1, lengths), dtype=np.float32)
+
+    scaled = fill_rows(len(array), array.shape[1], scale)
+    wrong = [
+        f"{kind} in row {', '.join(rows.listed())}"
+        for kind, rows in (("values that are not finite", not_finite), ("only zeros", zero))
+        if rows.listed()
+    ]
+    if wrong:
+        raise InputError(f"The {what} have {' and '.join(wrong)}. Remove these rows or compute them again.")
+    return scaled, largest > 0.01
+
+
+def name_paths(names: Iterable[str] | None, n_images: int) -> ImagePaths:
+    """Return the names of images that are not files, numbered if there are none."""
+    if names is None:
+        digits = len(str(max(0, n_images - 1)))
+        return ImagePaths.below(Path(), (f"image-{i:0{digits}d}" for i in range(n_images)))
+    listed = [str(name) for name in names]
+    if len(listed) != n_images:
+        raise InputError(f"Expected {n_images} names, one per image, got {len(listed)}.")
+    keys = KeyList()
+    for name in listed:
+        keys.add(name)
+    repeated = first_few(f"{listed[row]!r} ({n} times)" for row, n in KeySet(keys.keys()).repeated())
+    if repeated or not all(name.strip() for name in listed):
+        raise InputError(f"Expected distinct names, one per image: {', '.join(repeated) or 'a name is empty'}.")
+    return ImagePaths.below(Path(), listed)
+
+
+def split_key(path: str | Path) -> tuple[Path, str]:
+    """Split `file.npz:key` into the file and the key, which may be missing."""
+    match = ARRAY_FILE.fullmatch(str(path))
+    if match is None or is_file(Path(path)):
+        return Path(path), ""
+    return Path(match["file"]), match["key"] or ""
+
+
+def is_array_file(path: str | Path) -> bool:
+    """Return whether a path names a file of arrays; a Parquet file does if it has a column of vectors."""
+    file, key = split_key(path)
+    suffix = file.suffix.lower()
+    if suffix == ".parquet":
+        return bool(key) or (is_file(file) and bool(_vector_columns(_parquet_schema(file))))
+    return suffix in (".npy", ".npz", ".safetensors")
+
+
+def read_array(path: str | Path, keys: Sequence[str], what: str, n_axes: int) -> NDArray[Any]:
+    """Return an array of a file: the one that `file:key` names, the first of the usual keys, or the only candidate."""
+    file, key = split_key(path)
+    stored = _open_arrays(file)
+    if key and key not in stored:
+        raise InputError(f"No {key!r} in {str(file)!r}. It has: {', '.join(stored)}.")
+    chosen = key or next((name for name in keys if name in stored), "")
+    if not chosen:
+        kinds = "f" if n_axes == 2 else "iuUSf"
+        fitting = [n for n, a in _described(stored, file) if a.ndim == n_axes and a.dtype.kind in kinds]
+        if len(fitting) != 1:
+            found = ", ".join(fitting or stored) or "nothing"
+            example = f"{file}:{fitting[0] if fitting else keys[0]}"
+            raise InputError(f"Which array of {str(file)!r} has the {what}? Found: {found}. Name it, as in {example}")
+        chosen = fitting[0]
+    array = np.asarray(_load(stored, chosen, file))
+    if array.ndim != n_axes:
+        raise InputError(f"{chosen!r} in {str(file)!r} has shape {array.shape}, expected {n_axes} axes for {what}.")
+    return array
+
+
+def _described(stored: Any, file: Path) -> list[tuple[str, NDArray[Any]]]:  # noqa: ANN401
+    return [(name, np.asarray(_load(stored, name, file))) for name in stored]
+
+
+def _open_arrays(file: Path) -> Any:  # noqa: ANN401 (a mapping from names to arrays, read when they are asked for)
+    if not is_file(file):
+        raise InputError(f"No file {str(file)!r}.")
+    suffix = file.suffix.lower()
+    try:
+        if suffix == ".npy":
+            return {"vectors": np.load(file, mmap_mode="r", allow_pickle=False)}
+        if suffix == ".npz":
+            return np.load(file, allow_pickle=False)
+        if suffix == ".safetensors":
+            return _read_safetensors(file)
+        return _ParquetColumns(file)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{str(file)!r} is not a readable {suffix} file: {error}.") from error
+
+
+def _load(stored: Any, key: str, file: Path, default: Any = None) -> Any:  # noqa: ANN401
+    try:
+        return stored[key] if key in stored or default is None else default
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{key!r} in {str(file)!r} cannot be read: {error}. Save plain arrays, for example "
+            "np.array(names, dtype=str) instead of Python objects."
+        ) from error
+
+
+def _read_safetensors(file: Path) -> dict[str, NDArray[Any]]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file  # NumPy has no bfloat16
+
+    try:
+        return {name: tensor.float().numpy() for name, tensor in load_file(str(file)).items()}
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+
+
+def _parquet_schema(file: Path) -> Any:  # noqa: ANN401
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError as error:
+        raise missing_extra("pyarrow", "parquet") from error
+    try:
+        return parquet.read_schema(file)
+    except (ArrowException, OSError) as error:
+        raise InputError(f"{str(file)!r} is not a readable Parquet file: {error}.") from error
+
+
+def _vector_columns(schema: Any) -> list[str]:  # noqa: ANN401
+    """Return the columns with lists of numbers; beside paths, only those with a usual name."""
+    from pyarrow import types
+
+    def is_vector(kind: Any) -> bool:  # noqa: ANN401
+        is_list = types.is_list(kind) or types.is_fixed_size_list(kind) or types.is_large_list(kind)
+        return is_list and types.is_floating(kind.value_type)
+
+    found = [field.name for field in schema if is_vector(field.type)]
+    has_paths = any(name.lower() in PATH_COLUMNS for name in schema.names)
+    return [name for name in found if name.lower() in VECTOR_KEYS] or ([] if has_paths else found)
+
+
+class _ParquetColumns:
+    """The columns of a Parquet file as arrays."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._schema = file, _parquet_schema(file)
+        vectors = _vector_columns(self._schema)
+        others = [name for name in self._schema.names if name not in vectors]
+        self._names = [*vectors, *others]
+
+    def __iter__(self) -> Any:  # noqa: ANN401
+        return iter(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        from pyarrow import parquet
+
+        column = parquet.read_table(self._file, columns=[name]).column(0).combine_chunks()
+        if not hasattr(column, "flatten") or name not in _vector_columns(self._schema):
+            return np.asarray(column.to_pylist())
+        values = column.flatten().to_numpy(zero_copy_only=False)
+        if len(column) == 0 or column.null_count or len(values) % len(column):
+            raise ValueError("its vectors are missing or differ in length")
+        return np.asarray(values).reshape(len(column), -1)
+
+
+def _stored_names(path: str | Path, n_images: int) -> list[str] | None:
+    """Return the names of the images that a file holds beside their embeddings."""
+    file, _ = split_key(path)
+    stored = _open_arrays(file)
+    # In a file that also has class texts, `names` are those of the classes.
+    keys = [key for key in NAME_KEYS if key in stored and not (key == "names" and "texts" in stored)]
+    arrays = (np.asarray(_load(stored, key, file)) for key in keys)
+    return next((array.tolist() for array in arrays if array.shape == (n_images,) and array.dtype.kind in "UO"), None)
