@@ -10,14 +10,14 @@ from itertools import product, starmap
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from annotated_types import Gt, MinLen
+from annotated_types import MinLen
 
 from captune.benchmark.cells import EXCLUDED_SETTINGS, Cell, resolve_settings
 from captune.benchmark.splits import PAPER_SPLIT_SEEDS, Setting, SplitSettings
 from captune.core import registry
 from captune.core.errors import InputError, UnknownNameError, nearest, raise_all
 from captune.core.files import is_file, is_folder
-from captune.core.settings import RunSettings, Seed, build, read_yaml
+from captune.core.settings import Rate, RunSettings, Seed, build, read_yaml
 
 T = TypeVar("T")
 FOLDER = Path(__file__).parent / "suites"
@@ -84,8 +84,8 @@ class Override:
 class Speed:
     """Assumed speed of the machine until the first cells are measured; used for estimates only."""
 
-    images_per_second: Annotated[float, Gt(0)] = 100.0
-    steps_per_second: Annotated[float, Gt(0)] = 10.0
+    images_per_second: Rate = 100.0
+    steps_per_second: Rate = 10.0
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def _sync_folder(folder: Path) -> None:
 def _prefix() -> str:
     """Return how the names of this machine's unfinished files begin."""
     machine = os.uname().nodename if hasattr(os, "uname") else ""
-    return f".captune-{hashlib.blake2b(machine.encode(), digest_size=4).hexdigest()}-"
+    return f".captune-{digest(machine.encode(), 4)}-"
 
 
 def _is_named(file: int, path: Path) -> bool:
@@ -118,6 +118,11 @@ def _is_named(file: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
         return False
+
+
+def digest(content: bytes, size: int = 16) -> str:
+    """Return the BLAKE2b digest of bytes as hexadecimal text; `size` is in bytes."""
+    return hashlib.blake2b(content, digest_size=size).hexdigest()
 
 
 def is_folder(path: str | Path) -> bool:

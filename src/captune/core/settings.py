@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import TypeAdapter, ValidationError
 
 from captune.core.errors import InputError, nearest, raise_all
@@ -20,6 +20,11 @@ T = TypeVar("T")
 NonNegative = Annotated[int, Ge(0)]
 Seed = Annotated[int, Ge(0), Le(2**63 - 1)]
 Positive = Annotated[int, Ge(1)]
+NonNegativeFloat = Annotated[float, Ge(0)]
+Rate = Annotated[float, Gt(0)]
+Share = Annotated[float, Ge(0), Le(1)]
+PositiveShare = Annotated[float, Gt(0), Le(1)]
+ShareBelowOne = Annotated[float, Ge(0), Lt(1)]
 
 DEFAULT_BACKBONE = "hf:openai/clip-vit-base-patch32"
 

@@ -69,11 +69,11 @@ def load(source: str | Path) -> ImageClassifier:
 
         return OnnxClassifier(model)
     from captune.results.classifier import CARD, Classifier
-    from captune.results.run import CLASSIFIER, read_card
+    from captune.results.run import CLASSIFIER, read_run_card
 
     if is_file(path / CARD):
         return Classifier.load(path)
-    read_card(path)
+    read_run_card(path)
     return Classifier.load(path / CLASSIFIER)
 
 
