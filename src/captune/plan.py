@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from captune.backbones.base import Backbone
 from captune.core import registry
-from captune.core.errors import InputError, UnknownNameError, nearest, raise_all
+from captune.core.errors import InputError, ProblemList, UnknownNameError, nearest, raise_all
 from captune.core.settings import NO_RESULT, RunSettings, build_run
 from captune.data.images import ImageCollection, find_images, no_usable_image, read_labels
 from captune.data.task import AdaptationTask, make_task
 from captune.data.vocabulary import Vocabulary, read_class_names
 from captune.methods.base import Method
 
-T = TypeVar("T")
 EXAMPLES: dict[registry.Role, str] = {"backbones": RunSettings.backbone, "describers": "file:descriptions.yaml"}
 
 
@@ -49,15 +48,8 @@ def make_plan(
     images: str | Path, classes: str | Path | Sequence[str], labels: str | Path | None, settings: Mapping[str, Any]
 ) -> Plan:
     """Read and check settings, class names, images and labels; one error lists all problems."""
-    problems: list[str] = []
-
-    def collect(step: Callable[[], T]) -> T | None:
-        try:
-            return step()
-        except InputError as error:
-            problems.append(str(error))
-            return None
-
+    problems = ProblemList()
+    collect = problems.collect
     built = collect(lambda: _build(settings))
     for role in EXAMPLES:
         collect(lambda role=role: _check_id(role, settings))  # type: ignore[misc]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class CaptuneError(Exception):
@@ -44,6 +47,19 @@ class ProcessLostError(CaptuneError):
 
 class ToldElsewhereError(CaptuneError):
     """A problem of the first process, which has told it; the others end without repeating it."""
+
+
+class ProblemList(list[str]):
+    """Problems that are reported together."""
+
+    def collect(self, step: Callable[[], T], place: str | None = None) -> T | None:
+        """Return the result of a step, or add its InputError: whole, or with a place, as one problem per line."""
+        try:
+            return step()
+        except InputError as error:
+            head, *listed = str(error).split("\n  - ")
+            self.extend([str(error)] if place is None else [f"{place}{problem}" for problem in listed or [head]])
+            return None
 
 
 def raise_all(problems: Iterable[str], heading: str) -> None:

@@ -14,7 +14,7 @@ import yaml
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import TypeAdapter, ValidationError
 
-from captune.core.errors import InputError, nearest, raise_all
+from captune.core.errors import InputError, ProblemList, nearest, raise_all
 
 T = TypeVar("T")
 NonNegative = Annotated[int, Ge(0)]
@@ -107,15 +107,12 @@ def build_run(values: Mapping[str, Any], method_settings: type[T], what: str = "
     """Split flat values into a run's and its method's settings, listing the problems of both at once."""
     run_keys = {field.name for field in dataclasses.fields(RunSettings)}
     own_keys = {field.name for field in dataclasses.fields(method_settings)}  # type: ignore[arg-type]
-    problems = [
-        f"no setting {key!r}.{nearest(key, run_keys | own_keys)}" for key in values if key not in run_keys | own_keys
-    ]
+    known = run_keys | own_keys
+    problems = ProblemList(f"no setting {key!r}.{nearest(key, known)}" for key in values if key not in known)
     parts: list[Any] = []
     for cls, keys in ((RunSettings, run_keys), (method_settings, own_keys)):
-        try:
-            parts.append(build(cls, {key: value for key, value in values.items() if key in keys}, what))
-        except InputError as error:
-            problems += str(error).split("\n  - ")[1:]
+        own = {key: value for key, value in values.items() if key in keys}
+        parts.append(problems.collect(lambda cls=cls, own=own: build(cls, own, what), ""))  # type: ignore[misc]
     raise_all(problems, f"These {what} cannot be used")
     return parts[0], parts[1]
 
