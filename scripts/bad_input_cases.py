@@ -162,9 +162,9 @@ CASES = (
     ),
     Case("settings: not key=value", adapt("--set", "seed"), ("'seed' is not of the form key=value",)),
     Case(
-        "settings file: a key stands twice",
+        "settings file: a duplicate key",
         adapt("--config", "s.yaml"),
-        ("stands twice",),
+        ("duplicate key 'seed'",),
         write("s.yaml", "seed: 1\nseed: 2\n"),
     ),
     Case("settings file: not found", adapt("--config", "gone.yaml"), ("gone.yaml",)),
