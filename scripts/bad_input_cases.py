@@ -225,7 +225,7 @@ CASES = (
     Case(
         "export: an impossible confidence",
         (*EXPORT, "csv", "--min-confidence", "2"),
-        ("expected a number from 0 to 1",),
+        ("min_confidence = 2.0",),
     ),
     Case(
         "export: an existing file",

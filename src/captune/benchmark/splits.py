@@ -174,16 +174,12 @@ def _check(labels: Ints, n_classes: int, setting: str, options: SplitSettings) -
     if setting not in get_args(Setting):
         raise InputError(f"No learning setting {setting!r}: expected one of {', '.join(get_args(Setting))}.")
     fewest = int(np.bincount(labels, minlength=n_classes).min())
-    if setting == "ssl" and not 1 <= n_labels <= fewest:
+    if setting == "ssl" and n_labels > fewest:
         problems.append(f"n_labels = {n_labels}: expected 1 to {fewest}, the size of the smallest class")
     elif setting == "ssl" and n_labels * n_classes == len(labels):
         problems.append(f"n_labels = {n_labels} labels the whole pool: no unlabeled images are left")
     if setting == "trzsl" and not 1 <= int(n_classes * seen_share) < n_classes:
         problems.append(f"seen_share = {seen_share} leaves no seen or no unseen class out of {n_classes}")
-    if not 0 < options.unlabeled_share <= 1:
-        problems.append(f"unlabeled_share = {options.unlabeled_share}: expected more than 0 and at most 1")
-    if not options.imbalance >= 1:
-        problems.append(f"imbalance = {options.imbalance}: expected 1 or more (largest class over smallest)")
     raise_all(problems, f"This split ({setting}) is not possible")
 
 
