@@ -184,9 +184,9 @@ CASES = (
     ),
     Case("settings: not key=value", adapt("--set", "seed"), ("'seed' is not of the form key=value",)),
     Case(
-        "settings file: a key stands twice",
+        "settings file: a duplicate key",
         adapt("--config", "s.yaml"),
-        ("stands twice",),
+        ("duplicate key 'seed'",),
         write("s.yaml", "seed: 1\nseed: 2\n"),
     ),
     Case("settings file: not found", adapt("--config", "gone.yaml"), ("gone.yaml",)),
@@ -247,7 +247,7 @@ CASES = (
     Case(
         "export: an impossible confidence",
         (*EXPORT, "csv", "--min-confidence", "2"),
-        ("expected a number from 0 to 1",),
+        ("min_confidence = 2.0",),
     ),
     Case(
         "export: an existing file",

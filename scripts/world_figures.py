@@ -22,8 +22,8 @@ from transformers.utils import logging
 
 from captune.core.arrays import Floats, Ints
 from captune.world import WORLD_KINDS, Photographs, class_names, descriptions_path, render_world
-from captune.world.captions import name_shares
 from captune.world.classes import MISMATCHED
+from pattern_captions import name_shares
 
 TEMPLATE = "a photo of a {}"
 FOLDER = Path(__file__).parents[1] / "src/captune/backbones/embedded/patterns"

@@ -7,7 +7,6 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from captune import __version__
 from captune.core.errors import CaptuneError, ToldElsewhereError
@@ -21,7 +20,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # hide messages for torch developers
     try:
-        return _run(options)
+        code: int | None = options.call(options)
+        sys.stdout.flush()  # not at exit, so that a closed pipe raises where it is handled
+        return code or 0
     except ToldElsewhereError:
         return 2
     except CaptuneError as error:
@@ -50,18 +51,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"captune {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
-        _module(name).add(commands)
+        module = importlib.import_module(f"captune.commands.{name}")
+        summary = (module.__doc__ or "").partition(": ")[2].rstrip(".")
+        command = commands.add_parser(name, help=summary, allow_abbrev=False)
+        module.add_arguments(command)
+        command.set_defaults(call=module.run)
     return parser
-
-
-def _run(options: argparse.Namespace) -> int:
-    code: int | None = _module(options.command).run(options)
-    sys.stdout.flush()  # not at exit, so that a closed pipe raises where it is handled
-    return code or 0
-
-
-def _module(command: str) -> Any:  # noqa: ANN401 (modules with `add` and `run`)
-    return importlib.import_module(f"captune.commands.{command}")
 
 
 def _print_error(message: str) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from captune.backbones.base import Backbone, load_backbone
 from captune.backbones.precomputed import Precomputed
 from captune.core import registry
-from captune.core.errors import InputError, UnknownNameError, nearest, raise_all
+from captune.core.errors import InputError, ProblemList, UnknownNameError, nearest, raise_all
 from captune.core.settings import NO_RESULT, RunSettings, build_run
 from captune.data.images import ImageCollection
 from captune.data.inputs import Images, collect_images, describe_source
@@ -104,15 +104,8 @@ class Plan:
 
 def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, Any]) -> Plan:  # noqa: ANN401
     """Read and check settings, class names, images and labels; one error lists all problems."""
-    problems: list[str] = []
-
-    def collect(step: Callable[[], T]) -> T | None:
-        try:
-            return step()
-        except InputError as error:
-            problems.append(str(error))
-            return None
-
+    problems = ProblemList()
+    collect = problems.collect
     values = dict(settings)
     backbone, describer = collect(lambda: _take_models(values)) or (None, None)
     found = collect(lambda: _find_images(images, values))

@@ -15,7 +15,7 @@ import pytest
 from ranks import NAMES, adapt, adapt_slowly, facts_of, launch
 from toys import write_classes
 
-from captune.results.run import read_card
+from captune.results.run import read_run_card
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 CHANGES: dict[str, Any] = {"tau": 0.3, "epochs": 6}
@@ -67,7 +67,7 @@ def test_a_killed_process_ends_the_other_and_any_number_goes_on(
     else:
         out, cache = tmp_path / "run", str(tmp_path / "cache")
         adapt(photos, f"dual:{dual_folder}", "quick", out=out, cache=cache, resume=True, **CHANGES)
-    card = read_card(tmp_path / "run")
+    card = read_run_card(tmp_path / "run")
     assert card["environment"]["processes"] == 2 - killed
     assert np.allclose(losses(card["rounds"]), losses(whole["epochs"]), rtol=1e-5)
     predicted = (tmp_path / "run" / "predictions.csv").read_text().splitlines()[1:]

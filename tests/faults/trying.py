@@ -122,11 +122,11 @@ def try_run(folder: Path, generator: Seeded) -> None:
     from captune.report.page import write_report
     from captune.report.reading import read_run
     from captune.results.classifier import Classifier
-    from captune.results.run import read_card
+    from captune.results.run import read_run_card
 
     files = sorted(path for path in (folder / "run").rglob("*") if path.is_file() and path.suffix != ".html")
     change(generator.choice(files), generator)
-    read_card(folder / "run")
+    read_run_card(folder / "run")
     Classifier.load(folder / "run" / "classifier", _backbone(folder)).predict_proba([folder / "images" / "0.png"])
     read_run(folder / "run")
     if generator.random() < 0.1:

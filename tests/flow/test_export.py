@@ -40,7 +40,7 @@ def test_wrong_words_are_sentences(captune: Any, run: Path, tmp_path: Path) -> N
         (("--format", "onx"), "Did you mean 'onnx'"),
         (("--format", "csv", "--int8"), "does not take --int8"),
         (("--format", "onnx", "--min-confidence", 0.5), "does not take --min-confidence"),
-        (("--format", "csv", "--min-confidence", 2), "expected a number from 0 to 1"),
+        (("--format", "csv", "--min-confidence", 2), "min_confidence = 2.0"),
         (("--format", "csv", "--out", tmp_path), "is a folder, expected a file"),
         (("--format", "cleanlab", "--out", run), "not an export"),
         (("--format", "csv", "--source", "pseudo-labels"), "has no pseudo-labels"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from captune.core.cards import read_card
 from captune.core.errors import RunFolderError
 from captune.core.files import is_file
 from captune.report.class_table import MOST_PICTURES, Column, Thumbnail, encode_thumbnail
@@ -37,20 +37,9 @@ def holds_audit(folder: str | Path) -> bool:
 
 
 def read_audit(folder: str | Path) -> dict[str, Any]:
-    """Return what audit.json says, or a clear error for what is no audit."""
-    path = Path(folder) / CARD
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunFolderError(f"{str(path)!r} cannot be read: {error}. Make one with captune audit.") from error
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-        raise RunFolderError(f"{str(path)!r} is not a {FORMAT} file.")
-    if facts.get("version") not in range(1, VERSION + 1):
-        raise RunFolderError(
-            f"The audit {str(folder)!r} has format version {facts.get('version')!r}, this captune reads up to "
-            f"{VERSION}. Upgrade captune: pip install -U captune."
-        )
-    return facts
+    """Return the content of audit.json, or raise an error if the folder does not contain an audit."""
+    missing = f"{str(folder)!r} does not contain an audit: {CARD} is missing. Make one with captune audit."
+    return read_card(Path(folder) / CARD, FORMAT, VERSION, missing)
 
 
 def write_audit_page(folder: str | Path, out: str | Path | None = None) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from torch.nn.functional import normalize
 from captune.backbones import _hub
 from captune.backbones.base import Backbone, TextTower, Tokens
 from captune.backbones.hf import TransformersTower, run_layer
+from captune.core.cards import read_json
 from captune.core.errors import ModelError
 from captune.core.files import is_file
 from captune.core.settings import Positive
@@ -187,18 +187,18 @@ def _read_layout(name: str) -> tuple[Path, Layout]:
             f"No dual encoder at {name!r}: expected a folder with {file.name}, as in dual:path/to/folder.{hint}"
         )
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = read_json(file)
         version = content.get("version") if isinstance(content, dict) else None
         if isinstance(version, int) and version > VERSION:
             raise ModelError(
                 f"{str(file)!r} has version {version}, but this captune supports up to {VERSION}. Upgrade captune."
             )
         layout = TypeAdapter(Layout).validate_python(content)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ModelError(f"{str(file)!r} is not valid JSON: {error}. Correct the file.") from error
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'content'}: {e['msg']}" for e in error.errors())
         raise ModelError(f"{str(file)!r} is not a valid dual encoder: {problems}. Correct the file.") from error
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{str(file)!r} is not valid JSON: {error}. Correct the file.") from error
     for part in (layout.vision.folder, layout.text.folder, layout.projection):
         if not (folder / part).resolve().is_relative_to(folder.resolve()):
             raise ModelError(f"{str(file)!r} refers to {part!r}, which is outside the folder. Move it inside.")

@@ -114,7 +114,7 @@ def _check_digest(remote: RemoteFile, target: Path) -> None:
     """Check the published digest, or the digest of the first download, which is recorded next to the file."""
     record = target.with_name(target.name + ".sha256")
     algorithm = "md5" if remote.md5 else "sha256"
-    found = _digest(target, algorithm)
+    found = _digest_file(target, algorithm)
     expected = remote.md5 or (record.read_text().split()[0] if record.is_file() else "")
     if not expected:
         write_whole(record, f"{found}  {target.name}\n")
@@ -128,7 +128,7 @@ def _check_digest(remote: RemoteFile, target: Path) -> None:
         )
 
 
-def _digest(path: Path, algorithm: str) -> str:
+def _digest_file(path: Path, algorithm: str) -> str:
     digest = hashlib.new(algorithm, usedforsecurity=False)
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):

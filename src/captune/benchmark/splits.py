@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +9,13 @@ from types import MappingProxyType
 from typing import Annotated, Literal, get_args
 
 import numpy as np
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Lt
 
 from captune.benchmark.datasets.base import LoadedDataset
 from captune.core.arrays import Ints
 from captune.core.errors import InputError, raise_all
-from captune.core.settings import Positive
+from captune.core.files import digest
+from captune.core.settings import Positive, PositiveShare
 from captune.data.images import ImageCollection
 from captune.data.task import AdaptationTask, LabeledImages, no_labels
 from captune.data.vocabulary import Vocabulary
@@ -43,7 +43,7 @@ class SplitSettings:
 
     n_labels: Positive = 2
     seen_share: Annotated[float, Gt(0), Lt(1)] = 0.62
-    unlabeled_share: Annotated[float, Gt(0), Le(1)] = 1.0
+    unlabeled_share: PositiveShare = 1.0
     imbalance: Annotated[float, Ge(1)] = 1.0
     leaky: bool = False
 
@@ -174,16 +174,12 @@ def _check(labels: Ints, n_classes: int, setting: str, options: SplitSettings) -
     if setting not in get_args(Setting):
         raise InputError(f"No learning setting {setting!r}: expected one of {', '.join(get_args(Setting))}.")
     fewest = int(np.bincount(labels, minlength=n_classes).min())
-    if setting == "ssl" and not 1 <= n_labels <= fewest:
+    if setting == "ssl" and n_labels > fewest:
         problems.append(f"n_labels = {n_labels}: expected 1 to {fewest}, the size of the smallest class")
     elif setting == "ssl" and n_labels * n_classes == len(labels):
         problems.append(f"n_labels = {n_labels} labels the whole pool: no unlabeled images are left")
     if setting == "trzsl" and not 1 <= int(n_classes * seen_share) < n_classes:
         problems.append(f"seen_share = {seen_share} leaves no seen or no unseen class out of {n_classes}")
-    if not 0 < options.unlabeled_share <= 1:
-        problems.append(f"unlabeled_share = {options.unlabeled_share}: expected more than 0 and at most 1")
-    if not options.imbalance >= 1:
-        problems.append(f"imbalance = {options.imbalance}: expected 1 or more (largest class over smallest)")
     raise_all(problems, f"This split ({setting}) is not possible")
 
 
@@ -192,14 +188,14 @@ def shared_images(pool: ImageCollection, test: ImageCollection) -> list[tuple[in
     by_size: dict[int, list[int]] = {}
     for position, size in enumerate(_file_sizes(pool.paths)):
         by_size.setdefault(size, []).append(position)
-    digests: dict[int, dict[bytes, int]] = {}  # only files whose size occurs on both sides are read
+    digests: dict[int, dict[str, int]] = {}  # only files whose size occurs on both sides are read
     pairs = []
     for position, size in enumerate(_file_sizes(test.paths)):
         if size not in by_size:
             continue
         if size not in digests:
-            digests[size] = {_digest(pool.paths[i]): i for i in reversed(by_size[size])}
-        duplicate = digests[size].get(_digest(test.paths[position]))
+            digests[size] = {_digest_file(pool.paths[i]): i for i in reversed(by_size[size])}
+        duplicate = digests[size].get(_digest_file(test.paths[position]))
         if duplicate is not None:
             pairs.append((duplicate, position))
     return pairs
@@ -212,8 +208,8 @@ def _file_sizes(paths: Sequence[Path]) -> list[int]:
         raise InputError(f"{error.filename!r} cannot be read: {error.strerror}.") from error
 
 
-def _digest(path: Path) -> bytes:
+def _digest_file(path: Path) -> str:
     try:
-        return hashlib.blake2b(path.read_bytes(), digest_size=16).digest()
+        return digest(path.read_bytes())
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.") from error

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product, starmap
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from annotated_types import Gt, MinLen
+from annotated_types import MinLen
 
 from captune.benchmark.cells import EXCLUDED_SETTINGS, Cell, resolve_settings
 from captune.benchmark.splits import PAPER_SPLIT_SEEDS, Setting, SplitSettings
 from captune.core import registry
-from captune.core.errors import InputError, UnknownNameError, nearest, raise_all
+from captune.core.errors import InputError, ProblemList, UnknownNameError, nearest, raise_all
 from captune.core.files import is_file, is_folder
-from captune.core.settings import RunSettings, Seed, build, read_yaml
+from captune.core.settings import Rate, RunSettings, Seed, build, read_yaml
 
 T = TypeVar("T")
 FOLDER = Path(__file__).parent / "suites"
@@ -84,8 +84,8 @@ class Override:
 class Speed:
     """Assumed speed of the machine until the first cells are measured; used for estimates only."""
 
-    images_per_second: Annotated[float, Gt(0)] = 100.0
-    steps_per_second: Annotated[float, Gt(0)] = 10.0
+    images_per_second: Rate = 100.0
+    steps_per_second: Rate = 10.0
 
 
 @dataclass(frozen=True)
@@ -170,14 +170,14 @@ def read_suite(name: str | Path, only: Mapping[str, Any] | None = None) -> Suite
     unknown = [axis for axis in only if axis not in AXES]
     if unknown:
         raise InputError(f"--only {unknown[0]}: expected one of {', '.join(AXES)}.{nearest(unknown[0], AXES)}")
-    problems: list[str] = []
+    problems = ProblemList()
     made = []
     for label, own in tables.items():
         shared = {key: value for key, value in content.items() if key != "title" or not own}
         defaults = {**_mapping(shared.get("defaults")), **_mapping((own or {}).get("defaults"))}
         merged = {**shared, **(own or {}), "defaults": defaults}
         place = f"table {label}: " if label else ""
-        table = _collect(problems, place, lambda n=label, m=merged: _make_table(str(n), m, only))  # type: ignore[misc]
+        table = problems.collect(lambda n=label, m=merged: _make_table(str(n), m, only), place)  # type: ignore[misc]
         made += [table] if table else []
     raise_all(dict.fromkeys(problems), f"The suite {str(path)!r} cannot be used")
     raise_all(_unknown_values(made, only), f"The suite {str(path)!r} does not have what --only asks for")
@@ -195,12 +195,12 @@ def _make_table(name: str, content: Mapping[str, Any], only: Mapping[str, Any]) 
         if isinstance(content.get(axis), list)
     }
     file = build(TableFile, {**content, **listed}, "keys")
-    problems = list(_problems(file))
+    problems = ProblemList(_problems(file))
     raise_all(problems, "wrong")
     cells = {}
     places = starmap(Place, product(file.datasets, file.settings, file.methods, file.seeds))
     for place in (place for place in places if place.matches(only)):
-        cell = _collect(problems, f"{place.dataset}, {place.method}: ", lambda p=place: _make_cell(file, p))  # type: ignore[misc]
+        cell = problems.collect(lambda p=place: _make_cell(file, p), f"{place.dataset}, {place.method}: ")  # type: ignore[misc]
         if cell:
             cells[place] = cell
     raise_all(dict.fromkeys(problems), "wrong")
@@ -277,22 +277,12 @@ def _make_cell(file: TableFile, place: Place) -> Cell:
     split_seed = place.seed
     if file.split_seeds == "paper":
         split_seed = PAPER_SPLIT_SEEDS[place.setting][file.seeds.index(place.seed)]
-    problems: list[str] = []
-    settings = _collect(problems, "", lambda: resolve_settings({**values, "method": method}))
-    split_settings = _collect(problems, "split: ", lambda: build(SplitSettings, split, "split values"))
+    problems = ProblemList()
+    settings = problems.collect(lambda: resolve_settings({**values, "method": method}), "")
+    split_settings = problems.collect(lambda: build(SplitSettings, split, "split values"), "split: ")
     raise_all(problems, "wrong")
     assert settings and split_settings  # noqa: PT018 (nothing was wrong, so both are there)
     return Cell(dataset, place.setting, place.seed, split_seed, settings, split_settings)
-
-
-def _collect(problems: list[str], place: str, step: Callable[[], T]) -> T | None:
-    """Return what a step gives, or add each line of its error to the problems."""
-    try:
-        return step()
-    except InputError as error:
-        head, *lines = str(error).split("\n  - ")
-        problems += [f"{place}{line}" for line in lines or [head]]
-        return None
 
 
 def _mapping(value: object) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""The commands of the command line, one file each: `add` declares its options, `run` calls the Python API."""
+"""The commands, one file each: its docstring is the help, `add_arguments` the options, `run` calls the Python API."""

@@ -16,15 +16,12 @@ if TYPE_CHECKING:
     from captune.results.run import AdaptationRun
 
 
-def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
-    """Declare the command."""
-    parser = commands.add_parser(
-        "adapt",
-        help="train a classifier from images and class names",
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Settings can also be given in a --config file or with --set.\n"
-        "captune adapt --help-settings METHOD lists all of them.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = (
+        "Settings can also be given in a --config file or with --set.\n"
+        "captune adapt --help-settings METHOD lists all of them."
     )
     parser.add_argument("images", metavar="IMAGES", help=IMAGES_HELP)
     parser.add_argument("--labels", metavar="CSV", help="table (path, label) of labeled images")

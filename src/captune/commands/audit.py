@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from captune.commands._shared import IMAGES_HELP, LABELS_HELP, add_run_options, read_settings
 
 
-def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
-    """Declare the command."""
-    parser = commands.add_parser(
-        "audit", help="find misleading class names and confused classes, without training", allow_abbrev=False
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
     parser.add_argument("images", metavar="IMAGES", help=IMAGES_HELP)
     parser.add_argument("--labels", metavar="folders|CSV", help=f"labels to measure the audit: {LABELS_HELP}")
     add_run_options(parser, "audit folder (default: captune-audit)")

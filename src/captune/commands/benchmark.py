@@ -1,4 +1,4 @@
-"""captune benchmark: measure the cells of a suite and write its tables."""
+"""captune benchmark: measure methods on datasets and write the tables of a suite."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from captune.benchmark.cells import Cell, Results
@@ -17,11 +17,8 @@ MACHINE = ("workers", "accelerator", "devices", "strategy")
 """Flags that affect results by rounding only."""
 
 
-def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
-    """Declare the command."""
-    parser = commands.add_parser(
-        "benchmark", help="measure methods on datasets and write the tables of a suite", allow_abbrev=False
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
     parser.add_argument("suite", metavar="SUITE", help="name of a suite (captune list suites) or path of a suite file")
     parser.add_argument("--data", metavar="FOLDER", help="folder of the datasets ({data} in suite files)")
     parser.add_argument("--models", metavar="FOLDER", help="folder of model folders ({models} in suite files)")

@@ -1,4 +1,4 @@
-"""captune demo: zero-shot, audit and CAP on generated images, offline, in about a minute."""
+"""captune demo: run zero-shot, audit and CAP on generated images, offline."""
 
 from __future__ import annotations
 
@@ -27,11 +27,8 @@ class Demo:
     seconds: float
 
 
-def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
-    """Declare the command."""
-    parser = commands.add_parser(
-        "demo", help="run zero-shot, audit and CAP on generated images, offline", allow_abbrev=False
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
     parser.add_argument("--out", default="captune-demo", metavar="FOLDER", help="output folder (default: captune-demo)")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
 

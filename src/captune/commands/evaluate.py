@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from captune.commands._shared import IMAGES_HELP, LABELS_HELP, add_device_options, add_workers_option
 from captune.core.errors import InputError
@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from captune.results.metrics import Metrics
 
 
-def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
-    """Declare the command."""
-    parser = commands.add_parser("evaluate", help="measure a run on labeled images", allow_abbrev=False)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
     parser.add_argument("run", metavar="RUN", help="run folder, or an ONNX export (model.onnx)")
     parser.add_argument("images", metavar="IMAGES", help=IMAGES_HELP)
     parser.add_argument("--labels", required=True, metavar="folders|CSV", help=LABELS_HELP)

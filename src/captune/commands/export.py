@@ -1,19 +1,13 @@
-"""captune export: write the model or the labels of a run for other tools."""
+"""captune export: write the model (onnx, hf) or the labels of a run for other tools."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 
-def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
-    """Declare the command."""
-    parser = commands.add_parser(
-        "export",
-        help="write the model (onnx, hf) or the labels of a run for other tools",
-        allow_abbrev=False,
-        epilog="captune list exports describes the formats.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = "captune list exports describes the formats."
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument(
         "--format", required=True, metavar="NAME", help="onnx, hf, csv, parquet, label-studio, coco or cleanlab"

@@ -13,11 +13,8 @@ ROLES = ("methods", "backbones", "tuners", "describers", "datasets", "exports")
 CHOICES = (*ROLES, "suites")
 
 
-def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
-    """Declare the command."""
-    parser = commands.add_parser(
-        "list", help="show the available methods, backbones and other plug-ins", allow_abbrev=False
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
     parser.add_argument("what", choices=CHOICES, metavar="|".join(CHOICES))
     parser.add_argument("--data", metavar="ROOT", help="datasets: folder to look in")
     parser.add_argument(

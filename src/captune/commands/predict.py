@@ -1,4 +1,4 @@
-"""captune predict: classify images with a run."""
+"""captune predict: classify images with a run or an ONNX export."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from captune.commands._shared import IMAGES_HELP, add_device_options, add_workers_option
 from captune.core.errors import InputError
 
 
-def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
-    """Declare the command."""
-    parser = commands.add_parser("predict", help="classify images with a run or an ONNX export", allow_abbrev=False)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
     parser.add_argument("run", metavar="RUN", help="run folder, or an ONNX export (model.onnx)")
     parser.add_argument("images", metavar="IMAGES", help=f"image, {IMAGES_HELP}")
     parser.add_argument("--top-k", type=int, default=1, metavar="K", help="number of classes per image")

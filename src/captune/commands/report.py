@@ -1,16 +1,12 @@
-"""captune report: write the report of a run or an audit, or compare runs."""
+"""captune report: write the report of a run or audit, or compare runs."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 
-def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
-    """Declare the command."""
-    parser = commands.add_parser(
-        "report", help="write the report of a run or audit, or compare runs", allow_abbrev=False
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run or audit folder; several runs are compared")
     parser.add_argument("--labels", metavar="folders|CSV", help="true labels: 'folders' or a table (path, label)")
     parser.add_argument("--out", metavar="HTML", help="output file (default: RUN/report.html)")

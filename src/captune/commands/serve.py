@@ -1,16 +1,14 @@
-"""captune serve: classify images over HTTP."""
+"""captune serve: classify images over HTTP or on a web page."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from captune.web.limits import Limits
 
 
-def add(commands: Any) -> None:  # noqa: ANN401 (argparse keeps this class private)
-    """Declare the command."""
-    parser = commands.add_parser("serve", help="classify images over HTTP or on a web page", allow_abbrev=False)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
     parser.add_argument("run", metavar="RUN", help="run folder, or an ONNX export (model.onnx)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on; 0 picks a free one")

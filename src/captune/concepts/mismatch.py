@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from annotated_types import Gt, Le
 from numpy.typing import NDArray
 
 from captune.concepts.clustering import ShrinkingClusters
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError, raise_all
-from captune.core.settings import NonNegative, Positive
+from captune.core.settings import NonNegative, Positive, PositiveShare, Rate
 
 _CHUNK_FLOATS = 1 << 22
 _LIKELY_CHUNK_FLOATS = 1 << 25
@@ -34,11 +33,11 @@ class MismatchSettings:
         seed: Random seed of K-means.
     """
 
-    threshold_share: Annotated[float, Gt(0), Le(1)] = 0.5
+    threshold_share: PositiveShare = 0.5
     threshold: Positive | None = None
-    rare_below: Annotated[float, Gt(0)] | None = 0.5
+    rare_below: Rate | None = 0.5
     runs: Positive = 10
-    min_frequency: Annotated[float, Gt(0), Le(1)] = 0.5
+    min_frequency: PositiveShare = 0.5
     seed: NonNegative = 0
 
     def threshold_of(self, n_classes: int) -> int:

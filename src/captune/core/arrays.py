@@ -1,4 +1,4 @@
-"""Names for the few array types that travel along the straight line."""
+"""Array types, and a few functions of arrays."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def unit_rows(vectors: Floats) -> Floats:
 
 
 def evenly_spaced(n: int, most: int) -> Ints:
-    """Return at most `most` of the positions 0 to n - 1, evenly spaced, and at least one."""
+    """Return up to `most` evenly spaced positions from 0 to n - 1, at least one."""
     return np.unique(np.linspace(0, max(0, n - 1), max(1, min(n, most))).astype(np.int64))
 
 
 def softmax_rows(scores: Floats) -> Floats:
-    """Return the softmax of every row, stable for scores of any size."""
+    """Return the softmax of each row, without overflow."""
     shifted = scores - scores.max(axis=-1, keepdims=True)
     weights = np.exp(shifted)
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True), dtype=np.float32)

@@ -1,60 +1,76 @@
-"""The exception tree: every message names the value, what was expected and what to do."""
+"""Exceptions; each message names the value, what was expected and what to do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class CaptuneError(Exception):
-    """Any problem that a person can understand and mend; the command line prints it without a traceback."""
+    """A problem that the user can fix; the command line prints it without a traceback."""
 
 
 class InputError(CaptuneError):
-    """Images, class names, labels or settings that cannot be used as they are."""
+    """Invalid images, class names, labels or settings."""
 
 
 class UnknownNameError(InputError):
-    """A name that is in no registry, answered with the nearest right ones."""
+    """A name that is not registered; the message suggests similar ones."""
 
 
 class MissingExtraError(CaptuneError):
-    """An optional dependency that is not installed, answered with the command that installs it."""
+    """An optional dependency that is not installed; the message has the pip command."""
 
 
 class ModelError(CaptuneError):
-    """Weights that are missing, incomplete or of an unexpected format."""
+    """Model weights that are missing, incomplete or in an unexpected format."""
 
 
 class RunFolderError(CaptuneError):
-    """A run folder or classifier file that is missing, damaged, tampered with or too new."""
+    """A run folder or file that is missing, damaged, changed or written by a newer version."""
 
 
 class DescriberError(CaptuneError):
-    """A language model that did not answer usefully."""
+    """A language model that failed or returned an unusable answer."""
 
 
 class TrainingError(CaptuneError):
-    """A training that cannot go on, for example because the loss is no longer a number."""
+    """Training that cannot continue, for example because the loss is not finite."""
 
 
 class ProcessLostError(CaptuneError):
-    """One of several processes that work together is gone, so the others cannot go on."""
+    """A process of a distributed run was lost, so the others cannot continue."""
 
 
 class ToldElsewhereError(CaptuneError):
-    """A problem of the first process, which has told it; the others end without repeating it."""
+    """A problem that the first process reports; the others exit without repeating it."""
+
+
+class ProblemList(list[str]):
+    """Problems that are reported together."""
+
+    def collect(self, step: Callable[[], T], place: str | None = None) -> T | None:
+        """Return the result of a step, or add its InputError: whole, or with a place, as one problem per line."""
+        try:
+            return step()
+        except InputError as error:
+            head, *listed = str(error).split("\n  - ")
+            self.extend([str(error)] if place is None else [f"{place}{problem}" for problem in listed or [head]])
+            return None
 
 
 def raise_all(problems: Iterable[str], heading: str) -> None:
-    """Raise one InputError that lists every problem, or return when there is none."""
+    """Raise one InputError that lists all problems, if there are any."""
     listed = list(problems)
     if listed:
         raise InputError("\n  - ".join([f"{heading}:", *listed]))
 
 
 def nearest(name: str, known: Iterable[str], most: int = 3) -> str:
-    """Return ` Did you mean 'a' or 'b'?` for the known names closest to a wrong one, or an empty string."""
+    """Return ` Did you mean 'a' or 'b'?` for the known names most similar to a wrong one, or an empty string."""
     names = sorted(known)
     lowered = {candidate.lower(): candidate for candidate in names}
     close = [lowered[match] for match in get_close_matches(name.lower(), list(lowered), n=most, cutoff=0.5)]
@@ -62,7 +78,7 @@ def nearest(name: str, known: Iterable[str], most: int = 3) -> str:
 
 
 def missing_extra(package: str, extra: str) -> MissingExtraError:
-    """Return the error for an optional package that is not installed, with the pip command."""
+    """Return the error for a missing optional package, with the pip command."""
     return MissingExtraError(
         f"This needs the package {package!r}, which is not installed. Install it with: pip install 'captune[{extra}]'"
     )

@@ -1,4 +1,4 @@
-"""Asking for files by any name, and writing whole files or none: content goes aside until it is complete."""
+"""Atomic file writing, digests, and checks for files and folders."""
 
 from __future__ import annotations
 
@@ -21,27 +21,24 @@ from captune.core.errors import CaptuneError
 
 try:
     import fcntl
-except ImportError:  # a system without POSIX locks: what a kill leaves behind stays
+except ImportError:  # without POSIX locks, temporary files of killed processes stay
     fcntl = None  # type: ignore[assignment]
 
 ROWS_AT_ONCE = 8192
 LEFTOVERS = ".captune-*.part"
-"""Files that are being written, or that a kill in the middle of a write left behind."""
+"""Temporary files: being written, or left behind by a killed process."""
 SECONDS_OF_OTHERS = 86_400.0
-"""How long files of other machines are left alone: not every shared file system shows a machine the locks of others."""
+"""Age at which temporary files of other machines are deleted: some shared file systems do not share locks."""
 
 
 def cache_folder() -> Path:
-    """Return the cache folder: CAPTUNE_CACHE, or the one that the operating system gives to programs."""
+    """Return the cache folder: CAPTUNE_CACHE, or the one of the operating system."""
     given = os.environ.get("CAPTUNE_CACHE")
     return Path(given) if given else user_cache_path("captune", appauthor=False)
 
 
 def write_whole(path: Path, content: bytes | str | Iterable[str]) -> None:
-    """Write a file atomically; a kill at any moment leaves the old file or the new one.
-
-    Text may come in pieces; it is never held whole then.
-    """
+    """Write a file atomically, from content or from pieces of text: a kill leaves the old file or the new one."""
     pieces = [content] if isinstance(content, (bytes, str)) else content
     aside = None
     try:
@@ -53,9 +50,9 @@ def write_whole(path: Path, content: bytes | str | Iterable[str]) -> None:
             file.flush()
             os.fsync(file.fileno())
             aside.chmod(0o666 & ~_umask())
-            if fcntl is None:  # such systems rename closed files only
+            if fcntl is None:  # Windows only renames closed files
                 file.close()
-            aside.replace(path)  # still open, and so still locked: nobody takes it for a leftover
+            aside.replace(path)  # still open and locked, so that no other process deletes it
         _sync_folder(path.parent)
     except BaseException as error:
         if aside is not None:
@@ -63,16 +60,16 @@ def write_whole(path: Path, content: bytes | str | Iterable[str]) -> None:
         if not isinstance(error, OSError):
             raise
         raise CaptuneError(
-            f"{str(path)!r} cannot be written: {error.strerror or error}. Check the folder's rights and free space."
+            f"{str(path)!r} cannot be written: {error.strerror or error}. Check permissions and free space."
         ) from error
 
 
 def drop_leftovers(folder: Path) -> None:
-    """Remove what kills left behind in a folder that processes share; files that are still being written stay."""
+    """Delete temporary files of killed processes in a shared folder; files that are being written stay."""
     if fcntl is None:
         return
     for path in folder.glob(LEFTOVERS):
-        with suppress(OSError):  # its writer holds it or has just renamed it, or there are no locks or rights here
+        with suppress(OSError):  # locked or just renamed by its writer, or no permission
             if not path.name.startswith(_prefix()) and time.time() - path.stat().st_mtime < SECONDS_OF_OTHERS:
                 continue
             file = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
@@ -85,20 +82,20 @@ def drop_leftovers(folder: Path) -> None:
 
 
 def _open_aside(folder: Path) -> IO[bytes]:
-    """Open a new file with a lock on it, which ends with its process or when it is closed."""
+    """Open a new temporary file, locked until it is closed or its process ends."""
     while True:
         file = tempfile.NamedTemporaryFile(dir=folder, prefix=_prefix(), suffix=".part", delete=False)  # noqa: SIM115
         if fcntl is not None:
-            with suppress(OSError):  # a file system without locks: nothing is taken for a leftover there
+            with suppress(OSError):  # a file system without locks, where nothing is deleted
                 fcntl.flock(file, fcntl.LOCK_EX)
         if _is_named(file.fileno(), Path(file.name)):
             return file
-        file.close()  # taken for a leftover between its first moment and its lock
+        file.close()  # deleted by another process before it was locked
 
 
 def _sync_folder(folder: Path) -> None:
-    """Bring a new name to disk, so that files outlast a power cut in the order in which they were written."""
-    with suppress(OSError):  # not every system lets folders be synced
+    """Sync a folder, so that files survive a power failure in the order in which they were written."""
+    with suppress(OSError):  # some systems cannot sync folders
         number = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(number)
@@ -107,21 +104,26 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _prefix() -> str:
-    """Return how the names of this machine's unfinished files begin."""
+    """Return the prefix of this machine's temporary files."""
     machine = os.uname().nodename if hasattr(os, "uname") else ""
-    return f".captune-{hashlib.blake2b(machine.encode(), digest_size=4).hexdigest()}-"
+    return f".captune-{digest(machine.encode(), 4)}-"
 
 
 def _is_named(file: int, path: Path) -> bool:
-    """Return whether an open file is still the one of this name."""
+    """Return whether an open file still has this path."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
         return False
 
 
+def digest(content: bytes, size: int = 16) -> str:
+    """Return the BLAKE2b digest of bytes as hexadecimal text; `size` is in bytes."""
+    return hashlib.blake2b(content, digest_size=size).hexdigest()
+
+
 def is_folder(path: str | Path) -> bool:
-    """Return whether a folder is there; a name that the system refuses (too long, with NUL) is none."""
+    """Return whether a folder exists; False for a path that the system rejects (too long, with NUL)."""
     try:
         return Path(path).is_dir()
     except (OSError, ValueError):
@@ -129,7 +131,7 @@ def is_folder(path: str | Path) -> bool:
 
 
 def is_file(path: str | Path) -> bool:
-    """Return whether a file is there; a name that the system refuses (too long, with NUL) is none."""
+    """Return whether a file exists; False for a path that the system rejects (too long, with NUL)."""
     try:
         return Path(path).is_file()
     except (OSError, ValueError):
@@ -137,12 +139,12 @@ def is_file(path: str | Path) -> bool:
 
 
 def write_json(path: Path, content: Any) -> None:  # noqa: ANN401 (anything that JSON can hold)
-    """Write JSON atomically, readable and in a stable order of keys."""
+    """Write JSON atomically, indented and with keys in the given order."""
     write_whole(path, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
-    """Yield rows as CSV text, some at a time."""
+    """Yield rows as CSV text, in chunks."""
     remaining = chain([header], rows)
     while chunk := list(islice(remaining, ROWS_AT_ONCE)):
         text = io.StringIO()

@@ -1,4 +1,4 @@
-"""The folder is the registry: every module of a role's folder is a plug-in that carries the module's name."""
+"""The plug-in registry: each module in the folder of a role is a plug-in, and the file name is its id."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def summary(role: Role, name: str) -> str:
 
 
 def load(role: Role, name: str) -> type[Any]:
-    """Import a plug-in and return its class; a wrong name answers with the nearest right ones."""
+    """Import a plug-in and return its class; the error for an unknown name suggests similar ones."""
     if name in _builtin_names(role):
         return _plugin_class(role, importlib.import_module(f"{FOLDERS[role]}.{name}"))
     for point in _third_party(role):
@@ -53,22 +53,22 @@ def load(role: Role, name: str) -> type[Any]:
             return _third_party_class(role, point)
     known = names(role)
     raise UnknownNameError(
-        f"No {name!r} in {role}.{nearest(name, known)} Available: {', '.join(known)}. "
-        f"See them with: captune list {role}"
+        f"No {name!r} in {role}.{nearest(name, known)} Available: {', '.join(known)}. To see them: captune list {role}"
     )
 
 
 def name_of(role: Role, cls: type[Any]) -> str:
-    """Return the name that `load` finds a plug-in's class by."""
+    """Return the name of a plug-in class, as `load` takes it."""
     folder, _, module = cls.__module__.rpartition(".")
     if folder == FOLDERS[role]:
         return module
     for point in _third_party(role):
-        with suppress(InputError):  # a broken plug-in is not the one in use
+        with suppress(InputError):  # a plug-in that cannot be imported is not the one in use
             if _third_party_class(role, point) is cls:
                 return point.name
     raise UnknownNameError(
-        f"{cls.__qualname__} of {cls.__module__} is not registered: name it as an entry point in captune.{role}."
+        f"{cls.__qualname__} of {cls.__module__} is not registered. "
+        f"Declare it as an entry point in the group captune.{role}."
     )
 
 
@@ -83,7 +83,7 @@ def split_id(role: Role, identifier: str, example: str) -> tuple[str, str]:
         )
     if source not in known:
         hint = nearest(source, known) if ":" in identifier else ""
-        hint = hint or f" An id reads 'source:name', for example {example!r}."
+        hint = hint or f" Ids have the form 'source:name', for example {example!r}."
         raise UnknownNameError(
             f"No {source!r} in {role} (from the id {identifier!r}).{hint} Available: {', '.join(known)}."
         )
@@ -93,7 +93,7 @@ def split_id(role: Role, identifier: str, example: str) -> tuple[str, str]:
 def _builtin_names(role: Role) -> list[str]:
     try:
         spec = find_spec(FOLDERS[role])
-    except ModuleNotFoundError:  # a role whose folder's parent is not there has no plug-ins of its own
+    except ModuleNotFoundError:  # a role whose parent package is missing has no built-in plug-ins
         spec = None
     if spec is None or spec.submodule_search_locations is None:
         return []
@@ -108,10 +108,10 @@ def _third_party(role: Role) -> list[EntryPoint]:
 def _third_party_class(role: Role, point: EntryPoint) -> type[Any]:
     try:
         loaded = point.load()
-    except Exception as error:  # whatever a foreign module raises while it is imported
+    except Exception as error:  # importing third-party code can raise anything
         raise InputError(
             f"The third-party plug-in {point.name!r} in {role} ({point.value}) cannot be imported: {error}. "
-            "Repair or uninstall the package that brings it."
+            "Repair or uninstall its package."
         ) from error
     return _plugin_class(role, loaded) if isinstance(loaded, ModuleType) else loaded
 

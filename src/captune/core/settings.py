@@ -1,4 +1,4 @@
-"""Settings are frozen dataclasses; YAML and overrides are checked strictly, with all errors at once."""
+"""Settings: frozen dataclasses, built from YAML and overrides with strict checks that report all errors at once."""
 
 from __future__ import annotations
 
@@ -11,49 +11,53 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import TypeAdapter, ValidationError
 
-from captune.core.errors import InputError, nearest, raise_all
+from captune.core.errors import InputError, ProblemList, nearest, raise_all
 
 T = TypeVar("T")
 NonNegative = Annotated[int, Ge(0)]
 Seed = Annotated[int, Ge(0), Le(2**63 - 1)]
 Positive = Annotated[int, Ge(1)]
+NonNegativeFloat = Annotated[float, Ge(0)]
+Rate = Annotated[float, Gt(0)]
+Share = Annotated[float, Ge(0), Le(1)]
+PositiveShare = Annotated[float, Gt(0), Le(1)]
+ShareBelowOne = Annotated[float, Ge(0), Lt(1)]
 
 DEFAULT_BACKBONE = "hf:openai/clip-vit-base-patch32"
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What every run is told, whatever its method.
+    """Settings of every run, whatever its method.
 
     Attributes:
-        method: The adaptation method; `captune list methods` names them.
-        backbone: The encoder pair as `source:name`, e.g. hf:openai/clip-vit-base-patch32, dual:folder.
-        template: The sentence that a class name is put into, with one {}.
-        preset: Named settings of the method: `full` is the paper, `quick` is for machines without a GPU; empty takes
+        method: Adaptation method; see `captune list methods`.
+        backbone: Encoder pair as `source:name`, e.g. hf:openai/clip-vit-base-patch32 or dual:folder.
+        template: Sentence with one {} for the class name.
+        preset: Preset of the method: `full` for the paper's settings, `quick` for machines without a GPU; by default,
             `full` on a GPU and `quick` on a CPU.
-        describer: Who describes classes whose names mislead: openai:MODEL, file:descriptions.yaml or none.
+        describer: Source of descriptions for misleading class names: openai:MODEL, file:descriptions.yaml or none.
         domain: What the images show, with one {} for the class name, e.g. "a satellite photo of {}".
-        target_classes: `auto` lets pseudo-labels name only classes without given labels where some classes have
-            given labels and others none; `all` lets them name every class.
-        keep_better: Whether zero-shot stays the classifier unless adaptation looks helpful, judged without labels;
-            with labeled images the adapted classifier is always kept.
-        seed: Seed of everything random; the same seed gives the same result.
-        batch_size: Images that are encoded at once.
-        workers: Processes that decode images; -1 takes one for each core, 0 decodes in the main process.
-        image_column: Column of a table or dataset that contains the images or their paths; empty finds it.
-        root: Folder that manifest paths may not lead out of; empty allows any path.
-        cache: Folder of the embedding cache; empty takes the user's cache folder.
-        accelerator: What computes: auto, cpu, cuda or mps.
-        devices: Processes on each machine, one for each GPU (or any number on a CPU); torchrun's number goes before.
+        target_classes: Classes that pseudo-labels may have: `all`, or with `auto`, only the classes without labels
+            if some classes have labels and others do not.
+        keep_better: Whether to keep zero-shot unless adaptation looks helpful, judged without labels; with labeled
+            images, the adapted classifier is always kept.
+        seed: Random seed; the same seed gives the same result.
+        batch_size: Number of images that are encoded at once.
+        workers: Number of processes that decode images; -1 for one per core, 0 to decode in the main process.
+        image_column: Column of a table or dataset that contains the images or their paths; empty to find it.
+        root: Folder that all paths in manifests must be in; empty for any path.
+        cache: Folder of the embedding cache; empty for the user's cache folder.
+        accelerator: Device type: auto, cpu, cuda or mps.
+        devices: Number of processes per machine, one per GPU, or any number on a CPU; torchrun takes precedence.
         strategy: How several processes work together; auto and ddp are the same.
-        num_nodes: Machines that work together, each started with the same command.
-        precision: 32-true computes in single precision; bf16-mixed and 16-mixed run the encoders in half precision,
-            while what is trained stays in single.
-        class_chunk: Class texts that are encoded at once while training; more are encoded in turn, which takes time
-            but little memory.
+        num_nodes: Number of machines, each started with the same command.
+        precision: 32-true for single precision; bf16-mixed and 16-mixed run the encoders in half precision, and
+            training stays in single precision.
+        class_chunk: Number of class texts that are encoded at once in training; fewer need less memory, but more time.
     """
 
     method: str = "cap"
@@ -79,13 +83,13 @@ class RunSettings:
 
 
 WHERE = ("accelerator", "devices", "strategy", "num_nodes", "precision")
-"""The settings that say where and how precisely a run computes."""
+"""Settings of devices and precision."""
 NO_RESULT = frozenset(("workers", "cache", "accelerator", "devices", "strategy", "num_nodes", "class_chunk"))
-"""Settings that change a result by rounding at most, so that a run may be resumed with others."""
+"""Settings that change results by rounding at most, so a run can be resumed with different values."""
 
 
 def build(cls: type[T], values: Mapping[str, Any], what: str) -> T:
-    """Make a settings dataclass from plain values, or raise one error that lists every problem."""
+    """Build a settings dataclass from plain values, or raise one error that lists all problems."""
     known = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     problems = [f"no setting {key!r}.{nearest(key, known)}" for key in values if key not in known]
     adapter: TypeAdapter[T] = TypeAdapter(cls)
@@ -96,30 +100,27 @@ def build(cls: type[T], values: Mapping[str, Any], what: str) -> T:
     except ValidationError as error:
         problems += [_problem(cls, entry) for entry in error.errors()]
     except (TypeError, ValueError, RecursionError) as error:
-        problems.append(f"a value is neither text, finite number, truth nor list: {error}")
+        problems.append(f"expected text, finite numbers, true or false, or lists: {error}")
     raise_all(problems, f"These {what} cannot be used")
     return built
 
 
 def build_run(values: Mapping[str, Any], method_settings: type[T], what: str = "settings") -> tuple[RunSettings, T]:
-    """Split flat values into a run's and its method's settings, listing the problems of both at once."""
+    """Build the settings of a run and its method from flat values, or raise one error that lists all problems."""
     run_keys = {field.name for field in dataclasses.fields(RunSettings)}
     own_keys = {field.name for field in dataclasses.fields(method_settings)}  # type: ignore[arg-type]
-    problems = [
-        f"no setting {key!r}.{nearest(key, run_keys | own_keys)}" for key in values if key not in run_keys | own_keys
-    ]
+    known = run_keys | own_keys
+    problems = ProblemList(f"no setting {key!r}.{nearest(key, known)}" for key in values if key not in known)
     parts: list[Any] = []
     for cls, keys in ((RunSettings, run_keys), (method_settings, own_keys)):
-        try:
-            parts.append(build(cls, {key: value for key, value in values.items() if key in keys}, what))
-        except InputError as error:
-            problems += str(error).split("\n  - ")[1:]
+        own = {key: value for key, value in values.items() if key in keys}
+        parts.append(problems.collect(lambda cls=cls, own=own: build(cls, own, what), ""))  # type: ignore[misc]
     raise_all(problems, f"These {what} cannot be used")
     return parts[0], parts[1]
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """Read a settings file; a key that stands twice, or anything but a mapping, is an error."""
+    """Read a settings file; duplicate keys, or anything but a mapping, are an error."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
         content = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (a safe loader, made strict below)
@@ -130,12 +131,12 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     if content is None:
         return {}
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise InputError(f"The settings file {str(path)!r} must hold 'key: value' lines.")
+        raise InputError(f"The settings file {str(path)!r} must contain 'key: value' lines.")
     return content
 
 
 def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
-    """Turn `key=value` words into values; a value is read as YAML."""
+    """Parse `key=value` arguments; values are read as YAML."""
     values: dict[str, Any] = {}
     problems = []
     for pair in pairs:
@@ -152,7 +153,7 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def explain(cls: type[Any]) -> dict[str, str]:
-    """Return each setting's sentence from the docstrings of the class and those it extends, for --help and docs."""
+    """Return the help text of each setting, from the docstrings of the class and its bases."""
     entry = re.compile(r"^\s{4,8}(\w+): (.*(?:\n\s{10,}\S.*)*)", flags=re.MULTILINE)
     sections = [(vars(base).get("__doc__") or "").partition("Attributes:")[2] for base in reversed(cls.__mro__)]
     found = [match for section in sections for match in entry.findall(section)]
@@ -168,13 +169,13 @@ def _problem(cls: type[Any], entry: Mapping[str, Any]) -> str:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """A safe loader to which a repeated key or an alias is an error, and 1e-3 a number."""
+    """A safe loader that rejects duplicate keys and aliases, and reads 1e-3 as a number."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Refuse aliases: written out, a few lines of them can stand for a billion words."""
+        """Reject aliases: a few lines of them can expand to gigabytes."""
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, "aliases such as *name are not read", event.start_mark)
+            raise yaml.composer.ComposerError(None, None, "aliases such as *name are not supported", event.start_mark)
         return super().compose_node(parent, index)
 
 
@@ -182,7 +183,7 @@ def _strict_mapping(loader: _StrictLoader, node: yaml.MappingNode, deep: bool = 
     keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
     repeated = sorted({str(key) for key in keys if keys.count(key) > 1})
     if repeated:
-        raise yaml.constructor.ConstructorError(None, None, f"key {repeated[0]!r} stands twice", node.start_mark)
+        raise yaml.constructor.ConstructorError(None, None, f"duplicate key {repeated[0]!r}", node.start_mark)
     return yaml.SafeLoader.construct_mapping(loader, node, deep=deep)
 
 

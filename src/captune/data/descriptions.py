@@ -1,4 +1,4 @@
-"""The file of descriptions: a YAML mapping from class names to lists of sentences."""
+"""Description files: YAML with class names and lists of sentences."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from captune.core.files import write_whole
 
 
 def write_descriptions(path: str | Path, descriptions: Mapping[str, Sequence[str]]) -> None:
-    """Write descriptions so that people can edit them and `file:` reads them again."""
+    """Write a descriptions file, to edit and to pass as `file:PATH`."""
     content = {str(name): [str(sentence) for sentence in sentences] for name, sentences in descriptions.items()}
     text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False, width=10_000)
     write_whole(Path(path), text)
 
 
 def read_descriptions(path: str | Path) -> dict[str, list[str]]:
-    """Read a file of descriptions, or raise one error that lists every problem with its line."""
+    """Read a descriptions file, or raise one error that lists all problems by line."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
-        # Every scalar is text: a class may be called "on" or "747".
+        # Every scalar is read as text: a class can be called "on" or "747".
         root = yaml.compose(text, Loader=yaml.BaseLoader)
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"The descriptions {str(path)!r} cannot be read: {reason}.") from error
+        raise InputError(f"The descriptions file {str(path)!r} cannot be read: {reason}.") from error
     except yaml.YAMLError as error:
-        raise InputError(f"The descriptions {str(path)!r} are not valid YAML: {error}") from error
+        raise InputError(f"The descriptions file {str(path)!r} is not valid YAML: {error}") from error
     if root is None:
         return {}
     if not isinstance(root, yaml.MappingNode):
-        raise InputError(f"The descriptions {str(path)!r} must hold class names, each with a list of sentences.")
+        raise InputError(f"The descriptions file {str(path)!r} must map class names to lists of sentences.")
     found: dict[str, list[str]] = {}
     problems: list[str] = []
     for key, value in root.value:
@@ -41,11 +41,11 @@ def read_descriptions(path: str | Path) -> dict[str, list[str]]:
             problems.append(f"line {line}: a class name must be text")
             continue
         if key.value in found:
-            problems.append(f"line {line}: the class {key.value!r} stands twice")
+            problems.append(f"line {line}: duplicate class {key.value!r}")
         sentences, wrong = _sentences(key.value, value)
         found[key.value] = sentences
         problems += wrong
-    raise_all(problems, f"The descriptions {str(path)!r} cannot be used")
+    raise_all(problems, f"The descriptions file {str(path)!r} cannot be used")
     return found
 
 

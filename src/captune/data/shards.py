@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
 import re
 import tarfile
@@ -22,12 +21,14 @@ from safetensors.numpy import save as save_tensors
 
 from captune.core.arrays import Ints
 from captune.core.errors import CaptuneError, InputError, raise_all
-from captune.core.files import cache_folder, is_file, write_whole
+from captune.core.files import cache_folder, digest, is_file, write_whole
 from captune.data.paths import SUFFIXES, Span
 from captune.data.tables import Problems, first_few
 
 VERSION = 1
 """Part of the cache key: increase it when the index of a shard changes."""
+DIGEST = 32
+"""Length of the digest before the content of a cached index."""
 MOST_HEADER_BYTES = 1 << 20
 MOST_SHARDS = 1_000_000
 MOST_SHOWN = 3
@@ -81,14 +82,14 @@ def index_shard(shard: Path) -> ShardIndex:
     except OSError as error:
         raise InputError(f"Cannot read the shard {str(shard)!r}: {error.strerror}.") from error
     identity = f"{VERSION}\n{shard.absolute()}\n{facts.st_size}\n{facts.st_mtime_ns}"
-    key = hashlib.blake2b(identity.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+    key = digest(identity.encode("utf-8", "surrogateescape"))
     cached = cache_folder() / "shards" / f"{key}.index"
     index = _read_index(cached)
     if index is None:
         index = _read_headers(shard)
         content = save_tensors({"names": index.names, "ends": index.ends, "spans": index.spans})
         with suppress(CaptuneError):  # without a cached index, the headers are read again next time
-            write_whole(cached, hashlib.blake2b(content, digest_size=16).digest() + content)
+            write_whole(cached, digest(content).encode() + content)
     return index
 
 
@@ -186,9 +187,9 @@ def _problem(member: tarfile.TarInfo, name: str) -> str:
 def _read_index(path: Path) -> ShardIndex | None:
     try:
         content = path.read_bytes()
-        if hashlib.blake2b(content[16:], digest_size=16).digest() != content[:16]:
+        if digest(content[DIGEST:]).encode() != content[:DIGEST]:
             return None
-        tensors = load_tensors(content[16:])
+        tensors = load_tensors(content[DIGEST:])
         return ShardIndex(tensors["names"], tensors["ends"], tensors["spans"])
     except Exception:  # whatever is wrong with the cached index, the shard can be indexed again
         return None

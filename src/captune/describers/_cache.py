@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from captune.core.files import write_json
+from captune.core.cards import read_json
+from captune.core.files import digest, write_json
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class AnswerCache:
     def find(self, question: Question) -> str | None:
         """Return a cached answer; a damaged file counts as none."""
         try:
-            kept = json.loads(self._path(question).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
+            kept = read_json(self._path(question))
+        except (OSError, ValueError):
             return None
         answer = kept.get("answer") if isinstance(kept, dict) else None
         return answer if isinstance(answer, str) and answer else None
@@ -42,5 +42,5 @@ class AnswerCache:
 
     def _path(self, question: Question) -> Path:
         content = json.dumps(list(asdict(question).values())).encode()
-        key = hashlib.blake2b(content, digest_size=16).hexdigest()
+        key = digest(content)
         return self.folder / "descriptions" / key[:2] / f"{key}.json"

@@ -10,12 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar
-
-from annotated_types import Gt
+from typing import ClassVar
 
 from captune.core.errors import DescriberError, raise_all
-from captune.core.settings import Positive
+from captune.core.settings import Positive, Rate
 from captune.describers._cache import AnswerCache
 
 PAPER_PROMPT = "Please describe the most distinguishing visual features of [CLS], in one sentence."
@@ -38,9 +36,9 @@ class RequestLimits:
     """
 
     parallel: Positive = 8
-    timeout: Annotated[float, Gt(0)] = 60.0
+    timeout: Rate = 60.0
     attempts: Positive = 5
-    deadline: Annotated[float, Gt(0)] = 180.0
+    deadline: Rate = 180.0
     reply_attempts: Positive = 3
     longest_reply: Positive = 600
     largest_response: Positive = 1 << 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from contextlib import suppress
@@ -16,7 +15,7 @@ from safetensors.numpy import save as save_tensors
 
 from captune.core.arrays import Floats
 from captune.core.errors import CaptuneError
-from captune.core.files import cache_folder, drop_leftovers, write_whole
+from captune.core.files import cache_folder, digest, drop_leftovers, write_whole
 from captune.core.scratch import is_large
 from captune.data.keys import KEY_BYTES, Keys, KeySet
 
@@ -40,7 +39,7 @@ class EmbeddingCache:
         for pattern in ("embeddings/*/", "descriptions/*/", "shards/"):
             for folder in self.folder.glob(pattern):
                 drop_leftovers(folder)
-        key = hashlib.blake2b(f"{ENCODING}\n{weights}\n{preprocessing}".encode(), digest_size=12).hexdigest()
+        key = digest(f"{ENCODING}\n{weights}\n{preprocessing}".encode(), 12)
         return CacheShard(self.folder / "embeddings" / key, width)
 
 
@@ -112,7 +111,7 @@ class CacheShard:
             return
         keys, vectors = (np.concatenate(arrays) for arrays in zip(*self._new, strict=True))
         content = save_tensors({"keys": keys, "vectors": vectors})
-        write_whole(self.folder / f"{_digest(content)}.safetensors", content)
+        write_whole(self.folder / f"{digest(content)}.safetensors", content)
         self._new.clear()
 
     def __enter__(self) -> CacheShard:
@@ -136,7 +135,7 @@ def _read_part(path: Path, width: int) -> _Part | None:
     except OSError:  # deleted by another process, or a temporary failure: its images are embedded again
         return None
     try:
-        if _digest(content) != path.stem:
+        if digest(content) != path.stem:
             raise ValueError("the content does not match the name")
         tensors = load_tensors(content)
         keys, vectors = tensors["keys"], tensors["vectors"]
@@ -149,7 +148,3 @@ def _read_part(path: Path, width: int) -> _Part | None:
             path.unlink(missing_ok=True)
         return None
     return _Part(keys, vectors, offset)
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from captune.core import registry
-from captune.core.errors import CaptuneError, InputError, raise_all
+from captune.core.errors import CaptuneError, InputError
 from captune.core.files import write_json
+from captune.core.settings import Positive, Share, build
 from captune.report.reading import RunRecord, read_run
 from captune.results.classifier import Classifier
 from captune.results.run import CLASSIFIER, EXPORTS
@@ -39,23 +40,13 @@ class ExportSettings:
         int8: Also write a smaller model with 8-bit weights.
     """
 
-    min_confidence: float = 0.0
+    min_confidence: Share = 0.0
     source: Literal["predictions", "pseudo-labels"] = "predictions"
     prefix: str | None = None
     images: str | None = None
     labels: str | None = None
-    n_checked: int | None = None
+    n_checked: Positive | None = None
     int8: bool = False
-
-    def __post_init__(self) -> None:
-        problems = []
-        if not 0.0 <= self.min_confidence <= 1.0:
-            problems.append(f"--min-confidence is {self.min_confidence}, expected a number from 0 to 1")
-        if self.source not in ("predictions", "pseudo-labels"):
-            problems.append(f"--source is {self.source!r}, expected predictions or pseudo-labels")
-        if self.n_checked is not None and self.n_checked < 1:
-            problems.append(f"--check is {self.n_checked}, expected at least 1")
-        raise_all(problems, "Invalid export settings")
 
 
 class FinishedRun:
@@ -113,23 +104,21 @@ def export(
     """Export a run folder to another tool's format; `settings` are fields of `ExportSettings`."""
     name = format.replace("-", "_")
     writer: ExportFormat = registry.load("exports", name)()
-    _check_settings(writer, name, settings)
+    texts = {key: str(value) if isinstance(value, Path) else value for key, value in settings.items()}
+    checked = build(ExportSettings, texts, "export settings")
+    _check_settings(writer, name, checked)
     finished = FinishedRun(run)
     _ = finished.record  # fails early if this is not a run
     target = Path(out) if out is not None else finished.folder / EXPORTS / writer.target
     _check_target(writer, target, overwrite)
-    checked = ExportSettings(**settings)
     if writer.is_folder:
         return Exported(target, _write_folder(writer, finished, target, checked, name))
     return Exported(target, writer.write(finished, target, checked))
 
 
-def _check_settings(writer: ExportFormat, name: str, settings: dict[str, Any]) -> None:
-    defaults = {field.name: field.default for field in dataclasses.fields(ExportSettings)}
-    unknown = [key for key in settings if key not in defaults]
-    if unknown:
-        raise InputError(f"Unknown settings {', '.join(unknown)}, expected some of {', '.join(sorted(defaults))}.")
-    wrong = [key for key, value in settings.items() if key not in writer.takes and value != defaults[key]]
+def _check_settings(writer: ExportFormat, name: str, settings: ExportSettings) -> None:
+    changed = [field.name for field in dataclasses.fields(settings) if getattr(settings, field.name) != field.default]
+    wrong = [key for key in changed if key not in writer.takes]
     if wrong:
         flags = [
             ", ".join(f"--{FLAGS.get(key, key.replace('_', '-'))}" for key in ks)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Le
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -16,7 +15,7 @@ from captune.backbones.base import Backbone
 from captune.core import distributed, registry
 from captune.core.arrays import Floats, Ints, softmax_rows
 from captune.core.errors import InputError
-from captune.core.settings import NonNegative, Positive, build
+from captune.core.settings import NonNegative, NonNegativeFloat, Positive, Rate, Share, build
 from captune.data.task import AdaptationTask
 from captune.embeddings.embed import embed_classes
 from captune.labeling.pseudo_labels import PseudoLabels, Source
@@ -27,9 +26,6 @@ from captune.training.loop import Optimization, Schedule, fit
 from captune.training.losses import loss_weights
 from captune.training.objective import PseudoLabelBatch, PseudoLabelObjective
 from captune.tuners.base import Tuner
-
-Share = Annotated[float, Ge(0), Le(1)]
-Rate = Annotated[float, Gt(0)]
 
 QUICK: Mapping[str, Any] = {
     "tuner": "feature_adapter",
@@ -67,9 +63,9 @@ class FewLabelSettings:
     train_batch: Positive = 16
     learning_rate: Rate = 0.1
     momentum: Share = 0.9
-    weight_decay: Annotated[float, Ge(0)] = 0.1
+    weight_decay: NonNegativeFloat = 0.1
     warmup_epochs: NonNegative = 5
-    gradient_clip: Annotated[float, Ge(0)] = 0.0
+    gradient_clip: NonNegativeFloat = 0.0
 
 
 class FewLabelTraining:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
 from captune.backbones.base import Backbone
@@ -28,7 +27,7 @@ from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings
 from captune.core import registry
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError
-from captune.core.settings import NonNegative, Positive
+from captune.core.settings import NonNegative, NonNegativeFloat, Positive, Rate, Share, ShareBelowOne
 from captune.data.task import AdaptationTask
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.embed import embed_classes, score
@@ -44,9 +43,6 @@ from captune.training.loop import Optimization, Schedule, fit
 from captune.training.objective import CapBatch, ConfusionObjective
 from captune.tuners.base import Tuner
 from captune.tuners.feature_adapter import FeatureAdapter
-
-Share = Annotated[float, Ge(0), Le(1)]
-Rate = Annotated[float, Gt(0)]
 
 
 @dataclass(frozen=True)
@@ -98,13 +94,13 @@ class CapSettings:
     k: Positive = 16
     tau: Share = 0.85
     margin: bool = True
-    margin_scale: Annotated[float, Ge(0)] = 12.0
+    margin_scale: NonNegativeFloat = 12.0
     scale_margin: bool = True
     independent_adapters: bool = True
     adapter_width: Positive = 128
     neighbors: NonNegative = 0
     balance: Share = 0.5
-    start_share: Annotated[float, Ge(0), Lt(1)] = 0.0
+    start_share: ShareBelowOne = 0.0
     strong_views: Positive = 4
     grow_every: Positive = 5
     epochs: Positive = 50
@@ -112,9 +108,9 @@ class CapSettings:
     train_batch: Positive = 32
     learning_rate: Rate = 0.01
     momentum: Share = 0.9
-    weight_decay: Annotated[float, Ge(0)] = 0.1
+    weight_decay: NonNegativeFloat = 0.1
     warmup_epochs: NonNegative = 1
-    gradient_clip: Annotated[float, Ge(0)] = 0.0
+    gradient_clip: NonNegativeFloat = 0.0
 
 
 QUICK: Mapping[str, Any] = {

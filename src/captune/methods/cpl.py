@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from annotated_types import Ge
 
 from captune.backbones.base import Backbone
 from captune.core.arrays import Floats
-from captune.core.settings import NonNegative, Positive
+from captune.core.settings import NonNegative, NonNegativeFloat, Positive, Rate, Share
 from captune.data.task import AdaptationTask
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import balanced_pools, candidate_sets, growing_k
-from captune.methods._few_labels import QUICK_ROUNDS, FewLabelSettings, FewLabelTraining, Rate, Share
+from captune.methods._few_labels import QUICK_ROUNDS, FewLabelSettings, FewLabelTraining
 from captune.methods.base import Context, Method
 from captune.tuners.base import Tuner
 
@@ -39,9 +38,9 @@ class CplSettings(FewLabelSettings):
     epochs: Positive = 50
     train_batch: Positive = 64
     learning_rate: Rate = 0.02
-    weight_decay: Annotated[float, Ge(0)] = 0.05
+    weight_decay: NonNegativeFloat = 0.05
     warmup_epochs: NonNegative = 2
-    gradient_clip: Annotated[float, Ge(0)] = 0.8
+    gradient_clip: NonNegativeFloat = 0.8
     rounds: Positive = 10
     alpha: Share = 0.75
     beta: Share | None = None

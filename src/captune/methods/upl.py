@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
-from annotated_types import Ge
 
 from captune.backbones.base import Backbone
 from captune.core.errors import InputError
-from captune.core.settings import NonNegative, Positive
+from captune.core.settings import NonNegative, NonNegativeFloat, Positive, Rate
 from captune.data.task import AdaptationTask
 from captune.labeling.selection import top_k_per_class
-from captune.methods._few_labels import QUICK, FewLabelSettings, FewLabelTraining, Rate
+from captune.methods._few_labels import QUICK, FewLabelSettings, FewLabelTraining
 from captune.methods.base import Context, Method
 from captune.tuners.base import Tuner
 from captune.tuners.text_prompts import TextPrompts
@@ -35,7 +34,7 @@ class UplSettings(FewLabelSettings):
     epochs: Positive = 50
     train_batch: Positive = 32
     learning_rate: Rate = 0.002
-    weight_decay: Annotated[float, Ge(0)] = 0.0005
+    weight_decay: NonNegativeFloat = 0.0005
     warmup_epochs: NonNegative = 1
     k: Positive = 16
     strong_views: NonNegative = 50

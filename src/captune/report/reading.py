@@ -22,7 +22,7 @@ from captune.data.keys import KeyList, Keys, KeySet
 from captune.data.labels import read_labels
 from captune.data.paths import ImagePaths, NameStoreBuilder
 from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS
-from captune.results.run import read_card
+from captune.results.run import read_run_card
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class RunRecord:
 def read_run(folder: str | Path, labels: str | Path | None = None) -> RunRecord:
     """Read a run folder; `labels` is `folders` or a table (path, label)."""
     path = Path(folder)
-    card = read_card(path)
+    card = read_run_card(path)
     try:
         names = tuple(card["classes"])
         ids = {name: i for i, name in enumerate(names)}

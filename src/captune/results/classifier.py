@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
@@ -20,8 +17,9 @@ from torch import Tensor
 from captune.backbones.base import Backbone
 from captune.core import distributed, registry
 from captune.core.arrays import Floats, softmax_rows
+from captune.core.cards import build_card, read_card
 from captune.core.errors import InputError, RunFolderError
-from captune.core.files import is_folder, write_json, write_whole
+from captune.core.files import digest, is_folder, write_json, write_whole
 from captune.core.runtime import Runtime
 from captune.core.scratch import empty_rows, take_rows
 from captune.core.settings import DEFAULT_BACKBONE, build
@@ -125,7 +123,7 @@ class Classifier(ImageClassifier):
             descriptions={c: tuple(s) for c, s in self.vocabulary.descriptions.items()},
             tuner=self.tuner_name,
             tuner_settings=dataclasses.asdict(self.tuner.settings),
-            weights_digest=_digest(content),
+            weights_digest=digest(content),
         )
         write_whole(Path(folder) / WEIGHTS, content)
         write_json(Path(folder) / CARD, dataclasses.asdict(card))
@@ -202,30 +200,18 @@ def _predict_pixels(
 
 
 def _read(folder: Path) -> tuple[Card, bytes]:
+    missing = "No classifier at {!r}: {!r} is missing. Make one with captune adapt."
+    raw = read_card(folder / CARD, FORMAT, VERSION, missing.format(str(folder), CARD))
     try:
-        raw = json.loads((folder / CARD).read_text(encoding="utf-8"))
         content = (folder / WEIGHTS).read_bytes()
     except FileNotFoundError as error:
+        raise RunFolderError(missing.format(str(folder), WEIGHTS)) from error
+    except OSError as error:
+        raise RunFolderError(f"{str(folder / WEIGHTS)!r} cannot be read: {error.strerror}.") from error
+    card = build_card(Card, raw, str(folder / CARD))
+    if digest(content) != card.weights_digest:
         raise RunFolderError(
-            f"No classifier at {str(folder)!r}: {error.filename!r} is missing. Make one with captune adapt."
-        ) from error
-    except (OSError, ValueError) as error:
-        raise RunFolderError(f"The classifier in {str(folder)!r} cannot be read: {error}.") from error
-    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-        raise RunFolderError(f"{str(folder / CARD)!r} is not a {FORMAT} file.")
-    if raw.get("version") not in range(1, VERSION + 1):
-        raise RunFolderError(
-            f"The classifier in {str(folder)!r} has format version {raw.get('version')!r}, this captune reads up to "
-            f"{VERSION}. Upgrade captune: pip install -U captune."
-        )
-    try:
-        card = TypeAdapter(Card).validate_python(raw)
-    except ValidationError as error:
-        fields = ", ".join(".".join(map(str, entry["loc"])) for entry in error.errors())
-        raise RunFolderError(f"{str(folder / CARD)!r} is damaged: {fields}.") from error
-    if _digest(content) != card.weights_digest:
-        raise RunFolderError(
-            f"{str(folder / WEIGHTS)!r} is not the file that {CARD} vouches for: it was damaged or changed. "
+            f"{str(folder / WEIGHTS)!r} does not match the digest in {CARD}: it was damaged or changed. "
             "Copy the run again or adapt again."
         )
     return card, content
@@ -235,7 +221,3 @@ def _portable(identifier: str) -> str:
     """Return a backbone's id with an absolute path if it is a local folder."""
     source, _, name = identifier.partition(":")
     return f"{source}:{Path(name).resolve()}" if name and is_folder(name) else identifier
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()

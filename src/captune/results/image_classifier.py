@@ -102,11 +102,11 @@ def load(source: str | Path, backbone: Backbone | None = None) -> ImageClassifie
 
         return OnnxClassifier(model)
     from captune.results.classifier import CARD, Classifier
-    from captune.results.run import CLASSIFIER, read_card
+    from captune.results.run import CLASSIFIER, read_run_card
 
     if is_file(path / CARD):
         return Classifier.load(path, backbone)
-    read_card(path)
+    read_run_card(path)
     return Classifier.load(path / CLASSIFIER, backbone)
 
 

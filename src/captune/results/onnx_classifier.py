@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
 
 from captune.core.arrays import Floats
+from captune.core.cards import build_card, check_card, parse_json
 from captune.core.errors import InputError, RunFolderError, missing_extra
 from captune.core.files import is_file
 from captune.data.decoding import UnreadableImageError
@@ -149,16 +148,7 @@ def _read_card(metadata: dict[str, str], shown: str) -> OnnxCard:
             f"{shown!r} was not made by captune: no {KEY!r} in its metadata. Make one: captune export RUN --format onnx"
         )
     try:
-        raw = json.loads(metadata[KEY])
-        version = raw.get("version") if isinstance(raw, dict) and raw.get("format") == FORMAT else None
-        if isinstance(version, int) and version > VERSION:
-            raise RunFolderError(
-                f"{shown!r} has format version {version}, this captune reads up to {VERSION}. "
-                "Upgrade captune: pip install -U captune."
-            )
-        return TypeAdapter(OnnxCard).validate_python(raw)
-    except ValidationError as error:
-        fields = ", ".join(".".join(map(str, entry["loc"])) for entry in error.errors())
-        raise RunFolderError(f"The metadata of {shown!r} is damaged: {fields}. Export the run again.") from error
+        raw = parse_json(metadata[KEY])
     except ValueError as error:
-        raise RunFolderError(f"The metadata of {shown!r} is not JSON: {error}. Export the run again.") from error
+        raise RunFolderError(f"The metadata of {shown!r} cannot be read: {error}. Export the run again.") from error
+    return build_card(OnnxCard, check_card(raw, shown, FORMAT, VERSION), shown)

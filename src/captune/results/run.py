@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ import numpy as np
 import yaml
 from safetensors.numpy import save as save_arrays
 
+from captune.core.cards import read_card
 from captune.core.errors import RunFolderError
 from captune.core.files import LEFTOVERS, table, write_json, write_whole
 from captune.core.locking import hold
@@ -109,25 +109,10 @@ def readable(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def read_card(folder: str | Path) -> dict[str, Any]:
+def read_run_card(folder: str | Path) -> dict[str, Any]:
     """Return the content of run.json, or raise an error if the folder is not a complete run."""
-    path = Path(folder) / CARD
-    try:
-        card = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise RunFolderError(
-            f"{str(folder)!r} is not a run folder: {CARD} is missing. Make one: captune adapt ... --out {folder}"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise RunFolderError(f"{str(path)!r} cannot be read: {error}.") from error
-    if not isinstance(card, dict) or card.get("format") != FORMAT:
-        raise RunFolderError(f"{str(path)!r} is not a {FORMAT} file.")
-    if card.get("version") not in range(1, VERSION + 1):
-        raise RunFolderError(
-            f"The run {str(folder)!r} has format version {card.get('version')!r}, this captune reads up to {VERSION}. "
-            "Upgrade captune: pip install -U captune."
-        )
-    return card
+    missing = f"{str(folder)!r} is not a run folder: {CARD} is missing. Make one: captune adapt ... --out {folder}"
+    return read_card(Path(folder) / CARD, FORMAT, VERSION, missing)
 
 
 @contextmanager

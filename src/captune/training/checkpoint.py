@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,11 +16,11 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from captune.core.errors import RunFolderError
-from captune.core.files import LEFTOVERS, write_whole
+from captune.core.files import LEFTOVERS, digest, write_whole
 
 VERSION = 1
 KEPT = 2
-FILES = f"{'[0-9]' * 3}-{'[0-9]' * 5}-{'[0-9]' * 6}-{'[0-9a-f]' * 24}.safetensors"
+FILES = f"{'[0-9]' * 3}-{'[0-9]' * 5}-{'[0-9]' * 6}-{'[0-9a-f]' * 32}.safetensors"
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class CheckpointFolder:
         note = json.dumps({**facts, "facts": checkpoint.facts}, allow_nan=False)
         tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in checkpoint.tensors.items()}
         content = save_tensors(tensors, {"captune": note})
-        name = f"{self.part:03d}-{checkpoint.epoch:05d}-{checkpoint.step:06d}-{_digest(content)}.safetensors"
+        name = f"{self.part:03d}-{checkpoint.epoch:05d}-{checkpoint.step:06d}-{digest(content)}.safetensors"
         write_whole(self.folder / name, content)
         for old in self._files()[:-KEPT]:
             old.unlink(missing_ok=True)
@@ -73,7 +72,7 @@ class CheckpointFolder:
     def _read_newest(self) -> tuple[int, Checkpoint | None]:
         for path in reversed(self._files()):
             content = path.read_bytes()
-            if _digest(content) != path.stem.rpartition("-")[2]:
+            if digest(content) != path.stem.rpartition("-")[2]:
                 continue  # damaged
             with safe_open(str(path), "pt") as file:
                 note = json.loads(file.metadata()["captune"])
@@ -104,7 +103,7 @@ def drop_checkpoints(folder: Path) -> None:
 
 def digest_of(facts: Mapping[str, Any]) -> str:
     """Return a digest of JSON facts, the key of a run's checkpoints."""
-    return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return digest(json.dumps(facts, sort_keys=True).encode())
 
 
 def add_prefix(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, Tensor]:
@@ -115,7 +114,3 @@ def add_prefix(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, Ten
 def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Return the tensors whose names have a prefix, by the rest of their names."""
     return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=12).hexdigest()

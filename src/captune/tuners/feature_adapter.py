@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
-from annotated_types import Ge, Lt
 from torch import Tensor, nn
 from torch.nn.functional import normalize, relu
 
 from captune.backbones.base import Backbone
+from captune.core.settings import Positive, ShareBelowOne
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.embed import embed_classes
 from captune.tuners.base import Tuner
@@ -41,8 +41,8 @@ class FeatureAdapterSettings:
         start_share: Weight of the initial cosines, from before training, in the decision.
     """
 
-    width: Annotated[int, Ge(1)] = 128
-    start_share: Annotated[float, Ge(0), Lt(1)] = 0.0
+    width: Positive = 128
+    start_share: ShareBelowOne = 0.0
 
 
 class FeatureAdapter(Tuner):

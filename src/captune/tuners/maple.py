@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
-from annotated_types import Ge
 from torch import Tensor, nn
 
 from captune.backbones.base import Backbone
+from captune.core.settings import Positive
 from captune.data.vocabulary import Vocabulary
 from captune.tuners._prompted_texts import PromptedTexts, put_prompts
 from captune.tuners.base import Tuner
@@ -26,8 +26,8 @@ class MapleSettings:
         depth: Number of layers with their own prompts, at most the depth of the shallower tower.
     """
 
-    n_prompts: Annotated[int, Ge(1)] = 2
-    depth: Annotated[int, Ge(1)] = 8
+    n_prompts: Positive = 2
+    depth: Positive = 8
 
 
 class Maple(Tuner):

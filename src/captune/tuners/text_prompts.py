@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
-from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from captune.backbones.base import Backbone
+from captune.core.settings import Positive
 from captune.data.vocabulary import Vocabulary
 from captune.tuners._prompted_texts import PromptedTexts, longest_text, put_prompts
 from captune.tuners.base import Tuner
@@ -26,8 +26,8 @@ class TextPromptsSettings:
         members: Number of contexts whose class embeddings are averaged.
     """
 
-    n_context: Annotated[int, Ge(1)] = 16
-    members: Annotated[int, Ge(1)] = 1
+    n_context: Positive = 16
+    members: Positive = 1
 
 
 class TextPrompts(Tuner):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-from annotated_types import Ge
 from torch import Tensor, nn
 
 from captune.backbones.base import Backbone
+from captune.core.settings import Positive
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.embed import embed_classes
 from captune.tuners.base import Tuner
@@ -24,7 +24,7 @@ class VisualPromptsSettings:
         depth: `shallow` prompts are inserted before the first layer, `deep` ones anew in every layer.
     """
 
-    n_prompts: Annotated[int, Ge(1)] = 16
+    n_prompts: Positive = 16
     depth: Literal["shallow", "deep"] = "shallow"
 
 

@@ -162,8 +162,6 @@ def test_a_class_may_have_no_more_images_than_labels() -> None:
         ("ssl", {"n_labels": 13}, "n_labels = 13: expected 1 to 12"),
         ("trzsl", {"seen_share": 1.0}, "seen_share = 1.0"),
         ("trzsl", {"seen_share": 0.05}, "seen_share = 0.05"),
-        ("ul", {"unlabeled_share": 0.0}, "unlabeled_share = 0.0"),
-        ("ul", {"imbalance": 0.5}, "imbalance = 0.5"),
         ("ssl", {"n_labels": 12}, "n_labels = 12"),
     ],
 )

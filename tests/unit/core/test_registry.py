@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from importlib.metadata import EntryPoint
 from types import ModuleType
@@ -58,12 +59,13 @@ def test_ids_are_split_and_their_source_checked() -> None:
     assert registry.split_id("backbones", "hf", "x:y") == ("hf", "")
     with pytest.raises(UnknownNameError, match="Did you mean 'dual'"):
         registry.split_id("backbones", "duel:folder", "x:y")
-    with pytest.raises(UnknownNameError, match="An id reads 'source:name', for example 'x:y'"):
+    with pytest.raises(UnknownNameError, match="'x:y'"):
         registry.split_id("backbones", "openai/clip-vit-base-patch32", "x:y")
 
 
 def test_summaries_are_the_first_sentence_of_the_module(third_party: None) -> None:
-    assert registry.summary("methods", "zero_shot").startswith("Zero-shot classification")
+    module = importlib.import_module("captune.methods.zero_shot")
+    assert registry.summary("methods", "zero_shot") == str(module.__doc__).splitlines()[0]
     assert registry.summary("methods", "whole_module") == "third-party plug-in"
 
 
@@ -79,7 +81,7 @@ def test_a_class_knows_its_name(third_party: None, monkeypatch: pytest.MonkeyPat
     assert registry.name_of("methods", ZeroShot) == "zero_shot"
     assert registry.name_of("methods", Foreign) == "whole_module"
     monkeypatch.setattr(registry, "entry_points", lambda group: [])
-    with pytest.raises(UnknownNameError, match=r"entry point in captune\.methods"):
+    with pytest.raises(UnknownNameError, match=r"captune\.methods"):
         registry.name_of("methods", Foreign)
 
 

@@ -17,6 +17,7 @@ from toys import ToyBackbone, write_images
 from captune.backbones.hf import HuggingFace
 from captune.core import runtime
 from captune.core.errors import InputError, RunFolderError
+from captune.core.files import digest
 from captune.data.images import find_images
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.cache import EmbeddingCache
@@ -116,7 +117,7 @@ def edit_card(folder: Path, **changes: Any) -> None:
 
 
 def vouch(folder: Path) -> None:
-    edit_card(folder, weights_digest=module._digest((folder / WEIGHTS).read_bytes()))
+    edit_card(folder, weights_digest=digest((folder / WEIGHTS).read_bytes()))
 
 
 def rewrite_weights(folder: Path, change: Callable[[dict[str, np.ndarray]], None]) -> None:

@@ -17,7 +17,7 @@ from toys import write_images
 import captune
 from captune.core.errors import CaptuneError, RunFolderError
 from captune.results.image_classifier import load
-from captune.results.run import CARD, CHECKPOINTS, LOCK, claim_folder, read_card
+from captune.results.run import CARD, CHECKPOINTS, LOCK, claim_folder, read_run_card
 
 HOLDER = """
 import sys, time
@@ -61,7 +61,7 @@ def test_the_folder_holds_everything(made: tuple[Path, Any]) -> None:
 
 def test_the_card_records_versions_seed_and_fingerprints(made: tuple[Path, Any]) -> None:
     base, run = made
-    card = read_card(base / "run")
+    card = read_run_card(base / "run")
     assert (card["n_images"], card["n_skipped"], card["classes"]) == (4, 1, ["cat", "dog"])
     environment = card["environment"]
     assert environment["seed"] == 0
@@ -92,7 +92,7 @@ def test_replacing_a_run_leaves_no_old_card_or_export_behind(
     with pytest.raises(KeyboardInterrupt):
         run.save(tmp_path)
     with pytest.raises(RunFolderError):
-        read_card(tmp_path)
+        read_run_card(tmp_path)
     assert not (tmp_path / "exports").exists()
 
 
@@ -145,7 +145,7 @@ def test_a_folder_is_claimed_only_when_nothing_is_lost(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_run_is_resumed_or_started_anew(tmp_path: Path) -> None:
-    ours = tmp_path / CHECKPOINTS / f"000-00001-000002-{'a' * 24}.safetensors"
+    ours = tmp_path / CHECKPOINTS / f"000-00001-000002-{'a' * 32}.safetensors"
     ours.parent.mkdir()
     ours.write_text("x")
     leftover = tmp_path / CHECKPOINTS / ".captune-x.part"

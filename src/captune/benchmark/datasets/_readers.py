@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from captune.benchmark.datasets.base import LoadedDataset
 from captune.core.arrays import Ints
+from captune.core.cards import read_json
 from captune.core.errors import InputError
 from captune.core.files import is_file, is_folder
 from captune.data.images import ImageCollection, find_images
@@ -66,7 +66,7 @@ def read_pairs(path: Path, n_lines: int | None = None) -> list[tuple[str, str]]:
 def read_coop(path: Path) -> tuple[Listed, Listed]:
     """Return pool (train and val) and test of a split_zhou file: lists of [path, class id, class name]."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         parts = {part: [(str(entry[0]), int(entry[1])) for entry in content[part]] for part in ("train", "val", "test")}
     except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
         raise InputError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from captune.benchmark.datasets._readers import (
     spaced,
 )
 from captune.benchmark.datasets.base import Dataset, DatasetFacts, Layout, LoadedDataset, RemoteFile
+from captune.core.cards import read_json
 from captune.core.errors import InputError
 
 N_IMAGES, N_POOL = 31500, 6300
@@ -38,7 +38,7 @@ def _elevater(folder: Path) -> LoadedDataset:
 
 def _listed(path: Path, classes: tuple[str, ...]) -> Listed:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         names = [str(image["file_name"]).split("@")[-1] for image in content["images"]]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise InputError(
