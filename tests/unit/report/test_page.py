@@ -86,7 +86,7 @@ def test_without_labels_there_is_the_health_check(run_folder: Any) -> None:
     reader = read(write_report([folder]))
     assert "extremes" not in sections(reader)
     assert "Health check" in reader.text
-    assert "agreement between similar images" in reader.text
+    assert "estimated change of accuracy" in reader.text
     assert "Accuracy" not in reader.text
 
 
