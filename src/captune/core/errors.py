@@ -69,11 +69,11 @@ def raise_all(problems: Iterable[str], heading: str) -> None:
         raise InputError("\n  - ".join([f"{heading}:", *listed]))
 
 
-def nearest(name: str, known: Iterable[str], most: int = 3) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
     """Return ` Did you mean 'a' or 'b'?` for the known names most similar to a wrong one, or an empty string."""
     names = sorted(known)
     lowered = {candidate.lower(): candidate for candidate in names}
-    close = [lowered[match] for match in get_close_matches(name.lower(), list(lowered), n=most, cutoff=0.5)]
+    close = [lowered[match] for match in get_close_matches(name.lower(), list(lowered), n=3, cutoff=0.5)]
     return f" Did you mean {' or '.join(repr(match) for match in close)}?" if close else ""
 
 

@@ -105,7 +105,7 @@ def build(cls: type[T], values: Mapping[str, Any], what: str) -> T:
     return built
 
 
-def build_run(values: Mapping[str, Any], method_settings: type[T], what: str = "settings") -> tuple[RunSettings, T]:
+def build_run(values: Mapping[str, Any], method_settings: type[T]) -> tuple[RunSettings, T]:
     """Build the settings of a run and its method from flat values, or raise one error that lists all problems."""
     run_keys = {field.name for field in dataclasses.fields(RunSettings)}
     own_keys = {field.name for field in dataclasses.fields(method_settings)}  # type: ignore[arg-type]
@@ -114,8 +114,8 @@ def build_run(values: Mapping[str, Any], method_settings: type[T], what: str = "
     parts: list[Any] = []
     for cls, keys in ((RunSettings, run_keys), (method_settings, own_keys)):
         own = {key: value for key, value in values.items() if key in keys}
-        parts.append(problems.collect(lambda cls=cls, own=own: build(cls, own, what), ""))  # type: ignore[misc]
-    raise_all(problems, f"These {what} cannot be used")
+        parts.append(problems.collect(lambda cls=cls, own=own: build(cls, own, "settings"), ""))  # type: ignore[misc]
+    raise_all(problems, "These settings cannot be used")
     return parts[0], parts[1]
 
 

@@ -15,36 +15,34 @@ from captune.report.measures import Measures
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+MOST_MAPS = 2
 MOST_POINTS = 160
 FEWEST_OF_CLASS = 4
 MOST_RIVALS = 3
 COLORS = (VERMILION, *(color for color in SERIES if color != VERMILION))
 
 
-def draw_mismatch_maps(measures: Measures, most: int = 2) -> list[Drawing]:
+def draw_mismatch_maps(measures: Measures) -> list[Drawing]:
     """Draw the classes with the most misleading names, with the classes predicted for their images."""
     drawings: list[Drawing] = []
     for class_id in measures.mismatched if len(measures.embedded_rows) else ():
         classes = [class_id, *rivals(measures, class_id)]
-        if len(drawings) < most and len(classes) > 1:
-            name = measures.run.names[class_id]
-            note = f"Images of “{name}” and of the classes that zero-shot predicts for them."
-            drawing = _draw(measures, classes, f"map-mismatch-{len(drawings) + 1}", note)
-            drawings += [drawing] if drawing else []
+        note = f"Images of “{measures.run.names[class_id]}” and of the classes that zero-shot predicts for them."
+        name = f"map-mismatch-{len(drawings) + 1}"
+        if len(drawings) < MOST_MAPS and len(classes) > 1 and (drawing := _draw(measures, classes, name, note)):
+            drawings.append(drawing)
     return drawings
 
 
-def draw_confusion_maps(measures: Measures, most: int = 1) -> list[Drawing]:
-    """Draw the most similar confused groups."""
-    drawings: list[Drawing] = []
+def draw_confusion_map(measures: Measures) -> Drawing | None:
+    """Draw the most similar confused group that has enough images."""
+    counts = measures.counts(after=False)
     for group in measures.groups:
-        if len(drawings) < most:
-            names = ", ".join(measures.run.names[c] for c in group.classes)
-            counts = measures.counts(after=False)
-            classes = sorted(group.classes, key=lambda c: (counts[c], c))[: MOST_RIVALS + 2]
-            drawing = _draw(measures, classes, f"map-confusion-{len(drawings) + 1}", f"Images of {names}.")
-            drawings += [drawing] if drawing else []
-    return drawings
+        note = f"Images of {', '.join(measures.run.names[c] for c in group.classes)}."
+        classes = sorted(group.classes, key=lambda c: (counts[c], c))[: MOST_RIVALS + 2]
+        if drawing := _draw(measures, classes, "map-confusion-1", note):
+            return drawing
+    return None
 
 
 def rivals(measures: Measures, class_id: int) -> list[int]:

@@ -12,7 +12,7 @@ from captune.report.class_table import Column, class_columns
 from captune.report.confusion_figures import draw_confidence, draw_groups, draw_heat_map
 from captune.report.drawing import Drawing
 from captune.report.figures import draw_concentration, draw_extremes, draw_training, extremes
-from captune.report.maps import draw_confusion_maps, draw_mismatch_maps
+from captune.report.maps import draw_confusion_map, draw_mismatch_maps
 from captune.report.measures import Measures
 from captune.report.reading import RunRecord
 from captune.results.metrics import Metrics, lowest_mean
@@ -194,7 +194,7 @@ def _confusion(measures: Measures) -> dict[str, Any] | None:
             for when in ("before", "after") if run.is_adapted else ("after",):
                 columns.append(Column(f"{title} {when}", [n[f"{key}_{when}"] for n in found], style=style))
     drawings = [draw_heat_map(measures, "similarity"), draw_heat_map(measures, "margin")]
-    drawings += [draw_groups(measures), draw_confidence(measures), *draw_confusion_maps(measures)]
+    drawings += [draw_groups(measures), draw_confidence(measures), draw_confusion_map(measures)]
     return {"columns": columns, "drawings": [drawing for drawing in drawings if drawing]}
 
 

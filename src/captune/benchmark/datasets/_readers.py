@@ -119,7 +119,7 @@ def from_positions(
     return LoadedDataset(tuple(names), images.subset(pool), labels[pool], images.subset(test), labels[test], remarks)
 
 
-def draw_by_class(labels: Ints, n_drawn: int, seed: int = 0) -> Ints:
+def draw_by_class(labels: Ints, n_drawn: int) -> Ints:
     """Return sorted positions of a stratified random sample of exactly this size.
 
     Rounding leftovers go to the classes with the largest remainders, the first of equal ones.
@@ -130,7 +130,6 @@ def draw_by_class(labels: Ints, n_drawn: int, seed: int = 0) -> Ints:
     order = np.argsort(-(quotas - counts), kind="stable")
     counts[order[: n_drawn - int(counts.sum())]] += 1
     drawn = [
-        np.random.RandomState([seed, c]).permutation(np.flatnonzero(labels == c))[: counts[c]]
-        for c in range(len(sizes))
+        np.random.RandomState([0, c]).permutation(np.flatnonzero(labels == c))[: counts[c]] for c in range(len(sizes))
     ]
     return np.sort(np.concatenate(drawn)).astype(np.int64)
