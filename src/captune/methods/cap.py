@@ -31,7 +31,7 @@ from captune.core.settings import NonNegative, NonNegativeFloat, Positive, Rate,
 from captune.data.task import AdaptationTask
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.embed import embed_classes, score
-from captune.labeling.gaussian_mixture import fit_gaussian_mixture
+from captune.labeling.gaussian_mixture import expected_change, fit_gaussian_mixture
 from captune.labeling.neighborhood import NeighborhoodVote
 from captune.labeling.pseudo_labels import PseudoLabels, Source
 from captune.labeling.selection import aligned_texts, class_mask, first_pseudo_labels, restrict_to, top_k_per_class
@@ -58,8 +58,9 @@ class CapSettings:
             the images speak for it, else none.
         choose: Whether a class is represented by its best description or by the mean of all.
         class_texts: Whether the student starts from the class names or from the chosen descriptions.
-        start_from: Beyond the paper: whether the first pseudo-labels come from zero-shot classification or from a
-            Gaussian mixture anchored at the class texts, as in the method `transductive`.
+        start_from: Beyond the paper: whether the first pseudo-labels come from zero-shot classification or from the
+            Gaussian mixture of the method `transductive`; `auto` takes zero-shot with the neighborhood vote if that
+            looks better than zero-shot alone, else the mixture without a vote.
         k: Number of images per class that are pseudo-labeled before training.
         tau: Confidence from which a prediction becomes a pseudo-label.
         margin: Whether the loss has the confusion-aware calibrated margin.
@@ -90,7 +91,7 @@ class CapSettings:
     describe: Literal["auto", "mismatched", "all"] = "mismatched"
     choose: Literal["best", "mean"] = "best"
     class_texts: Literal["names", "aligned"] = "names"
-    start_from: Literal["zero_shot", "transductive"] = "zero_shot"
+    start_from: Literal["zero_shot", "transductive", "auto"] = "zero_shot"
     k: Positive = 16
     tau: Share = 0.85
     margin: bool = True
@@ -117,6 +118,7 @@ QUICK: Mapping[str, Any] = {
     "tuner": "feature_adapter",
     "detection": "robust",
     "describe": "auto",
+    "start_from": "auto",
     "class_texts": "aligned",
     "neighbors": 10,
     "start_share": 0.5,
@@ -160,6 +162,7 @@ class Cap(Method):
         vocabulary, described = self._align_concepts(task, backbone, texts, context)
         vote = self._neighborhood_vote(task, backbone, context) if settings.neighbors else None
         first, neighbor_labels = self._first_pseudo_labels(task, backbone, texts, described, vote, context)
+        vote = vote if neighbor_labels is not None else None
 
         # Section 3.3: the student learns from D_PL and from its own confident predictions.
         device = context.runtime.device
@@ -219,7 +222,19 @@ class Cap(Method):
             first = first_pseudo_labels(images, texts, backbone.logit_scale, described, k=settings.k, allowed=targets)
             return first, None
         aligned = aligned_texts(texts, described)
-        if settings.start_from == "transductive":
+        k = min(settings.k, max(1, len(images) // len(targets)))  # no more than a class can have
+        start_from = settings.start_from
+        if start_from == "auto":
+            zero_shot = restrict_to(score(images, aligned, backbone.logit_scale), targets)
+            if vote is not None:
+                first, neighbor_labels = vote.select(zero_shot, k)
+                predicted = zero_shot.argmax(axis=1)
+                change, error = expected_change(images, aligned, backbone.logit_scale, predicted, neighbor_labels)
+                if change > 2 * error:
+                    return first, neighbor_labels
+                context.say("The neighborhood vote is not used: similar images often belong to different classes.")
+            start_from, vote = "transductive", None
+        if start_from == "transductive":
             labeled = context.embed(backbone, task.labeled.images)
             labels = task.labeled.labels[labeled.image_index]
             probabilities = fit_gaussian_mixture(
@@ -228,8 +243,8 @@ class Cap(Method):
         else:
             probabilities = restrict_to(score(images, aligned, backbone.logit_scale), targets)
         if vote is None:
-            return top_k_per_class(probabilities, settings.k, targets), None
-        return vote.select(probabilities, settings.k)
+            return top_k_per_class(probabilities, k, targets), None
+        return vote.select(probabilities, k)
 
 
 class CapSchedule(Schedule):

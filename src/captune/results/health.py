@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from captune.core.arrays import Floats, Ints, evenly_spaced, softmax_rows, unit_rows
+from captune.core.arrays import Floats, Ints, evenly_spaced, unit_rows
 from captune.core.errors import InputError
 from captune.core.scratch import fill_rows
-from captune.labeling.gaussian_mixture import fit_gaussian_mixture
+from captune.labeling.gaussian_mixture import expected_change
 from captune.labeling.neighborhood import nearest_neighbors
 
 Verdict = Literal["helpful", "unclear", "harmful"]
@@ -111,26 +111,6 @@ def check_health(
         }
     verdict, reason = _judge(n_images, numbers)
     return HealthCheck(n_images=n_images, verdict=verdict, sentence=reason, **numbers)
-
-
-def expected_change(images: Floats, texts: Floats, logit_scale: float, old: Ints, new: Ints) -> tuple[float, float]:
-    """Return the estimated change of accuracy from `old` to `new` labels `(images,)`, and its standard error.
-
-    The mean over the images of p(new) - p(old), where p are the probabilities of a Gaussian mixture that was fitted to
-    the other half of the images. A method that fits these very images cannot raise it by fitting them.
-    """
-    changes = np.zeros(len(images))
-    halves = np.arange(len(images)) % 2
-    rule = np.float32(logit_scale) * np.asarray(texts, dtype=np.float32)
-    for half in (0, 1):
-        fitted, judged = np.flatnonzero(halves == half), np.flatnonzero(halves != half)
-        if len(fitted) and len(judged):
-            mixture = fit_gaussian_mixture(images[fitted], texts, logit_scale)
-            scores = images[judged] @ (rule + mixture.weights).T + mixture.offsets
-            probabilities = softmax_rows(scores / np.float32(mixture.temperature))
-            rows = np.arange(len(judged))
-            changes[judged] = probabilities[rows, new[judged]] - probabilities[rows, old[judged]]
-    return float(changes.mean()), float(changes.std() / np.sqrt(len(changes)))
 
 
 def neighbor_agreement(predicted: Ints, queries: Ints, neighbors: Ints) -> float:

@@ -11,7 +11,7 @@ import pytest
 from captune.core.arrays import Floats, Ints, softmax_rows, unit_rows
 from captune.core.errors import InputError
 from captune.labeling import neighborhood
-from captune.labeling.gaussian_mixture import fit_gaussian_mixture
+from captune.labeling.gaussian_mixture import expected_change, fit_gaussian_mixture
 from captune.results import health
 
 
@@ -191,12 +191,12 @@ def test_images_do_not_judge_themselves() -> None:
     images, labels = blobs(6, 40)
     texts = unit_rows(np.random.default_rng(3).normal(size=(6, images.shape[1])).astype(np.float32))
     fitted = fit_gaussian_mixture(images, texts, 20.0).probabilities.argmax(axis=1)
-    change, _ = health.expected_change(images, texts, 20.0, labels, labels)
+    change, _ = expected_change(images, texts, 20.0, labels, labels)
     assert change == 0.0
     noise = np.random.default_rng(4).normal(size=(120, 32)).astype(np.float32)  # nothing to find: no gain by fitting
     before = (noise @ texts.T).argmax(axis=1)
     after = fit_gaussian_mixture(unit_rows(noise), texts, 20.0).probabilities.argmax(axis=1)
-    change, error = health.expected_change(unit_rows(noise), texts, 20.0, before, after)
+    change, error = expected_change(unit_rows(noise), texts, 20.0, before, after)
     assert change < 2 * error
     assert len(fitted) == len(labels)
 
