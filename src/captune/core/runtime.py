@@ -163,6 +163,8 @@ def start(
     devices, num_nodes = _launched_size() or (devices, num_nodes)
     n_workers = count_workers(workers, devices)
     fabric = _make_fabric(accelerator, devices, strategy, num_nodes, precision)
+    if launching.is_restarted() and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        _join_restarted_group(fabric.device)
     fabric.launch()
     seed_everything(seed)
     return Runtime(fabric, seed, n_workers, quiet, precision)
@@ -174,6 +176,22 @@ def _launched_size() -> tuple[int, int] | None:
         return None
     local, world = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
     return local, world // local
+
+
+def _join_restarted_group(device: torch.device) -> None:
+    """Join the processes that torchrun restarted; its store still holds the addresses of those that ended."""
+    import torch.distributed as dist
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+    if not dist.is_initialized():
+        store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            store=PrefixStore(f"captune-{os.environ['TORCHELASTIC_RESTART_COUNT']}", store),
+            rank=int(os.environ["RANK"]),
+            world_size=int(os.environ["WORLD_SIZE"]),
+            timeout=WAIT,
+        )
 
 
 def _make_fabric(accelerator: str, devices: int, strategy: str, num_nodes: int, precision: str) -> Any:  # noqa: ANN401
