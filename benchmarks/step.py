@@ -1,9 +1,10 @@
-"""One training step of CAP with MaPLe against a literal one, in one run, on a random CLIP of ViT-B/32's size.
+"""One training step of CAP with MaPLe compared with a literal one, on a random CLIP of the size of ViT-B/32.
 
-The literal step encodes the class texts anew for each of its three views, at CLIP's full 77 tokens, encodes the three
-image batches one by one, and keeps the graph of the weak view, whose labels need none. Both compute the same loss.
-Each step has its own process, and its memory is the peak beyond the loaded model. captune's step runs with the malloc
-variables that `captune.core.launching` sets for the processes it starts; the literal one with the system's defaults.
+The literal step encodes the class texts for each of its three views, at CLIP's full 77 tokens, encodes the three image
+batches one by one, and keeps the graph of the weak view, whose labels need none. Both compute the same loss.
+Each step has its own process. Its seconds are processor time, which other work on the machine affects least, and its
+memory is the peak beyond the loaded model. captune's step runs with the malloc variables that `captune.core.launching`
+sets for the processes it starts, the literal one with the system's defaults.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import copy
 import dataclasses
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -137,9 +139,9 @@ def run_one(kind: str, n_classes: int, result: Path) -> None:
     before = peak_kilobytes()
     for _ in range(2):
         objective.zero_grad(set_to_none=True)
-        started = time.perf_counter()
+        started = time.process_time()
         loss = step(student, batch)
-        seconds = time.perf_counter() - started
+        seconds = time.process_time() - started
     gradients = {name: p.grad for name, p in objective.named_parameters() if p.grad is not None}
     save_file({"loss": loss, **gradients}, result)
     megabytes = (peak_kilobytes() - before) / 1024
@@ -172,14 +174,13 @@ def measure(kind: str, n_classes: int, result: Path) -> dict[str, Any]:
 
 
 def compare(n_classes: int, rounds: int) -> None:
-    """Measure the steps in turn, compare losses and gradients, and print the result of the fastest of each."""
+    """Measure the steps in turn, compare losses and gradients, and print the medians."""
     with tempfile.TemporaryDirectory() as folder:
         files = {kind: Path(folder, kind) for kind in ("fast", "literal")}
         turns = [{kind: measure(kind, n_classes, file) for kind, file in files.items()} for _ in range(rounds)]
         fast_tensors, literal_tensors = (load_file(file) for file in files.values())
-    # Whatever else runs on the machine only adds time, so the fastest of each is compared.
-    found = {kind: min((turn[kind] for turn in turns), key=lambda facts: facts["seconds"]) for kind in files}
-    fast, literal = (found[kind]["seconds"] for kind in files)
+    found = turns[-1]
+    fast, literal = (statistics.median(turn[kind]["seconds"] for turn in turns) for kind in files)
     loss_gap = float((fast_tensors.pop("loss") - literal_tensors.pop("loss")).abs())
     assert fast_tensors.keys() == literal_tensors.keys()
     gradient_gap = max(
