@@ -149,7 +149,7 @@ def run_one(kind: str, n_classes: int, result: Path) -> None:
     print(json.dumps({"seconds": seconds, "megabytes": megabytes, "products": share}))
 
 
-def products_share(objective: ConfusionObjective, batch: LabeledViews) -> float:
+def products_share(objective: ConfusionObjective, batch: CapBatch) -> float:
     """Return the share of captune's step that matrix products take."""
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         fast_step(objective, batch)
