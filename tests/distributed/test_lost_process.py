@@ -21,7 +21,7 @@ ALONE = [sys.executable, "-m", "captune.cli"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 RESTARTING = [*TORCHRUN, "--max-restarts", "1", "-m", "captune.cli"]
 TWO = ["--devices", "2", "--accelerator", "cpu"]
-LONG = {**SHORT, "epochs": 30, "iterations": 25, "tau": 0.3}
+LONG = {**SHORT, "epochs": 30, "iterations": 25, "tau": 0.3, "keep_better": "false"}
 
 
 class Commands:

@@ -59,7 +59,14 @@ def adapt(photos: Path, backbone: str, preset: str, **changes: Any) -> Any:
     """Run a short CAP on tiny models."""
     import captune
 
-    common = {"backbone": backbone, "method": "cap", "preset": preset, "workers": 0, "quiet": True}
+    common = {
+        "backbone": backbone,
+        "method": "cap",
+        "preset": preset,
+        "workers": 0,
+        "quiet": True,
+        "keep_better": False,
+    }
     return captune.adapt(photos, NAMES, **{**common, **SHORT, **changes})
 
 
