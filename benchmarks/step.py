@@ -1,9 +1,10 @@
-"""One training step of CAP with MaPLe against a literal one, in one run, on a random CLIP of ViT-B/32's size.
+"""One training step of CAP with MaPLe compared with a literal one, on a random CLIP of the size of ViT-B/32.
 
-The literal step encodes the class texts anew for each of its three views, at CLIP's full 77 tokens, encodes the three
-image batches one by one, and keeps the graph of the weak view, whose labels need none. Both compute the same loss.
-captune's step keeps its memory for the next one, as in training; the literal one has the system's defaults.
-The memory of each is the peak of a process of its own, beyond what the loaded model takes.
+The literal step encodes the class texts for each of its three views, at CLIP's full 77 tokens, encodes the three image
+batches one by one, and keeps the graph of the weak view, whose labels need none. Both compute the same loss.
+Each step has its own process. Its seconds are processor time, which other work on the machine affects least, and its
+memory is the peak beyond the loaded model. captune's step runs with the malloc variables that `captune.core.launching`
+sets for the processes it starts, the literal one with the system's defaults.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
+import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import pad
 from torch.profiler import ProfilerActivity, profile
@@ -28,7 +33,7 @@ from transformers import CLIPConfig, CLIPModel
 from captune.backbones.base import Tokens
 from captune.backbones.hf import HuggingFace, read_preprocessing
 from captune.core import runtime
-from captune.core._memory import kept_memory
+from captune.core.launching import KEEP_FREED_MEMORY
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import Vocabulary
 from captune.training.batch_sources import PixelSource, Request, Views
@@ -126,18 +131,31 @@ def padded(objective: ConfusionObjective) -> ConfusionObjective:
     return other
 
 
-def run_one(kind: str, n_classes: int) -> None:
-    """Do a step, or captune's own twice, in this process and print its peak memory beyond the model, in MB."""
+def run_one(kind: str, n_classes: int, result: Path) -> None:
+    """Take a warm-up step and a timed one in this process; print seconds, peak memory and share of products."""
     objective, batch = make_objective(n_classes), make_batch(n_classes)
+    step, student = (fast_step, objective) if kind == "fast" else (literal_step, padded(objective))
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here on
     before = peak_kilobytes()
-    if kind == "fast":
-        with kept_memory():
-            for _ in range(2):  # what is kept of one step must not add to the next
-                fast_step(objective, batch)
-    else:
-        literal_step(padded(objective), batch)
-    print((peak_kilobytes() - before) / 1024)
+    for _ in range(2):
+        objective.zero_grad(set_to_none=True)
+        started = time.process_time()
+        loss = step(student, batch)
+        seconds = time.process_time() - started
+    gradients = {name: p.grad for name, p in objective.named_parameters() if p.grad is not None}
+    save_file({"loss": loss, **gradients}, result)
+    megabytes = (peak_kilobytes() - before) / 1024
+    share = products_share(objective, batch) if kind == "fast" else None
+    print(json.dumps({"seconds": seconds, "megabytes": megabytes, "products": share}))
+
+
+def products_share(objective: ConfusionObjective, batch: CapBatch) -> float:
+    """Return the share of captune's step that matrix products take."""
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        fast_step(objective, batch)
+    events = seen.key_averages()
+    products = sum(e.self_cpu_time_total for e in events if any(name in e.key for name in MATRIX_PRODUCTS))
+    return products / sum(event.self_cpu_time_total for event in events)
 
 
 def peak_kilobytes() -> int:
@@ -146,62 +164,50 @@ def peak_kilobytes() -> int:
     return int(line.split()[1])
 
 
-def memory_of(kind: str, n_classes: int) -> float:
-    """Return the peak memory of one step in a fresh process, in MB."""
-    command = [sys.executable, __file__, "--only", kind, "--classes", str(n_classes)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+def measure(kind: str, n_classes: int, result: Path) -> dict[str, Any]:
+    """Return the measurements of one kind of step in a new process."""
+    command = [sys.executable, __file__, "--only", kind, str(result), "--classes", str(n_classes)]
+    environment = {**KEEP_FREED_MEMORY, **os.environ} if kind == "fast" else dict(os.environ)
+    shown = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+    found: dict[str, Any] = json.loads(next(line for line in shown.splitlines() if line.startswith("{")))
+    return found
 
 
 def compare(n_classes: int, rounds: int) -> None:
-    """Time both steps in turn, compare losses and gradients, and print a row with where our time goes."""
-    megabytes = {kind: memory_of(kind, n_classes) for kind in ("fast", "literal")}  # alone: it may fill the machine
-    objective, batch = make_objective(n_classes), make_batch(n_classes)
-    steps = {"fast": (fast_step, objective), "literal": (literal_step, padded(objective))}
-    seconds: dict[str, list[float]] = {kind: [] for kind in steps}
-    found: dict[str, tuple[Tensor, list[Tensor]]] = {}
-    for turn in range(rounds + 1):  # the first turn warms up
-        for kind, (step, student) in steps.items():
-            with kept_memory() if kind == "fast" else nullcontext():  # as captune trains
-                for _ in range(2 if kind == "fast" else 1):  # the first one's memory is kept for the second
-                    objective.zero_grad(set_to_none=True)
-                    started = time.perf_counter()
-                    loss = step(student, batch)
-                    took = time.perf_counter() - started
-            if turn:
-                seconds[kind].append(took)
-            gradients = [p.grad.clone() for p in objective.parameters() if p.grad is not None]
-            found[kind] = (loss, gradients)
-    medians = {kind: statistics.median(times) for kind, times in seconds.items()}
-    loss_gap = float((found["fast"][0] - found["literal"][0]).abs())
-    pairs = list(zip(found["fast"][1], found["literal"][1], strict=True))
-    gradient_gap = max(float((a - b).norm() / b.norm().clamp(min=1e-12)) for a, b in pairs)
-    ratio = medians["literal"] / medians["fast"]
+    """Measure the steps in turn, compare losses and gradients, and print the medians."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = {kind: Path(folder, kind) for kind in ("fast", "literal")}
+        turns = [{kind: measure(kind, n_classes, file) for kind, file in files.items()} for _ in range(rounds)]
+        fast_tensors, literal_tensors = (load_file(file) for file in files.values())
+    found = turns[-1]
+    fast, literal = (statistics.median(turn[kind]["seconds"] for turn in turns) for kind in files)
+    loss_gap = float((fast_tensors.pop("loss") - literal_tensors.pop("loss")).abs())
+    assert fast_tensors.keys() == literal_tensors.keys()
+    gradient_gap = max(
+        float((fast_tensors[name] - other).norm() / other.norm().clamp(min=1e-12))
+        for name, other in literal_tensors.items()
+    )
+    ratio = literal / fast
     verdict = "reached" if ratio >= TARGETS.get(n_classes, 1.0) else "missed"
     print(
-        f"{n_classes} classes: fast {medians['fast']:.2f} s, literal {medians['literal']:.2f} s, ratio {ratio:.2f} "
-        f"(aim {TARGETS.get(n_classes, 1.0)}: {verdict}); loss differs by {loss_gap:.1e}, gradients by "
-        f"{gradient_gap:.1e} of their norm; peak memory {megabytes['fast']:.0f} MB against "
-        f"{megabytes['literal']:.0f} MB",
+        f"{n_classes} classes: fast {fast:.2f} s, literal {literal:.2f} s, ratio {ratio:.2f} "
+        f"(target {TARGETS.get(n_classes, 1.0)}: {verdict}); loss differs by {loss_gap:.1e}, gradients by "
+        f"{gradient_gap:.1e} of their norm; peak memory {found['fast']['megabytes']:.0f} MB against "
+        f"{found['literal']['megabytes']:.0f} MB; products take {found['fast']['products']:.0%} of the fast step",
         flush=True,
     )
-    with kept_memory(), profile(activities=[ProfilerActivity.CPU]) as seen:
-        fast_step(objective, batch)
-    events = seen.key_averages()
-    total = sum(event.self_cpu_time_total for event in events)
-    products = sum(e.self_cpu_time_total for e in events if any(word in e.key for word in MATRIX_PRODUCTS))
-    print(f"  matrix products take {products / total:.0%} of the fast step", flush=True)
 
 
 def main() -> None:
-    """Compare at both numbers of classes, or do what the main process asks."""
+    """Compare at both numbers of classes, or measure one step for the main process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--classes", type=int, nargs="*", default=list(TARGETS))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=("fast", "literal"), help=argparse.SUPPRESS)
+    parser.add_argument("--only", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     for n_classes in options.classes:
         if options.only:
-            run_one(options.only, n_classes)
+            run_one(options.only[0], n_classes, Path(options.only[1]))
         else:
             compare(n_classes, options.rounds)
 

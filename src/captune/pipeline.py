@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from captune.backbones.base import Backbone
-from captune.core import distributed, runtime
+from captune.core import distributed, launching, runtime
 from captune.core.errors import InputError
 from captune.core.settings import WHERE
 from captune.data.inputs import Images
@@ -21,7 +23,7 @@ from captune.plan import Plan, make_plan
 from captune.results.classifier import Classifier, predict_collection
 from captune.results.evidence import Evidence, collect_evidence
 from captune.results.run import CHECKPOINTS, AdaptationRun, claim_folder
-from captune.training.checkpoint import CheckpointFolder, digest_of, drop_checkpoints
+from captune.training.checkpoint import CheckpointFolder, digest_of, drop_checkpoints, holds_checkpoints
 from captune.tuners.base import Tuner
 from captune.tuners.frozen import Frozen
 
@@ -60,6 +62,9 @@ def carry_out(
 ) -> AdaptationRun:
     """Carry out a plan and return the run; with `out`, also save it as a folder with a report."""
     plan.check_backbone()
+    if plan.settings.devices * plan.settings.num_nodes > 1 and not launching.is_launched():
+        options = {"overwrite": overwrite, "resume": resume, "quiet": quiet}
+        return _launch(plan, out=out, report=report, keep_checkpoints=keep_checkpoints, **options)
     workers = None if plan.settings.workers < 0 else plan.settings.workers
     devices = {name: getattr(plan.settings, name) for name in WHERE}
     engine = runtime.start(seed=plan.settings.seed, workers=workers, quiet=quiet, **devices)
@@ -67,6 +72,8 @@ def carry_out(
     with engine.together():
         with ExitStack() as stack:  # the first process keeps the folder locked until the run is saved
             if folder is not None:
+                if launching.is_restarted() and holds_checkpoints(folder / CHECKPOINTS):
+                    overwrite, resume = False, True
                 claim = claim_folder(folder, overwrite, resume)
                 distributed.from_first(lambda: ({}, str(stack.enter_context(claim))))
             run = _adapt(plan, engine, folder)
@@ -77,6 +84,21 @@ def carry_out(
         if folder is not None and engine.is_writer and not keep_checkpoints:
             drop_checkpoints(folder / CHECKPOINTS)  # last, so that a killed process never loses its training
     return run
+
+
+def _launch(plan: Plan, **options: Any) -> AdaptationRun:  # noqa: ANN401 (those of `carry_out`)
+    """Carry out a plan in several processes; the classifier comes back as files, the rest of the run by pickle."""
+    with tempfile.TemporaryDirectory(prefix="captune-") as folder:
+        run = launching.launch(plan.settings.devices, plan.settings.num_nodes, _as_worker, plan, options, folder)
+        backbone = None if plan.backbone is None else plan.open_backbone()
+        return replace(run, classifier=Classifier.load(folder, backbone))
+
+
+def _as_worker(plan: Plan, options: Mapping[str, Any], folder: str) -> AdaptationRun:
+    run = carry_out(plan, **options)
+    if distributed.rank() == 0:
+        run.classifier.save(folder)
+    return replace(run, classifier=None)  # type: ignore[arg-type]
 
 
 def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> AdaptationRun:

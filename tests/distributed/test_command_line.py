@@ -79,3 +79,47 @@ def test_a_problem_is_told_once(runs: Path, photos: Path, dual_folder: Path) -> 
     assert wrong.returncode == 2
     assert "devices = 0" in wrong.stderr
     assert "precision = '8'" in wrong.stderr
+
+
+API = """
+import captune
+def main():
+    run = captune.adapt({photos!r}, {names!r}, backbone={backbone!r}, devices=2, accelerator="cpu", quiet=True)
+    print(run.environment["processes"], len(run.predictions.labels), run.classifier.names)
+"""
+
+
+def test_python_starts_processes_from_a_guarded_script_and_without_a_script(
+    photos: Path, dual_folder: Path, tmp_path: Path
+) -> None:
+    names, backbone = ["cat", "red dog"], f"dual:{dual_folder}"
+    code = API.format(photos=str(photos), names=names, backbone=backbone)
+    script = tmp_path / "script.py"
+    known = {"CAPTUNE_CACHE": str(tmp_path / "cache")}
+    script.write_text(code + "if __name__ == '__main__':\n    main()\n")
+    expected = f"2 12 {tuple(names)}"
+    assert run([sys.executable, str(script)], **known).stdout.strip() == expected
+    assert run([sys.executable, "-c", code + "main()"], **known).stdout.strip() == expected
+    script.write_text(code + "main()\n")
+    unguarded = run([sys.executable, str(script)], **known)
+    assert unguarded.returncode == 1
+    assert unguarded.stderr.count("if __name__ == '__main__'") == 1
+    assert "InputError" in unguarded.stderr
+
+
+def test_errors_of_processes_are_raised_with_their_class() -> None:
+    code = """
+from captune.core import errors, registry
+from captune.core.launching import launch
+try:
+    launch(2, 1, {work}, *{arguments})
+except {kind} as error:
+    print(error)
+"""
+    words = {"work": "registry.load", "arguments": ["methods", "nope"], "kind": "errors.UnknownNameError"}
+    known = run([sys.executable, "-c", code.format(**words)])
+    assert "'nope'" in known.stdout, known.stderr
+    words = {"work": "__import__", "arguments": ["nope"], "kind": "RuntimeError"}
+    unexpected = run([sys.executable, "-c", code.format(**words)])
+    assert unexpected.stdout.startswith("ModuleNotFoundError: No module named 'nope'"), unexpected.stderr
+    assert known.stderr == unexpected.stderr == ""

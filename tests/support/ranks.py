@@ -59,7 +59,14 @@ def adapt(photos: Path, backbone: str, preset: str, **changes: Any) -> Any:
     """Run a short CAP on tiny models."""
     import captune
 
-    common = {"backbone": backbone, "method": "cap", "preset": preset, "workers": 0, "quiet": True}
+    common = {
+        "backbone": backbone,
+        "method": "cap",
+        "preset": preset,
+        "workers": 0,
+        "quiet": True,
+        "keep_better": False,
+    }
     return captune.adapt(photos, NAMES, **{**common, **SHORT, **changes})
 
 
@@ -119,22 +126,3 @@ def adapt_and_tell(folder: Path, photos: Path, backbone: str, preset: str, chang
     run = adapt(photos, backbone, preset, devices=2, out=folder / "run", cache=str(folder / "cache"), **changes)
     told = {**facts_of(run), **record, "seen_by": distributed.size()}
     (folder / f"{distributed.rank()}.json").write_text(json.dumps(told))
-
-
-def adapt_slowly(folder: Path, photos: Path, backbone: str, pause: float, changes: dict[str, Any]) -> None:
-    """Adapt with a pause in every step, so that something can happen in the middle; signs of life come often."""
-    import time
-
-    from captune.core import _watch
-    from captune.training.objective import ConfusionObjective
-
-    _watch.BEAT, _watch.SILENCE, _watch.GRACE = 0.2, 3.0, 1.0
-    forward = ConfusionObjective.forward
-
-    def slow(self: Any, batch: Any) -> Any:
-        time.sleep(pause)
-        return forward(self, batch)
-
-    ConfusionObjective.forward = slow  # type: ignore[method-assign]
-    out, cache = folder / "run", str(folder / "cache")
-    adapt(photos, backbone, "quick", devices=2, out=out, cache=cache, resume=out.exists(), **changes)

@@ -20,9 +20,10 @@ import numpy as np
 from captune.benchmark.cells import FORMAT, VERSION, Cell, Results
 from captune.benchmark.datasets.base import LoadedDataset
 from captune.benchmark.splits import Split, make_split
-from captune.core import distributed, registry, runtime
-from captune.core.errors import CaptuneError, RunFolderError, ToldElsewhereError
+from captune.core import registry, runtime
+from captune.core.errors import CaptuneError, RunFolderError
 from captune.core.files import write_json
+from captune.core.launching import launch
 from captune.core.locking import hold
 from captune.core.settings import WHERE
 from captune.embeddings.cache import EmbeddingCache, default_folder
@@ -34,8 +35,6 @@ from captune.results.run import CARD, CHECKPOINTS, AdaptationRun
 from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
 
 INTERRUPTED = 130
-JOB_VARIABLE = "CAPTUNE_CELL"
-"""Environment variable that passes the job to the processes that a cell's first process starts."""
 SECONDS_TO_WAIT = 120.0
 """How long to wait for the process of a killed suite to finish its step."""
 LEAKY_REMARK = "The pool contains the test images, as in the published tables: these numbers do not generalize."
@@ -59,16 +58,16 @@ class Job:
 def measure(job: Job) -> dict[str, Any]:
     """Adapt, evaluate on the test images, write the cell's file and return its content.
 
-    A cell that another process finishes in the meantime is not measured again. If several processes measure a cell
-    together, the first one holds the lock.
+    A cell that another process finishes in the meantime is not measured again.
     """
-    if not _is_first():
-        return _measure(job)
     folder = Path(job.run_folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = _lock_of(folder)
     with hold(lock, f"Another process is measuring this cell into {job.result!r}", SECONDS_TO_WAIT):
-        content = _finished_by_another(job) or _measure(job)
+        content = _finished_by_another(job)
+        if content is None:
+            content = _measure_or_restart(job, folder)
+            write_json(Path(job.result), content)
         _clear(folder, job.keep_run)
         lock.unlink(missing_ok=True)
     return content
@@ -100,15 +99,33 @@ def _clear(folder: Path, keep_run: bool) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _measure(job: Job) -> dict[str, Any]:
+def _measure_or_restart(job: Job, folder: Path) -> dict[str, Any]:
+    """Measure in as many processes as the settings ask for, resuming an interrupted run of the same cell."""
+    devices = int(job.settings.get("devices", 1))
+    resume = holds_checkpoints(folder / CHECKPOINTS)
+    if not resume:  # left by a process that was killed before its first checkpoint
+        shutil.rmtree(folder, ignore_errors=True)
+    (folder / CARD).unlink(missing_ok=True)  # a run that was not evaluated resumes from its last checkpoint
+    try:
+        return launch(devices, 1, _measure, job, resume)
+    except RunFolderError as error:
+        if not resume:
+            raise
+        shutil.rmtree(folder)  # made by other versions or weights
+        sys.stderr.write(f"Starting over: {error}\n")
+        return launch(devices, 1, _measure, job, False)
+
+
+def _measure(job: Job, resume: bool) -> dict[str, Any]:
     started = time.monotonic()
     cell = Cell.from_dict(job.cell)
     data: LoadedDataset = registry.load("datasets", cell.dataset)().load(Path(job.root))
     split = make_split(data, cell.setting, cell.split_seed, cell.split, str(cell.settings["template"]))
-    run = _adapt(job, cell, split)
+    plan = plan_for_task(split.task, {"keep_better": False, **job.settings, "seed": cell.seed})
+    run = carry_out(plan, out=job.run_folder, resume=resume, report=job.keep_run, keep_checkpoints=True)
     adapted = time.monotonic()
     metrics, n_unreadable = _evaluate(run, split, cell)
-    content = {
+    return {
         "format": FORMAT,
         "version": VERSION,
         "cell": cell.as_dict(),
@@ -138,35 +155,6 @@ def _measure(job: Job) -> dict[str, Any]:
         "peak_memory_mb": _peak_memory(),
         "environment": {**run.environment, "commit": job.commit},
     }
-    if _is_first():
-        write_json(Path(job.result), content)
-    return content
-
-
-def _is_first() -> bool:
-    """Return whether this is the only process or the one that starts the others."""
-    return os.environ.get("LOCAL_RANK", "0") == "0"
-
-
-def _adapt(job: Job, cell: Cell, split: Split) -> AdaptationRun:
-    """Run the method, resuming an interrupted run of the same cell."""
-    plan = plan_for_task(split.task, {"keep_better": False, **job.settings, "seed": cell.seed})
-    folder = Path(job.run_folder)
-    resume = holds_checkpoints(folder / CHECKPOINTS)
-    if _is_first():
-        if not resume:  # left by a process that was killed before its first checkpoint
-            shutil.rmtree(folder, ignore_errors=True)
-        (folder / CARD).unlink(missing_ok=True)  # a run that was not evaluated resumes from its last checkpoint
-    try:
-        return carry_out(plan, out=folder, resume=resume, report=job.keep_run, keep_checkpoints=True)
-    except RunFolderError as error:
-        if not resume:
-            raise
-        shutil.rmtree(folder)  # made by other versions or weights
-        if distributed.size() > 1:  # the other processes have ended
-            raise RunFolderError(f"{error} The interrupted run was removed: run the same command again.") from error
-        sys.stderr.write(f"Starting over: {error}\n")
-        return carry_out(plan, out=folder, report=job.keep_run, keep_checkpoints=True)
 
 
 def _evaluate(run: AdaptationRun, split: Split, cell: Cell) -> tuple[Metrics, int]:
@@ -244,13 +232,10 @@ def _end_with_parent() -> None:
 
 def main() -> int:
     """Measure the cell whose job is the first line of standard input."""
-    if _is_first():
-        os.environ[JOB_VARIABLE] = sys.stdin.readline()
-        _end_with_parent()
+    job = Job(**json.loads(sys.stdin.readline()))
+    _end_with_parent()
     try:
-        measure(Job(**json.loads(os.environ[JOB_VARIABLE])))
-    except ToldElsewhereError:
-        return 2
+        measure(job)
     except CaptuneError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

@@ -17,6 +17,7 @@ from captune.benchmark.environment import Environment, commit
 from captune.benchmark.measuring import INTERRUPTED, Job, clear_killed
 from captune.core.errors import CaptuneError, InputError
 from captune.core.files import drop_leftovers
+from captune.core.launching import KEEP_FREED_MEMORY
 
 LAUNCHER = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 SECONDS_TO_STOP = 120
@@ -112,7 +113,7 @@ def launched_processes() -> int | None:
 
 def _variables() -> dict[str, str]:
     """Return the environment variables without those of torchrun, which would confuse a cell's process."""
-    return {
+    return KEEP_FREED_MEMORY | {
         name: value
         for name, value in os.environ.items()
         if name not in LAUNCHER and not name.startswith(("TORCHELASTIC_", "GROUP_", "ROLE_"))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from captune.core.settings import RunSettings
     from captune.data.images import ImageCollection
     from captune.embeddings.predictions import Predictions
     from captune.results.image_classifier import ImageClassifier
@@ -69,6 +72,24 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in flags.items() if value is not None}
 
 
+def launch_prediction(options: argparse.Namespace, work: Callable[[argparse.Namespace], None]) -> None:
+    """Call `work(options)` in as many processes as the options ask for; an ONNX model runs in one."""
+    from captune.core.launching import launch
+    from captune.results.image_classifier import find_onnx
+
+    if find_onnx(Path(options.run)) is not None:
+        work(options)
+    else:
+        settings = _device_settings(options)
+        launch(settings.devices, settings.num_nodes, work, options)
+
+
+def _device_settings(options: argparse.Namespace) -> RunSettings:
+    from captune.core.settings import RunSettings, build
+
+    return build(RunSettings, _given(options), "options")
+
+
 def predict_images(
     options: argparse.Namespace, classifier: ImageClassifier, images: ImageCollection
 ) -> tuple[Predictions, dict[int, str]]:
@@ -78,12 +99,12 @@ def predict_images(
 
     if isinstance(classifier, OnnxClassifier):  # does not need PyTorch, whose import takes seconds
         return classifier.predict_collection(images, runtime.count_workers(options.workers))
-    from captune.core.settings import WHERE, RunSettings, build
+    from captune.core.settings import WHERE
     from captune.embeddings.cache import EmbeddingCache
     from captune.results.classifier import Classifier, predict_collection
 
     assert isinstance(classifier, Classifier)
-    settings = build(RunSettings, _given(options), "options")
+    settings = _device_settings(options)
     engine = runtime.start(workers=options.workers, **{name: getattr(settings, name) for name in WHERE})
     classifier.to(engine.device)
     with engine.together():

@@ -43,12 +43,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Adapt, save the run and print a summary."""
-    from captune.core import distributed, settings
+    from captune.core.launching import launch
 
     values = read_settings(options)  # checked before heavy imports
+    counts = [values.get(name, 1) for name in ("devices", "num_nodes")]
+    if all(type(count) is int and count > 0 for count in counts):
+        launch(*counts, _adapt, options, values)
+    else:
+        _adapt(options, values)  # reports everything that is wrong
+
+
+def _adapt(options: argparse.Namespace, values: dict[str, Any]) -> None:
+    from captune.core import distributed
+    from captune.core.settings import RunSettings
     from captune.pipeline import adapt
 
-    out = options.out or f"captune-{values.get('method', settings.RunSettings.method)}"
+    out = options.out or f"captune-{values.get('method', RunSettings.method)}"
     adapted = adapt(
         options.images,
         options.classes,

@@ -26,6 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Measure a run on labeled images and print the metrics."""
+    from captune.commands._shared import launch_prediction
+
+    launch_prediction(options, _evaluate)
+
+
+def _evaluate(options: argparse.Namespace) -> None:
     import numpy as np
 
     from captune.commands._shared import predict_images

@@ -23,14 +23,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Classify images and write a table of paths, labels and probabilities."""
+    from captune.commands._shared import launch_prediction
+
+    if options.top_k < 1:
+        raise InputError(f"--top-k is {options.top_k}, expected at least 1.")
+    launch_prediction(options, _predict)
+
+
+def _predict(options: argparse.Namespace) -> None:
     from captune.commands._shared import predict_images
     from captune.core import distributed
     from captune.core.files import table, write_whole
     from captune.data.inputs import collect_images
     from captune.results.image_classifier import load, top_k
 
-    if options.top_k < 1:
-        raise InputError(f"--top-k is {options.top_k}, expected at least 1.")
     images = collect_images(options.images)
     classifier = load(options.run)
     predictions, skipped = predict_images(options, classifier, images)

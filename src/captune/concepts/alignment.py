@@ -42,7 +42,7 @@ class Alignment:
         """Return the classes with misleading names that have no description."""
         return np.asarray([c for c in self.findings.mismatched if int(c) not in self.vectors], dtype=np.int64)
 
-    def pack(self) -> distributed.Parcel:
+    def pack(self) -> distributed.Payload:
         """Return the alignment as tensors and JSON facts, to send it to other processes."""
         import torch
 

@@ -1,4 +1,4 @@
-"""Several processes as one: sums over all of them, rows that each computed a part of, and decisions of the first."""
+"""Several processes as one: sums over all of them, rows that each computed a share of, and payloads of the first."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from captune.core import errors
 from captune.core.arrays import Bools, Floats
 from captune.core.errors import CaptuneError, ProcessLostError, ToldElsewhereError
 
@@ -18,15 +19,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
-Parcel = tuple[dict[str, "Tensor"], Any]
-"""What travels between processes: tensors by name, and facts that JSON can hold; nothing is unpickled."""
-BYTES_AT_ONCE = 1 << 26
-NETWORK_WORDS = ("gloo", "nccl", "connection", "socket", "peer", "timed out", "timeout", "broken pipe")
+Payload = tuple[dict[str, "Tensor"], Any]
+"""What is sent between processes: tensors by name, and a value that JSON can hold; nothing is unpickled."""
+CHUNK_BYTES = 1 << 26
+NETWORK_TERMS = ("gloo", "nccl", "connection", "socket", "peer", "timed out", "timeout", "broken pipe")
 
 
 def rank() -> int:
-    """Return the number of this process, 0 for the first or only one."""
-    if "torch" not in sys.modules:  # nothing has joined processes, and asking would cost seconds
+    """Return the rank of this process, 0 for the first or only one."""
+    if "torch" not in sys.modules:  # there is no process group, and importing torch would take seconds
         return 0
     import torch.distributed as dist
 
@@ -41,7 +42,7 @@ def size() -> int:
 
 
 def part(items: T) -> T:
-    """Return this process's items of a list or array: every n-th of them, so that no other process has the same."""
+    """Return the items of a list or array that belong to this process: every n-th one."""
     return items[rank() :: size()]  # type: ignore[index]
 
 
@@ -62,81 +63,82 @@ def mean(tensor: Tensor) -> Tensor:
 
 
 def is_any(flag: bool) -> bool:
-    """Return whether any process says yes."""
+    """Return whether the flag is set in any process."""
     import torch
 
     return flag if size() == 1 else bool(add_up(torch.tensor([int(flag)], device=_device())))
 
 
 def merge_rows(rows: Floats, is_mine: Bools) -> None:
-    """Fill in place the rows `(rows, width)` that other processes computed; each row must have one owner at most."""
+    """Fill in place the rows `(rows, width)` that other processes computed; each row has at most one owner."""
     import torch
     import torch.distributed as dist
 
     if size() == 1 or rows.size == 0:
         return
     rows[~is_mine] = 0
-    bits = rows.view(np.int32)  # added as integers to zeros, so that every bit arrives as it was
-    step = max(1, BYTES_AT_ONCE // (rows.itemsize * rows.shape[1]))
+    bits = rows.view(np.int32)  # the sum of an integer and zeros keeps every bit
+    step = max(1, CHUNK_BYTES // (rows.itemsize * rows.shape[1]))
     for start in range(0, len(rows), step):
         chunk = torch.from_numpy(bits[start : start + step]).to(_device())
         dist.all_reduce(chunk)
         bits[start : start + step] = chunk.cpu().numpy()
 
 
-def gather(facts: T) -> list[T]:
-    """Return what every process says, by its number; facts are anything that JSON can hold."""
+def gather(value: T) -> list[T]:
+    """Return the values of all processes, by rank; a value is anything that JSON can hold."""
     if size() == 1:
-        return [facts]
-    words = json.dumps(facts).encode()
-    return [json.loads(_broadcast(words if rank() == source else b"", source)) for source in range(size())]
+        return [value]
+    content = json.dumps(value).encode()
+    return [json.loads(_broadcast(content if rank() == source else b"", source)) for source in range(size())]
 
 
-def from_first(make: Callable[[], Parcel]) -> Parcel:
-    """Return what the first process makes; only it does the work, and its error ends the others too."""
+def from_first(make: Callable[[], Payload]) -> Payload:
+    """Return the payload that the first process makes; if it raises an error, so do the others."""
     from safetensors.torch import load, save
 
     if size() == 1:
         return make()
-    problem: CaptuneError | None = None
-    facts, content = b"", b""
+    error: CaptuneError | None = None
+    header, content = b"", b""
     if rank() == 0:
         try:
-            tensors, made = make()
-            facts = json.dumps({"facts": made}).encode()
+            tensors, value = make()
+            header = json.dumps({"value": value}).encode()
             content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-        except CaptuneError as error:
-            problem = error
-            facts = json.dumps({"problem": str(error)}).encode()
-    note = json.loads(_broadcast(facts, 0))
-    if problem is not None:
-        raise problem
-    if "problem" in note:
-        raise ToldElsewhereError(note["problem"])
-    return load(_broadcast(content, 0)), note["facts"]
+        except CaptuneError as raised:
+            error = errors.portable(raised)
+            header = json.dumps({"error": [type(error).__name__, str(error)]}).encode()
+    received = json.loads(_broadcast(header, 0))
+    if error is not None:
+        raise error
+    if "error" in received:
+        name, message = received["error"]
+        raise ToldElsewhereError(getattr(errors, name)(message))
+    return load(_broadcast(content, 0)), received["value"]
 
 
 @contextmanager
 def noticing_loss() -> Iterator[None]:
-    """Turn the network's errors into one sentence: they mean that another process is gone."""
+    """Turn network errors into a ProcessLostError: they mean that another process has ended."""
     try:
         yield
     except RuntimeError as error:
-        if size() == 1 or not any(word in str(error).lower() for word in NETWORK_WORDS):
+        if size() == 1 or not any(term in str(error).lower() for term in NETWORK_TERMS):
             raise
-        raise ProcessLostError(lost_message("Another process", size())) from error
+        raise ProcessLostError(lost_message("Another process", size(), "ended unexpectedly")) from error
 
 
-def lost_message(who: str, n_processes: int) -> str:
-    """Return what to tell when a process is gone."""
+def lost_message(which: str, n_processes: int, how: str) -> str:
+    """Return the message for a process that ended before its work was done."""
     return (
-        f"{who} of {n_processes} is gone, so this one ends too. Its own message, if any, says why; often memory ran "
-        "out. Nothing that was saved is lost: go on with the same command and --resume, with any number of processes."
+        f"{which} of {n_processes} {how}, often because memory ran out. Everything saved so far is kept: continue with "
+        "the same command and --resume, with any number of processes."
     )
 
 
 def _broadcast(content: bytes, source: int) -> bytes:
-    """Return the bytes that one process has."""
+    """Return the bytes of the process with rank `source`."""
     import torch
     import torch.distributed as dist
 
@@ -147,13 +149,13 @@ def _broadcast(content: bytes, source: int) -> bytes:
         sent = torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8).to(_device())
     else:
         sent = torch.empty(max(n_bytes, 1), dtype=torch.uint8, device=_device())
-    for start in range(0, n_bytes, BYTES_AT_ONCE):
-        dist.broadcast(sent[start : start + BYTES_AT_ONCE], source)
+    for start in range(0, n_bytes, CHUNK_BYTES):
+        dist.broadcast(sent[start : start + CHUNK_BYTES], source)
     return content if rank() == source else sent[:n_bytes].cpu().numpy().tobytes()
 
 
 def _device() -> torch.device:
-    """Return where tensors must be to travel."""
+    """Return the device that the backend sends tensors from."""
     import torch
     import torch.distributed as dist
 

@@ -48,6 +48,10 @@ class ProcessLostError(CaptuneError):
 class ToldElsewhereError(CaptuneError):
     """A problem that the first process reports; the others exit without repeating it."""
 
+    def __init__(self, original: CaptuneError) -> None:
+        super().__init__(str(original))
+        self.original = original
+
 
 class ProblemList(list[str]):
     """Problems that are reported together."""
@@ -75,6 +79,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     lowered = {candidate.lower(): candidate for candidate in names}
     close = [lowered[match] for match in get_close_matches(name.lower(), list(lowered), n=3, cutoff=0.5)]
     return f" Did you mean {' or '.join(repr(match) for match in close)}?" if close else ""
+
+
+def portable(error: CaptuneError) -> CaptuneError:
+    """Return the same error as one of the classes above, which another process can raise by name."""
+    kind = next(kind for kind in type(error).__mro__ if kind.__module__ == __name__)
+    return error if kind is type(error) else kind(str(error))
 
 
 def missing_extra(package: str, extra: str) -> MissingExtraError:

@@ -1,10 +1,9 @@
-"""The one file that knows Lightning Fabric: devices, precision, seeds, ranks and who writes."""
+"""The one module that knows Lightning Fabric: devices, precision, seeds and progress."""
 
 from __future__ import annotations
 
 import os
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -17,26 +16,25 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from captune.core import _watch, distributed
-from captune.core._memory import kept_memory
+from captune.core import distributed, launching
 from captune.core.errors import InputError
 
 if TYPE_CHECKING:
     import torch
 
 console = Console(stderr=True, highlight=False)
-"""Progress and remarks go to standard error, so that results on standard output can be piped."""
+"""Progress and messages go to standard error, so that results on standard output can be piped."""
 
 WAIT = timedelta(hours=12)
-"""How long processes wait for one of them, which may be asking a language model; one that is gone is noticed sooner."""
+"""How long a process waits for the others: the first may be asking a language model. A closed connection ends it."""
 
 EARLIER = "Before the interruption"
-"""What the seconds of an interrupted run are called among those of the steps."""
+"""The key in `Runtime.spent` of the seconds before an interruption."""
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """Where and how a run computes; made once, passed down."""
+    """The device, precision and seed of a run; created once and passed down."""
 
     fabric: Any
     seed: int
@@ -44,9 +42,9 @@ class Runtime:
     quiet: bool = False
     precision: str = "32-true"
     spent: dict[str, float] = field(default_factory=dict, compare=False)
-    """Seconds behind each progress bar so far, by its words, and those before an interruption."""
+    """Seconds spent behind each progress bar, by its title, and before an interruption."""
     started: float = field(default_factory=time.monotonic, compare=False)
-    """When this process began, by the monotonic clock."""
+    """When this process started, by the monotonic clock."""
 
     @property
     def device(self) -> torch.device:
@@ -55,59 +53,57 @@ class Runtime:
 
     @property
     def is_writer(self) -> bool:
-        """Return whether this process writes files and speaks."""
+        """Return whether this process writes files and prints messages."""
         return bool(self.fabric.is_global_zero)
 
     def seconds(self) -> float:
-        """Return the seconds since the start, with those that an interrupted run had taken before."""
+        """Return the seconds since the start, including those before an interruption."""
         return time.monotonic() - self.started + self.spent.get(EARLIER, 0.0)
 
     def say(self, message: str) -> None:
-        """Show a remark, once whatever the number of processes."""
+        """Print a message, once for all processes."""
         if self.is_writer and not self.quiet:
             console.print(message, markup=False)
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Work as one of several processes: all end together, and when one is lost the others say so."""
+        """Work as one of several processes: all finish together, and a lost process is an error in the others."""
         with distributed.noticing_loss():
             yield
-            distributed.gather(None)  # nobody leaves before the writer has written
-        _watch.stop()
+            distributed.gather(None)  # no process ends before the writer has written
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context in which frozen encoders compute in the run's precision."""
         return self.fabric.autocast()
 
-    def clip_gradients(self, module: Any, optimizer: Any, most: float) -> None:  # noqa: ANN401 (Fabric wraps both)
-        """Scale gradients down to a largest norm."""
+    def clip_gradients(self, module: Any, optimizer: Any, max_norm: float) -> None:  # noqa: ANN401 (Fabric wraps both)
+        """Clip the norm of the gradients."""
         import torch
 
-        if self.precision == "16-mixed":  # the scale of half-precision gradients must be taken out first
-            self.fabric.clip_gradients(module, optimizer, max_norm=most, error_if_nonfinite=False)
+        if self.precision == "16-mixed":  # Fabric removes the scale of half-precision gradients first
+            self.fabric.clip_gradients(module, optimizer, max_norm=max_norm, error_if_nonfinite=False)
         else:
-            torch.nn.utils.clip_grad_norm_(list(module.parameters()), most)
+            torch.nn.utils.clip_grad_norm_(list(module.parameters()), max_norm)
 
     def scale_state(self) -> dict[str, float]:
-        """Return how far gradients are scaled up in half precision; nothing in other precisions."""
+        """Return the state of the gradient scaler in half precision; empty in other precisions."""
         return dict(self.fabric.strategy.precision.state_dict())
 
     def restore_scale(self, state: Mapping[str, float]) -> None:
-        """Take back what `scale_state` gave."""
+        """Restore the state returned by `scale_state`."""
         if state:
             counters = {name: int(value) for name, value in state.items() if value == int(value)}
             self.fabric.strategy.precision.load_state_dict({**state, **counters})
 
     @contextmanager
     def training(self, encodes_images: bool) -> Iterator[None]:
-        """Train in the way that suits the student: one that encodes images keeps the memory of its steps."""
-        way = kept_memory() if self.device.type == "cpu" else nullcontext()
-        with way if encodes_images else self.one_thread():
+        """Train with all threads if the student encodes images, with one if it reads cached embeddings."""
+        with nullcontext() if encodes_images else self.one_thread():
             yield
 
     @contextmanager
     def one_thread(self) -> Iterator[None]:
-        """Compute with one thread: many small matrices lose more to threads that wait than they gain."""
+        """Compute in one thread, which is faster for small matrices."""
         import torch
 
         before = torch.get_num_threads()
@@ -119,7 +115,7 @@ class Runtime:
 
     @contextmanager
     def seeded(self, *numbers: int) -> Iterator[None]:
-        """Draw torch's random numbers from the seed and these numbers, whatever was drawn before or is drawn after."""
+        """Seed torch from the run's seed and these numbers; its random state is restored afterward."""
         import torch
 
         with torch.random.fork_rng():
@@ -128,7 +124,7 @@ class Runtime:
 
     @contextmanager
     def progress(self, what: str, total: int) -> Iterator[Callable[..., None]]:
-        """Show a bar with rate and time left; yields the function that advances it, with a few words if any."""
+        """Show a progress bar; yields the function that advances it and may append a note to its title."""
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -141,8 +137,8 @@ class Runtime:
         with Progress(*columns, console=console, disable=hidden) as bars:
             task = bars.add_task(what, total=total)
 
-            def advance(n: int, words: str = "") -> None:
-                bars.update(task, advance=n, description=f"{what} {words}" if words else what)
+            def advance(n: int, note: str = "") -> None:
+                bars.update(task, advance=n, description=f"{what} {note}" if note else what)
 
             try:
                 yield advance
@@ -160,26 +156,42 @@ def start(
     precision: str = "32-true",
     quiet: bool = False,
 ) -> Runtime:
-    """Start Fabric with its processes and seed everything; on the CPU the same seed gives the same bits.
+    """Start Fabric in this process and set all random seeds; on the CPU the same seed gives the same bits.
 
-    `workers` that are not given, or -1, become one for each core, shared among the processes of this machine.
+    `workers` of None or -1 means one for each core, divided among the processes of this machine.
     """
     devices, num_nodes = _launched_size() or (devices, num_nodes)
     n_workers = count_workers(workers, devices)
     fabric = _make_fabric(accelerator, devices, strategy, num_nodes, precision)
+    if launching.is_restarted() and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        _join_restarted_group(fabric.device)
     fabric.launch()
-    if distributed.size() > 1:
-        _watch.start(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     seed_everything(seed)
     return Runtime(fabric, seed, n_workers, quiet, precision)
 
 
 def _launched_size() -> tuple[int, int] | None:
-    """Return how many processes torchrun started on each of how many machines, or None without it."""
+    """Return the processes per machine and the machines that an elastic launcher started, or None without one."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
     local, world = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
     return local, world // local
+
+
+def _join_restarted_group(device: torch.device) -> None:
+    """Join the processes that torchrun restarted; its store still holds the addresses of those that ended."""
+    import torch.distributed as dist
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+    if not dist.is_initialized():
+        store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            store=PrefixStore(f"captune-{os.environ['TORCHELASTIC_RESTART_COUNT']}", store),
+            rank=int(os.environ["RANK"]),
+            world_size=int(os.environ["WORLD_SIZE"]),
+            timeout=WAIT,
+        )
 
 
 def _make_fabric(accelerator: str, devices: int, strategy: str, num_nodes: int, precision: str) -> Any:  # noqa: ANN401
@@ -188,29 +200,23 @@ def _make_fabric(accelerator: str, devices: int, strategy: str, num_nodes: int, 
     from lightning_fabric import Fabric
     from lightning_fabric.plugins import MixedPrecision
     from lightning_fabric.strategies import DDPStrategy
-    from lightning_fabric.strategies.launchers import subprocess_script
 
     for name in ("lightning.fabric", "lightning_fabric"):  # after the import, which sets a level of its own
         logging.getLogger(name).setLevel(logging.WARNING)
 
     class Mixed(MixedPrecision):
-        """Autocast inside the encoders; inputs such as cached embeddings are left in single precision."""
+        """Autocast inside the encoders; inputs such as cached embeddings stay in single precision."""
 
         def convert_input(self, data: Any) -> Any:  # noqa: ANN401
             return data
 
-    if devices * num_nodes > 1 and "LOCAL_RANK" not in os.environ and sys.argv[0] in ("", "-c"):
-        raise InputError(
-            "Several processes are started by running the same script again, which needs one: call captune from the "
-            "command line, from a file, or under torchrun."
-        )
-    # Fabric's own observer kills without a word; ours says what happened.
-    subprocess_script._launch_process_observer = _watch.watch_children
+    if devices * num_nodes > 1 and not launching.is_launched():
+        raise InputError(f"devices = {devices}, num_nodes = {num_nodes}: this runs in one process, or under torchrun.")
     many = DDPStrategy(timeout=WAIT, find_unused_parameters=True) if devices * num_nodes > 1 else strategy
     try:
         mixed = [] if precision == "32-true" else [Mixed(precision, _device_kind(accelerator))]
         return Fabric(accelerator=accelerator, strategy=many, devices=devices, num_nodes=num_nodes, plugins=mixed)
-    except Exception as error:  # Fabric's own sentences name the value; each check has another type of error
+    except Exception as error:  # Fabric's messages name the value; their types differ
         raise InputError(
             f"These devices cannot be used (accelerator {accelerator!r}, devices {devices}, strategy {strategy!r}, "
             f"num_nodes {num_nodes}, precision {precision!r}): {error}"
@@ -226,7 +232,7 @@ def _device_kind(accelerator: str) -> str:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed Python, NumPy and torch, and ask torch for deterministic kernels."""
+    """Seed Python, NumPy and torch, and request deterministic kernels."""
     import torch
 
     random.seed(seed)
@@ -236,22 +242,21 @@ def seed_everything(seed: int) -> None:
 
 
 def count_workers(given: int | None, devices: int = 1) -> int:
-    """Return how many processes decode images for one of the devices: as given, or for None and -1 its share."""
+    """Return the number of workers that decode images for one device: as given, or its share of the cores."""
     if given is None or given == -1:
         return default_workers(devices)
     if given < 0:
-        raise InputError(f"workers = {given}: expected 0 or more, or -1 for one process a core.")
+        raise InputError(f"workers = {given}: expected 0 or more, or -1 for one per core.")
     return given
 
 
 def default_workers(n_processes: int = 1) -> int:
-    """Return how many workers decode images for each of some processes: one for each core it has, up to eight."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(usable // n_processes, 8))
+    """Return the number of workers of one of several processes: its share of the cores, at most eight."""
+    return min(launching.cores_per_process(n_processes), 8)
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what a result depends on, for the run folder."""
+    """Return the versions of the packages that a result depends on."""
     import platform
     from importlib.metadata import PackageNotFoundError, version
 
@@ -265,14 +270,14 @@ def versions() -> dict[str, str]:
 
 
 def duration(seconds: float) -> str:
-    """Return a time in seconds, minutes or hours, as a person says it."""
+    """Return a duration in seconds, minutes or hours, to read."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 class _RateColumn(ProgressColumn):
-    """Shows how many images a second are done."""
+    """Show the images processed per second."""
 
     def render(self, task: Task) -> Text:
         """Return the rate as text."""

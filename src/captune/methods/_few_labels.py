@@ -262,7 +262,7 @@ class _FewLabelSchedule(Schedule):
         return torch.from_numpy(weights)
 
 
-def _read_checkpoint(checkpoints: CheckpointFolder) -> distributed.Parcel:
+def _read_checkpoint(checkpoints: CheckpointFolder) -> distributed.Payload:
     """Return the newest tensors: the length of a training depends on its labels, so they are read before it."""
     found = checkpoints.newest()
     return (dict(found.tensors) if found else {}), None

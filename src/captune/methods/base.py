@@ -111,7 +111,7 @@ class Context:
         vocabulary = task.vocabulary
         names = [vocabulary.names[c] for c in task.target_classes]
 
-        def ask() -> distributed.Parcel:
+        def ask() -> distributed.Payload:
             answers = describe_classes(self.describer, names, phrase=self.domain)
             return {}, [answers.found, answers.problems]
 

@@ -96,7 +96,7 @@ def load(source: str | Path, backbone: Backbone | None = None) -> ImageClassifie
     Pass `backbone` if the model of the run was in memory: `captune.wrap(model, processor)`.
     """
     path = Path(source)
-    model = _find_onnx(path)
+    model = find_onnx(path)
     if model is not None:
         from captune.results.onnx_classifier import OnnxClassifier
 
@@ -110,7 +110,7 @@ def load(source: str | Path, backbone: Backbone | None = None) -> ImageClassifie
     return Classifier.load(path / CLASSIFIER, backbone)
 
 
-def _find_onnx(path: Path) -> Path | None:
+def find_onnx(path: Path) -> Path | None:
     """Return the ONNX file that a path refers to, or None if it should be a run folder."""
     if not is_folder(path):
         if path.suffix.lower() == ONNX:

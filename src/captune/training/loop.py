@@ -116,6 +116,7 @@ def fit(
             if runtime.is_writer:
                 state.save(epoch, step)
             if interrupts.received:
+                distributed.gather(None)  # no process ends before the checkpoint is written
                 hint = " Nothing is lost: continue with the same command and --resume." if checkpoints else ""
                 runtime.say(f"\nStopped in epoch {epoch + 1} after {step} steps.{hint}")
                 raise KeyboardInterrupt
@@ -217,7 +218,7 @@ class _TrainingState:
         self.runtime.say(f"Continuing from epoch {epoch + 1}, step {step + 1}.")
         return epoch, step
 
-    def _newest(self) -> distributed.Parcel:
+    def _newest(self) -> distributed.Payload:
         """Return the newest checkpoint, which only the first process reads."""
         found = self.folder.newest() if self.folder is not None else None
         return ({}, (0, 0, None)) if found is None else (dict(found.tensors), (found.epoch, found.step, found.facts))
