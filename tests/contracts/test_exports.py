@@ -100,8 +100,15 @@ def test_every_setting_is_explained() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"min_confidence": 1.5}, {"min_confidence": float("nan")}, {"source": "guesses"}, {"n_checked": 0}]
+    ("format", "wrong"),
+    [
+        ("csv", {"min_confidence": 1.5}),
+        ("csv", {"min_confidence": float("nan")}),
+        ("csv", {"source": "guesses"}),
+        ("onnx", {"n_checked": 0}),
+    ],
 )
-def test_wrong_values_are_named(wrong: dict[str, object]) -> None:
-    with pytest.raises(InputError):
-        ExportSettings(**wrong)  # type: ignore[arg-type]
+def test_wrong_values_are_named(clip_folder: Path, tmp_path: Path, format: str, wrong: dict[str, object]) -> None:
+    make_run(tmp_path / "run", HuggingFace.load(str(clip_folder)))
+    with pytest.raises(InputError, match=next(iter(wrong)) if "nan" not in str(wrong) else "finite"):
+        export(tmp_path / "run", format, **wrong)

@@ -104,7 +104,7 @@ def test_texts_keep_a_share_of_the_decision_unless_classes_are_labeled(
     table = tmp_path / "labels.csv"
     table.write_text("path,label\n" + "\n".join(f"{photos / 'cat' / f'{i:03d}.png'},cat" for i in range(6)))
     free, half, labeled = (
-        adapt(photos, clip_folder, "quick", **changes)
+        adapt(photos, clip_folder, "quick", start_from="zero_shot", **changes)
         for changes in ({"start_share": 0.0}, {"start_share": 0.5}, {"start_share": 0.5, "labels": table})
     )
     assert [run.classifier.tuner.settings.start_share for run in (free, half, labeled)] == [0.0, 0.5, 0.0]
