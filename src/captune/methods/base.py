@@ -15,7 +15,7 @@ from captune.backbones.base import Backbone
 from captune.concepts.alignment import Alignment, Choice, Scope, align_concepts, descriptions_help
 from captune.concepts.mismatch import MismatchSettings
 from captune.core import distributed
-from captune.core.arrays import Floats
+from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError
 from captune.core.runtime import Runtime
 from captune.data.images import ImageCollection, no_usable_image
@@ -106,10 +106,9 @@ class Context:
         )
         return found
 
-    def described(self, task: AdaptationTask) -> Vocabulary:
-        """Return the vocabulary with each target class represented by its name and descriptions, asked for once."""
-        vocabulary = task.vocabulary
-        names = [vocabulary.names[c] for c in task.target_classes]
+    def described(self, vocabulary: Vocabulary, classes: Ints | None = None) -> Vocabulary:
+        """Return the vocabulary with each of the classes represented by its name and descriptions, asked for once."""
+        names = vocabulary.names if classes is None else [vocabulary.names[c] for c in classes]
 
         def ask() -> distributed.Payload:
             answers = describe_classes(self.describer, names, phrase=self.domain)

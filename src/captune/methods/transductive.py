@@ -87,7 +87,7 @@ class Transductive(Method):
             detection = MismatchSettings(seed=context.runtime.seed)
             found = context.align_concepts(task, backbone, embed_classes(backbone, vocabulary), detection)
             return vocabulary.with_descriptions(found.sentences)
-        described = context.described(task)
+        described = context.described(vocabulary, task.target_classes)
         if describe == "all" or not described.descriptions:
             return described
         return described if context.descriptions_help(task, backbone, described) else vocabulary

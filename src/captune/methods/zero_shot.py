@@ -39,5 +39,5 @@ class ZeroShot(Method):
                     "describe = 'all' needs descriptions, but the describer is 'none'. "
                     "Choose one: --describer file:descriptions.yaml or --describer openai:gpt-4o-mini."
                 )
-            vocabulary = context.described(task)
+            vocabulary = context.described(vocabulary)
         return Frozen(backbone, vocabulary)
