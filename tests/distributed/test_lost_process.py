@@ -98,8 +98,9 @@ def test_a_killed_process_ends_the_run_and_it_can_be_resumed(commands: Commands,
     assert read_run_card(out)["environment"]["processes"] == 2 - killed
     if killed == 0:
         assert bits(out) == bits(whole)
-    else:  # one process rounds sums in another order than two
-        assert np.allclose(losses(out), losses(whole), rtol=1e-3)
+    else:  # one process rounds differently than two, which grows from step to step
+        assert len(losses(out)) == len(losses(whole)) == LONG["epochs"]
+        assert np.allclose(losses(out)[:5], losses(whole)[:5], rtol=1e-4)
 
 
 @pytest.mark.parametrize("interrupted", ["launcher", "worker"])
