@@ -2,9 +2,9 @@
 
 The literal step encodes the class texts for each of its three views, at CLIP's full 77 tokens, encodes the three image
 batches one by one, and keeps the graph of the weak view, whose labels need none. Both compute the same loss.
-Each step has its own process. Its seconds are processor time, which other work on the machine affects least, and its
-memory is the peak beyond the loaded model. captune's step runs with the malloc variables that `captune.core.launching`
-sets for the processes it starts, the literal one with the system's defaults.
+Each step has its own process, and its memory is the peak beyond the loaded model. captune's step runs with the malloc
+variables that `captune.core.launching` sets for the processes it starts, the literal one with the system's defaults.
+Other work on the machine affects seconds more than processor time.
 """
 
 from __future__ import annotations
@@ -139,14 +139,14 @@ def run_one(kind: str, n_classes: int, result: Path) -> None:
     before = peak_kilobytes()
     for _ in range(2):
         objective.zero_grad(set_to_none=True)
-        started = time.process_time()
+        started, processor = time.perf_counter(), time.process_time()
         loss = step(student, batch)
-        seconds = time.process_time() - started
+        seconds, processor = time.perf_counter() - started, time.process_time() - processor
     gradients = {name: p.grad for name, p in objective.named_parameters() if p.grad is not None}
     save_file({"loss": loss, **gradients}, result)
     megabytes = (peak_kilobytes() - before) / 1024
     share = products_share(objective, batch) if kind == "fast" else None
-    print(json.dumps({"seconds": seconds, "megabytes": megabytes, "products": share}))
+    print(json.dumps({"seconds": seconds, "processor": processor, "megabytes": megabytes, "products": share}))
 
 
 def products_share(objective: ConfusionObjective, batch: CapBatch) -> float:
@@ -180,18 +180,22 @@ def compare(n_classes: int, rounds: int) -> None:
         turns = [{kind: measure(kind, n_classes, file) for kind, file in files.items()} for _ in range(rounds)]
         fast_tensors, literal_tensors = (load_file(file) for file in files.values())
     found = turns[-1]
-    fast, literal = (statistics.median(turn[kind]["seconds"] for turn in turns) for kind in files)
+    seconds, processor = (
+        {kind: statistics.median(turn[kind][what] for turn in turns) for kind in files}
+        for what in ("seconds", "processor")
+    )
     loss_gap = float((fast_tensors.pop("loss") - literal_tensors.pop("loss")).abs())
     assert fast_tensors.keys() == literal_tensors.keys()
     gradient_gap = max(
         float((fast_tensors[name] - other).norm() / other.norm().clamp(min=1e-12))
         for name, other in literal_tensors.items()
     )
-    ratio = literal / fast
+    ratio = seconds["literal"] / seconds["fast"]
     verdict = "reached" if ratio >= TARGETS.get(n_classes, 1.0) else "missed"
     print(
-        f"{n_classes} classes: fast {fast:.2f} s, literal {literal:.2f} s, ratio {ratio:.2f} "
-        f"(target {TARGETS.get(n_classes, 1.0)}: {verdict}); loss differs by {loss_gap:.1e}, gradients by "
+        f"{n_classes} classes: fast {seconds['fast']:.2f} s, literal {seconds['literal']:.2f} s, ratio {ratio:.2f} "
+        f"(target {TARGETS.get(n_classes, 1.0)}: {verdict}), ratio of processor time "
+        f"{processor['literal'] / processor['fast']:.2f}; loss differs by {loss_gap:.1e}, gradients by "
         f"{gradient_gap:.1e} of their norm; peak memory {found['fast']['megabytes']:.0f} MB against "
         f"{found['literal']['megabytes']:.0f} MB; products take {found['fast']['products']:.0%} of the fast step",
         flush=True,
