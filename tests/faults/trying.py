@@ -120,7 +120,7 @@ def try_texts(folder: Path, generator: Seeded) -> None:
 def try_run(folder: Path, generator: Seeded) -> None:
     """Load, predict with and report on a damaged run folder."""
     from captune.report.page import write_report
-    from captune.report.reading import read_run
+    from captune.results.reading import read_run
     from captune.results.classifier import Classifier
     from captune.results.run import read_run_card
 

@@ -13,7 +13,7 @@ from captune.core.runtime import duration
 from captune.report.class_table import Column, known
 from captune.report.drawing import MARKS, SERIES, Drawing, new_figure, shown, style
 from captune.report.measures import Measures
-from captune.report.reading import RunRecord
+from captune.results.reading import RunRecord
 from captune.report.sections import METRICS, metric
 
 MOST_NAMED = 60

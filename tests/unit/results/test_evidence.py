@@ -15,7 +15,7 @@ from toys import write_images
 import captune
 from captune.data.images import ImageCollection
 from captune.labeling.pseudo_labels import PseudoLabels
-from captune.report.reading import read_run
+from captune.results.reading import read_run
 from captune.results import evidence
 from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS, Evidence
 
