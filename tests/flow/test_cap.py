@@ -18,7 +18,7 @@ from toys import write_classes
 import captune
 from captune.core.errors import CaptuneError, InputError, RunFolderError
 from captune.core.runtime import EARLIER
-from captune.methods.cap import has_collapsed
+from captune.methods._cap_schedules import has_collapsed
 from captune.results.run import AdaptationRun
 
 NAMES = ["cat", "red dog", "striped bird"]
