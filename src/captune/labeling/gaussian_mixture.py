@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import linalg
 from numpy.typing import ArrayLike
+from scipy import linalg
 
 from captune.core.arrays import Floats, Ints, as_embeddings, softmax_rows
 from captune.core.errors import InputError
@@ -219,17 +219,16 @@ class _Problem:
         labeled_sums, n_labeled = self._labeled(center)
         counts, sums = self._totals(probabilities, np.ones(len(self.texts), dtype=np.float32), center)
         counted = np.maximum(counts + self.settings.labeled_weight * n_labeled, 1e-9)
-        return _Start(
-            center, self._covariance(center), (sums + labeled_sums) / counted[:, None], labeled_sums, n_labeled
-        )
+        means = np.asarray((sums + labeled_sums) / counted[:, None], dtype=np.float32)
+        return _Start(center, self._covariance(center), means, labeled_sums, n_labeled)
 
     def _directions(self, counts: Floats, sums: Floats, start: _Start) -> Floats:
         """Return linear discriminant analysis with a shrunk covariance; means are pulled toward their start."""
         settings = self.settings
         within = _within(start.covariance, counts, sums, settings.shrinkage)
         pulled = counts + settings.labeled_weight * start.n_labeled + settings.alpha
-        means = (sums + start.labeled_sums + settings.alpha * start.means) / pulled[:, None]
-        means = np.asarray(means, dtype=np.float32)
+        total = sums + start.labeled_sums + np.float32(settings.alpha) * start.means
+        means = np.asarray(total / pulled[:, None], dtype=np.float32)
         return _equal_length(linalg.solve(within, means.T, assume_a="pos").T, means, counts)
 
     def _image_weight(self) -> float:
@@ -245,9 +244,8 @@ class _Problem:
         width = self.images.shape[1]
         total = np.zeros((width, width), dtype=np.float64)
         for rows in row_parts(len(self.images), width):
-            centered = self.images[rows] - center
-            total += centered.T @ centered
-        return np.asarray(total / len(self.images), dtype=np.float32)
+            total += self.images[rows].T @ self.images[rows]
+        return np.asarray(total / len(self.images) - np.outer(center, center), dtype=np.float32)
 
     def _scores(self, weights: Floats, offsets: Floats) -> Floats:
         """Return a linear rule's scores of the unlabeled images, `(images, classes)`."""
@@ -317,7 +315,7 @@ def _softmax(scores: Floats, temperature: float = 1.0) -> Floats:
     return fill_rows(n_images, n_classes, lambda rows: softmax_rows(scores[rows] / np.float32(temperature)))
 
 
-def _temperature(scores: Floats, text_scores: Floats, most_rows: int = 2048) -> float:
+def _temperature(scores: Floats, text_scores: Floats, most_rows: int = 1024) -> float:
     """Return the temperature at which mean confidence exceeds zero-shot's only by the share that is believed."""
     rows = np.linspace(0, len(scores) - 1, min(len(scores), most_rows)).astype(np.int64)
     some = scores[rows]
