@@ -60,7 +60,8 @@ class CapSettings:
         neighbors: Beyond the paper: pseudo-labels must agree with a vote of this many nearest images; 0 means no vote.
         balance: How strongly the votes are balanced over the classes, 0 to 1.
         start_share: Beyond the paper: weight in the decision of the texts from which the tuner `feature_adapter`
-            started; ignored if some classes are labeled, since labels are more informative than texts.
+            started; ignored if some classes are labeled, since labels are more informative than texts, and if it
+            started as a mixture, which stays in the decision anyway.
         strong_views: Number of augmented views of each image that are embedded, if the image encoder is frozen.
         grow_every: Number of epochs between two growths of the pseudo-labeled images.
         epochs: Number of epochs of `iterations` steps.
@@ -133,7 +134,8 @@ class Cap(Method):
         context.history.append((settings.epochs, schedule.pseudo_labels))
         if isinstance(schedule, MixtureSchedule) and isinstance(tuner, FeatureAdapter):
             tuner.calibrate(context.embed(backbone, task.unlabeled).vectors, schedule.confidence)
-        if isinstance(tuner, FeatureAdapter) and settings.start_share and not len(task.seen_classes):
+        keeps_texts = settings.start_share and settings.start_from == "zero_shot" and not len(task.seen_classes)
+        if isinstance(tuner, FeatureAdapter) and keeps_texts:
             return tuner.with_start(settings.start_share)
         return tuner
 
