@@ -63,7 +63,8 @@ def slow_fit(
     loud = rule.image_weight * per_class / (per_class + rule.half_weight_at) * (1 + 3 * per_label / (per_label + 1))
     found = [over_allowed(row) for row in texts_say]
     weights, start = found, None
-    for _ in range(rule.iterations):
+    for number in range(rule.iterations):
+        heard = 0.0 if labels and number == 0 else 1.0  # with labels, the first means are theirs
         counts = [sum(row[c] for row in weights) for c in range(n_classes)]
         sums, label_sums = [], []
         for c in range(n_classes):
@@ -71,13 +72,7 @@ def slow_fit(
             own = [x for x, label in zip(known, labels, strict=True) if label == c]
             label_sums.append([rule.labeled_weight * sum(x[d] for x in own) for d in range(width)])
         if start is None:
-            start = [
-                [
-                    (sums[c][d] + label_sums[c][d]) / max(counts[c] + rule.labeled_weight * times[c], 1e-9)
-                    for d in range(width)
-                ]
-                for c in range(n_classes)
-            ]
+            start = [[sums[c][d] / max(counts[c], 1e-9) for d in range(width)] for c in range(n_classes)]
         within = np.zeros((width, width))
         for a in range(width):
             for b in range(width):
@@ -94,8 +89,8 @@ def slow_fit(
         inverse = np.linalg.inv(within)
         directions, lengths = [], []
         for c in range(n_classes):
-            pulled = counts[c] + rule.labeled_weight * times[c] + rule.alpha
-            mean = [(sums[c][d] + label_sums[c][d] + rule.alpha * start[c][d]) / pulled for d in range(width)]
+            pulled = heard * counts[c] + rule.labeled_weight * times[c] + rule.alpha
+            mean = [(heard * sums[c][d] + label_sums[c][d] + rule.alpha * start[c][d]) / pulled for d in range(width)]
             direction = [sum(inverse[d, e] * mean[e] for e in range(width)) for d in range(width)]
             directions.append(direction)
             lengths.append(max(dot(direction, mean), 1e-9))

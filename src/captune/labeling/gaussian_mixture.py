@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from captune.core.arrays import Floats, Ints, softmax_rows
+from captune.core.arrays import Floats, Ints, as_embeddings, softmax_rows
 from captune.core.errors import InputError
 from captune.core.scratch import empty_rows, fill_rows, row_parts
 from captune.labeling.selection import Classes, class_mask
@@ -47,7 +48,7 @@ class MixtureSettings:
     shrinkage: float = 0.8
     alpha: float = 20.0
     label_shift_steps: int = 3
-    labeled_weight: float = 3.0
+    labeled_weight: float = 10.0
     iterations: int = 30
 
 
@@ -71,26 +72,38 @@ class MixtureFit:
 
 
 def fit_gaussian_mixture(
-    images: Floats,
-    texts: Floats,
-    logit_scale: float,
+    image_embeddings: ArrayLike,
+    class_embeddings: ArrayLike,
+    logit_scale: float = 100.0,
     settings: MixtureSettings | None = None,
     *,
-    labeled: Floats | None = None,
-    labels: Ints | None = None,
+    labeled: ArrayLike | None = None,
+    labels: ArrayLike | None = None,
     allowed: Classes | None = None,
 ) -> MixtureFit:
     """Fit a mixture to embeddings `(images, width)`, starting from class texts `(classes, width)`.
 
     Labeled images count for their class in every round, unlabeled images only for allowed classes. The rule itself
     covers all classes.
+
+    Example:
+        By their texts, images of the second cluster look like class 0; the mixture tells the clusters apart.
+
+        >>> import numpy as np
+        >>> images = np.repeat([[1.0, 0.2, 0.0], [0.6, 1.0, 0.0]], 50, axis=0)
+        >>> images += 0.05 * np.random.default_rng(0).normal(size=images.shape)
+        >>> texts = np.array([[0.9, 0.6, 0.2], [0.3, 1.0, 0.6]])
+        >>> np.bincount((images @ texts.T).argmax(axis=1), minlength=2)
+        array([61, 39])
+        >>> np.bincount(fit_gaussian_mixture(images, texts).probabilities.argmax(axis=1), minlength=2)
+        array([50, 50])
     """
-    labeled = np.empty((0, texts.shape[1]), dtype=np.float32) if labeled is None else labeled
-    labels = np.empty(0, dtype=np.int64) if labels is None else labels
-    _check(images, texts, labeled, labels)
+    images, texts = as_embeddings(image_embeddings, "images"), as_embeddings(class_embeddings, "classes")
+    known = np.empty((0, texts.shape[1]), np.float32) if labeled is None else as_embeddings(labeled, "labeled images")
+    ids = np.asarray([] if labels is None else labels, dtype=np.int64)
+    _check(images, texts, known, ids)
     blocked = np.where(class_mask(allowed, len(texts)), np.float32(0), np.float32(-np.inf))
-    texts = np.asarray(texts, dtype=np.float32)
-    problem = _Problem(images, texts, logit_scale, settings or MixtureSettings(), labeled, labels, blocked)
+    problem = _Problem(images, texts, logit_scale, settings or MixtureSettings(), known, ids, blocked)
     n_sampled = max(FEWEST_SAMPLED, SAMPLED_PER_CLASS * len(texts))
     if len(images) < 2 * n_sampled:
         return problem.fit(problem.settings.iterations)
@@ -150,7 +163,7 @@ class _Problem:
         shares = np.ones(n_classes, dtype=np.float32)
         probabilities = fill_rows(n_images, n_classes, lambda rows: softmax_rows(text_scores[rows]))
         counts, sums = self._totals(probabilities, shares, center)
-        start = (sums + labeled_sums) / np.maximum(counts + labeled_counts, 1e-9)[:, None]
+        start = sums / np.maximum(counts, 1e-9)[:, None]
         if first is not None:
             rule = np.float32(self.logit_scale) * self.texts + first.weights
             probabilities = _softmax(self._scores(rule, first.offsets + self.blocked))
@@ -159,10 +172,14 @@ class _Problem:
         while rounds < most_rounds and not is_settled:
             if rounds or first is not None:
                 counts, sums = self._totals(probabilities, shares, center)
+            # Labels name the classes: where there are some, the first means are theirs, next to the zero-shot start.
+            # Otherwise, images that are assigned to the wrong name would outnumber them from the start.
+            heard = 0.0 if len(self.labels) and not rounds and first is None else 1.0
             # Linear discriminant analysis with a shrunk covariance; means are pulled toward their zero-shot start.
             within = _within(covariance, counts, sums, settings.shrinkage)
-            pulled = counts + labeled_counts + settings.alpha
-            means = np.asarray((sums + labeled_sums + settings.alpha * start) / pulled[:, None], dtype=np.float32)
+            pulled = heard * counts + labeled_counts + settings.alpha
+            pulls = heard * sums + labeled_sums + settings.alpha * start
+            means = np.asarray(pulls / pulled[:, None], dtype=np.float32)
             directions = _equal_length(np.linalg.solve(within, means.T).T, means, counts)
             scores = self._scores(directions, -directions @ center)
             scale = np.float32(weight * spread / max(_spread(scores), 1e-3 * spread, 1e-12))

@@ -24,7 +24,7 @@ from captune.embeddings.embed import embed_classes, score
 from captune.labeling.gaussian_mixture import expected_change, fit_gaussian_mixture
 from captune.labeling.neighborhood import NeighborhoodVote
 from captune.labeling.pseudo_labels import PseudoLabels
-from captune.labeling.selection import aligned_texts, class_mask, first_pseudo_labels, restrict_to, top_k_per_class
+from captune.labeling.selection import aligned_texts, class_mask, first_labels, restrict_to, top_k_per_class
 from captune.methods._cap_schedules import CapSchedule, NeighborhoodSchedule, ReleasedSchedule
 from captune.methods._training_time import Workload, announce, measure_costs
 from captune.methods.base import Context, Method
@@ -208,7 +208,7 @@ class Cap(Method):
         settings: CapSettings = self.settings
         images, targets = context.embed(backbone, task.unlabeled).vectors, task.target_classes
         if vote is None and settings.start_from == "zero_shot":  # the paper
-            first = first_pseudo_labels(images, texts, backbone.logit_scale, described, k=settings.k, allowed=targets)
+            first = first_labels(images, texts, backbone.logit_scale, described, k=settings.k, allowed=targets)
             return first, None
         aligned = aligned_texts(texts, described)
         k = min(settings.k, max(1, len(images) // len(targets)))  # no more than a class can have
