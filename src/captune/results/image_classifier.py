@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError, RunFolderError
 from captune.core.files import is_file, is_folder
+from captune.core.restoring import unchanged
 from captune.core.scratch import row_parts
 from captune.data.decoding import UnreadableImageError
 from captune.data.images import ImageCollection
@@ -46,6 +47,7 @@ class ImageClassifier(ABC):
         """Return probabilities `(images, classes)` of embeddings, if the classifier can use them."""
         raise InputError("This classifier takes images, not embeddings. Load the run folder instead of its export.")
 
+    @unchanged()
     def predict_proba(self, images: Images, *, image_column: str = "") -> Floats:
         """Return probabilities `(images, classes)` of whatever `adapt` takes as images, or of one image."""
         if isinstance(images, (list, tuple)) and not images:
@@ -104,10 +106,12 @@ def load(source: str | Path, backbone: Backbone | None = None) -> ImageClassifie
     from captune.results.classifier import CARD, Classifier
     from captune.results.run import CLASSIFIER, read_run_card
 
-    if is_file(path / CARD):
-        return Classifier.load(path, backbone)
-    read_run_card(path)
-    return Classifier.load(path / CLASSIFIER, backbone)
+    folder = path
+    if not is_file(path / CARD):
+        read_run_card(path)
+        folder = path / CLASSIFIER
+    with unchanged():  # after PyTorch was imported above
+        return Classifier.load(folder, backbone)
 
 
 def find_onnx(path: Path) -> Path | None:
