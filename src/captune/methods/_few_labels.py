@@ -107,8 +107,8 @@ class FewLabelTraining:
         strong_views: int = 0,
         prior: Floats | None = None,
         labeled_batch: tuple[int, int] | None = None,
-    ) -> None:
-        """Train new prompts on pseudo-labels; an interrupted part continues with the labels it started with.
+    ) -> PseudoLabels:
+        """Train new prompts on pseudo-labels and return these; an interrupted part continues with those it had.
 
         With `strong_views`, the student sees random crops. `prior` `(images, classes)` weights the candidates of
         images that have several. With `labeled_batch`, a minimum and maximum size, labeled images come in separate
@@ -136,6 +136,7 @@ class FewLabelTraining:
             with context.runtime.training(encodes_images=self.tuner.edits_images):
                 fit(objective, schedule, optimization, context.runtime, checkpoints)
         context.history.append((part * settings.epochs, labels))
+        return labels
 
     def _new_tuner(self, part: int) -> Tuner:
         tuner_class = registry.load("tuners", self.settings.tuner)
