@@ -29,7 +29,7 @@ from captune.labeling.selection import (
     Ranking,
     aligned_texts,
     class_mask,
-    first_pseudo_labels,
+    first_labels,
     restrict_to,
     top_k_per_class,
 )
@@ -245,7 +245,7 @@ class Cap(Method):
             # A cosine ranks the images of a few described classes best, a probability those of many.
             ranking: Ranking = "cosine" if settings.describe == "mismatched" else "probability"
             scale = backbone.logit_scale
-            first = first_pseudo_labels(
+            first = first_labels(
                 images, texts, scale, described, k=settings.k, allowed=targets, rank_described_by=ranking
             )
             return first, None
