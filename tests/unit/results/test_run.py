@@ -90,7 +90,7 @@ def test_replacing_a_run_leaves_no_old_card_or_export_behind(
 
     monkeypatch.setattr(type(run.classifier), "save", fail)
     with pytest.raises(KeyboardInterrupt):
-        run.save(tmp_path)
+        run.save(tmp_path, overwrite=True)
     with pytest.raises(RunFolderError):
         read_run_card(tmp_path)
     assert not (tmp_path / "exports").exists()
