@@ -164,6 +164,14 @@ class Engine:
         """Return whether new names and descriptions can be embedded."""
         return not isinstance(self.backbone, Precomputed)
 
+    def check_texts(self) -> None:
+        """Raise an error if new texts cannot be embedded."""
+        if not self.has_text_encoder:
+            raise InputError(
+                "New classes and descriptions need a text encoder, but the class texts are embedded already. Open the "
+                "session with class names and a backbone."
+            )
+
     def run(
         self,
         answers: Answers,

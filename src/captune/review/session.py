@@ -138,6 +138,7 @@ class Session:
 
     def add(self, name: str, descriptions: Sequence[str] = ()) -> Change:
         """Add a class."""
+        self.engine.check_texts()
         return self._say(f"added {name!r}", "add", self._new_name(name), sentences=_sentences(descriptions))
 
     def remove(self, name: str) -> Change:
@@ -150,6 +151,7 @@ class Session:
     def describe(self, name: str, descriptions: Sequence[str]) -> Change:
         """Replace the descriptions of a class."""
         self._check_class(name)
+        self.engine.check_texts()
         return self._say(f"described {name!r}", "describe", name, sentences=_sentences(descriptions))
 
     def undo(self) -> Change:

@@ -171,11 +171,11 @@ def test_a_saved_session_is_opened_where_it_was_left(world: tuple[Session, Ints]
     np.testing.assert_allclose(third.predictions.probabilities, again.predictions.probabilities, atol=1e-6)
 
 
-def test_labels_that_are_given_count(tmp_path: Path) -> None:
+def test_labels_that_are_known_already_count() -> None:
     images, texts, labels = make_world()
     known = {images.name(i): NAMES[labels[i]] for i in range(8)}
     session = captune.open(images, texts, labels=known)
-    assert accuracy(session, labels) > 0.95
+    assert accuracy(session, labels) > accuracy(captune.open(images, texts), labels)
     assert len(session.labels) == 8
 
 
@@ -192,7 +192,7 @@ def test_labels_that_are_given_count(tmp_path: Path) -> None:
         (lambda s: s.merge(["cat", "dog"], "FOX"), "fox"),
         (lambda s: s.add("Cat"), "already"),
         (lambda s: s.add("bear"), "text encoder"),
-        (lambda s: s.describe("cat", [""]), "sentences"),
+        (lambda s: s.describe("cat", ["a cat"]), "text encoder"),
         (lambda s: s.suggest(0), "at least 1"),
         (lambda s: s.adapt("capp"), "capp"),
         (lambda s: s.save(), "folder"),
