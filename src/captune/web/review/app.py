@@ -118,7 +118,7 @@ def _add_reading(app: FastAPI, desk: Desk, title: str, pictures: Pictures) -> No
         """Return 16-bit integers for all images: class now, class at the start, whether somebody labeled it."""
         now, first = desk.current, desk.first
         ids = {name: c for c, name in enumerate(now.names)}
-        before = np.asarray([ids.get(name, len(ids)) for name in first.names])[first.predicted]
+        before = np.asarray([ids.get(name, len(ids)) for name in first.names_now(now)])[first.predicted]
         labeled = np.zeros(len(now.predicted))
         labeled[list(now.labeled)] = 1
         content = np.stack([now.predicted, before, labeled]).astype("<u2").tobytes()
@@ -224,7 +224,7 @@ def _one_of(given: dict[str, Any], key: str, allowed: tuple[str, ...]) -> str:
 
 
 def _plain(name: str) -> str:
-    return "".join(letter if letter.isalnum() and letter.isascii() or letter in "-_." else "_" for letter in name)
+    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "_" for letter in name)
 
 
 @contextmanager

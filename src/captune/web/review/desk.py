@@ -35,6 +35,8 @@ class Snapshot:
 
     version: int
     names: tuple[str, ...]
+    origins: dict[str, tuple[str, ...]]
+    """What the classes were called at the start of the session, by which renamed ones are recognized."""
     predicted: Ints
     confidence: Floats
     probabilities: Floats
@@ -44,6 +46,11 @@ class Snapshot:
     n_answers: int
     change: dict[str, Any] | None
     problem: str = ""
+
+    def names_now(self, now: Snapshot) -> list[str]:
+        """Return the names that the classes of this moment have at a later one."""
+        renamed = {origin: name for name, origins in now.origins.items() for origin in origins}
+        return [renamed.get(self.origins[name][0], name) for name in self.names]
 
 
 class Desk:
@@ -85,11 +92,7 @@ class Desk:
                 **told,
             )
             self._answers.extend([said])
-            self._said.append(
-                {"label": f"labeled {len(names)} as {label!r}", "not": f"{len(names)} not {label!r}"}.get(
-                    kind, "skipped"
-                )
-            )
+            self._said.append(_in_words(kind, len(names), label))
         self._wake.set()
         return said.id
 
@@ -161,9 +164,9 @@ class Desk:
         ]
 
     def moves(self, since: str) -> list[dict[str, Any]]:
-        """Return which images changed their class since the last adaptation or since the start, by old and new class."""
+        """Return which images changed their class since the last adaptation or since the start, by classes."""
         then, now = (self.first if since == "start" else self.previous), self.current
-        old = np.asarray(then.names, dtype=object)[then.predicted]
+        old = np.asarray(then.names_now(now), dtype=object)[then.predicted]
         new = np.asarray(now.names, dtype=object)[now.predicted]
         pairs: dict[tuple[str, str], list[int]] = {}
         for position in np.flatnonzero(old != new).tolist():
@@ -252,6 +255,7 @@ class Desk:
         return Snapshot(
             version=version,
             names=session.names,
+            origins={name: session.answers.origins(name) for name in session.names},
             predicted=session.predictions.labels,
             confidence=session.predictions.confidence,
             probabilities=session.predictions.probabilities,
@@ -264,3 +268,8 @@ class Desk:
 
     def _positions(self, images: Sequence[str]) -> list[int]:
         return [self.session.position(image) for image in images if self.session.knows(image)]
+
+
+def _in_words(kind: str, count: int, label: str) -> str:
+    images = f"{count} image{'s' if count != 1 else ''}"
+    return {"label": f"labeled {images} as {label!r}", "not": f"{images} not {label!r}"}.get(kind, f"skipped {images}")
