@@ -29,7 +29,7 @@ T = TypeVar("T")
 ASSETS = Path(__file__).parent / "assets"
 KINDS = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
 EXPORTS = ("csv", "label_studio", "coco", "onnx")

@@ -46,9 +46,12 @@ const palette = () => {
   return found;
 };
 
-const side = () => Math.min(canvas.width, canvas.height) * 0.94;
-const toX = (x) => (x - 0.5 - view.x) * side() * view.scale + canvas.width / 2;
-const toY = (y) => (y - 0.5 - view.y) * side() * view.scale + canvas.height / 2;
+/** Return the factors and offsets that turn points into pixels of the canvas. */
+const frameOf = () => {
+  const [fx, fy] = [canvas.width * 0.94 * view.scale, canvas.height * 0.94 * view.scale];
+  return [fx, fy, canvas.width / 2 - (0.5 + view.x) * fx, canvas.height / 2 - (0.5 + view.y) * fy];
+};
+const place = (i) => { const [fx, fy, left, top] = frameOf(); return [points[2 * i] * fx + left, points[2 * i + 1] * fy + top]; };
 
 const draw = () => {
   frame = 0;
@@ -64,11 +67,10 @@ const draw = () => {
   const classColors = palette();
   const shown = colors === "now" ? now : before;
   const radius = Math.max(1, Math.round(ratio * Math.min(6, (points.length > 40000 ? 1 : points.length > 4000 ? 1.6 : 2.5) * Math.sqrt(view.scale))));
-  const factor = side() * view.scale;
-  const [left, top] = [width / 2 - (0.5 + view.x) * factor, height / 2 - (0.5 + view.y) * factor];
+  const [fx, fy, left, top] = frameOf();
   for (let i = 0, n = points.length / 2; i < n; i += 1) {
-    const x = Math.round(points[2 * i] * factor + left);
-    const y = Math.round(points[2 * i + 1] * factor + top);
+    const x = Math.round(points[2 * i] * fx + left);
+    const y = Math.round(points[2 * i + 1] * fy + top);
     if (x < radius || y < radius || x >= width - radius || y >= height - radius) continue;
     const color = classColors[Math.min(shown[i], classColors.length - 1)];
     for (let row = y - radius; row < y + radius; row += 1) pixels.fill(color, row * width + x - radius, row * width + x + radius);
@@ -80,7 +82,7 @@ const draw = () => {
 const drawMarks = (context, ratio) => {
   context.lineWidth = 2 * ratio;
   context.strokeStyle = getComputedStyle(document.body).color;
-  const ring = (i, radius) => { context.beginPath(); context.arc(toX(points[2 * i]), toY(points[2 * i + 1]), radius * ratio, 0, 7); context.stroke(); };
+  const ring = (i, radius) => { context.beginPath(); context.arc(...place(i), radius * ratio, 0, 7); context.stroke(); };
   let drawn = 0;
   for (const i of selected) { if (drawn > 5000) break; ring(i, 5); drawn += 1; }
   if (focused >= 0) ring(focused, 9);
@@ -98,11 +100,10 @@ export const redraw = () => { if (!frame) frame = requestAnimationFrame(draw); }
 const nearest = (x, y, limit, accept = () => true) => {
   let best = -1;
   let least = limit * limit;
-  const factor = side() * view.scale;
-  const [left, top] = [canvas.width / 2 - (0.5 + view.x) * factor, canvas.height / 2 - (0.5 + view.y) * factor];
+  const [fx, fy, left, top] = frameOf();
   for (let i = 0, n = points.length / 2; i < n; i += 1) {
-    const dx = points[2 * i] * factor + left - x;
-    const dy = points[2 * i + 1] * factor + top - y;
+    const dx = points[2 * i] * fx + left - x;
+    const dy = points[2 * i + 1] * fy + top - y;
     const distance = dx * dx + dy * dy;
     if (distance < least && accept(dx, dy, i)) { least = distance; best = i; }
   }
@@ -116,8 +117,9 @@ const showTip = (i) => {
   const name = state.classes[now[i]]?.name ?? "";
   tip.replaceChildren(make("img", { src: `/image/${i}/192`, alt: "" }), make("span", {}, name));
   const ratio = devicePixelRatio || 1;
-  tip.style.left = `${Math.min(Math.max(0, toX(points[2 * i]) / ratio + 14), canvas.clientWidth - 210)}px`;
-  tip.style.top = `${Math.min(Math.max(0, toY(points[2 * i + 1]) / ratio + 14), canvas.clientHeight - 210)}px`;
+  const [x, y] = place(i);
+  tip.style.left = `${Math.min(Math.max(0, x / ratio + 14), canvas.clientWidth - 210)}px`;
+  tip.style.top = `${Math.min(Math.max(0, y / ratio + 14), canvas.clientHeight - 210)}px`;
 };
 
 const showSelection = () => {
@@ -144,7 +146,7 @@ const isInside = (x, y) => {
   return inside;
 };
 
-const place = (event) => {
+const pointer = (event) => {
   const box = canvas.getBoundingClientRect();
   const ratio = canvas.width / box.width;
   return [(event.clientX - box.left) * ratio, (event.clientY - box.top) * ratio];
@@ -153,19 +155,19 @@ const place = (event) => {
 canvas.addEventListener("pointerdown", (event) => {
   if (!points) return;
   canvas.setPointerCapture(event.pointerId);
-  const start = place(event);
+  const start = pointer(event);
   if (isLasso || event.shiftKey) lasso = [start];
   else drag = { start, x: view.x, y: view.y, moved: false };
 });
 canvas.addEventListener("pointermove", (event) => {
   if (!points) return;
-  const [x, y] = place(event);
+  const [x, y] = pointer(event);
   if (lasso) { lasso.push([x, y]); redraw(); return; }
   if (drag) {
-    const factor = side() * view.scale;
+    const [fx, fy] = frameOf();
     drag.moved ||= Math.hypot(x - drag.start[0], y - drag.start[1]) > 4;
-    view.x = drag.x - (x - drag.start[0]) / factor;
-    view.y = drag.y - (y - drag.start[1]) / factor;
+    view.x = drag.x - (x - drag.start[0]) / fx;
+    view.y = drag.y - (y - drag.start[1]) / fy;
     redraw();
     return;
   }
@@ -174,25 +176,25 @@ canvas.addEventListener("pointermove", (event) => {
 canvas.addEventListener("pointerup", (event) => {
   if (lasso) {
     if (lasso.length > 2) {
-      for (let i = 0, n = points.length / 2; i < n; i += 1) if (isInside(toX(points[2 * i]), toY(points[2 * i + 1]))) selected.add(i);
+      for (let i = 0, n = points.length / 2; i < n; i += 1) if (isInside(...place(i))) selected.add(i);
     }
     lasso = null;
     setLasso(false);
     showSelection();
   } else if (drag && !drag.moved) {
-    const found = nearest(...place(event), NEAR * (devicePixelRatio || 1));
+    const found = nearest(...pointer(event), NEAR * (devicePixelRatio || 1));
     if (found >= 0) { toggle(found); showTip(found); }
   }
   drag = null;
 });
 canvas.addEventListener("pointerleave", () => { if (document.activeElement !== canvas) showTip(-1); });
-canvas.addEventListener("wheel", (event) => { event.preventDefault(); zoom(event.deltaY < 0 ? 1.2 : 1 / 1.2, place(event)); }, { passive: false });
+canvas.addEventListener("wheel", (event) => { event.preventDefault(); zoom(event.deltaY < 0 ? 1.2 : 1 / 1.2, pointer(event)); }, { passive: false });
 
 const toggle = (i) => { if (selected.has(i)) selected.delete(i); else selected.add(i); showSelection(); };
 
 const zoom = (by, [x, y] = [canvas.width / 2, canvas.height / 2]) => {
   const scale = Math.min(200, Math.max(1, view.scale * by));
-  const [dx, dy] = [(x - canvas.width / 2) / side(), (y - canvas.height / 2) / side()];
+  const [dx, dy] = [(x - canvas.width / 2) / (0.94 * canvas.width), (y - canvas.height / 2) / (0.94 * canvas.height)];
   view.x += dx / view.scale - dx / scale;
   view.y += dy / view.scale - dy / scale;
   view.scale = scale;
@@ -204,7 +206,7 @@ canvas.addEventListener("keydown", (event) => {
   if (!points) return;
   if (event.key in ARROWS) {
     const [ax, ay] = ARROWS[event.key];
-    const from = focused >= 0 ? [toX(points[2 * focused]), toY(points[2 * focused + 1])] : [canvas.width / 2, canvas.height / 2];
+    const from = focused >= 0 ? place(focused) : [canvas.width / 2, canvas.height / 2];
     const ahead = (dx, dy, i) => i !== focused && dx * ax + dy * ay > 0 && Math.abs(dx * ay - dy * ax) <= dx * ax + dy * ay;
     const found = nearest(...from, Infinity, focused < 0 ? () => true : ahead);
     if (found >= 0) { focused = found; showTip(found); status.textContent = state.classes[now[found]]?.name ?? ""; redraw(); }
