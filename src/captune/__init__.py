@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from captune.core.errors import CaptuneError as CaptuneError
     from captune.data.precomputed import ClassTexts as ClassTexts
     from captune.data.precomputed import Embeddings as Embeddings
+    from captune.estimator import CaptuneClassifier as CaptuneClassifier
     from captune.exports.base import export as export
     from captune.labeling.gaussian_mixture import fit_gaussian_mixture as fit_gaussian_mixture
     from captune.labeling.selection import first_labels as first_labels
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "CaptuneClassifier",
     "CaptuneError",
     "ClassTexts",
     "Embeddings",
@@ -48,6 +50,7 @@ _HOMES = {
     "wrap": "captune.backbones.base",
     "Embeddings": "captune.data.precomputed",
     "ClassTexts": "captune.data.precomputed",
+    "CaptuneClassifier": "captune.estimator",
     "CaptuneError": "captune.core.errors",
     "check_health": "captune.results.health",
     "confusion_margin": "captune.concepts.confusion",
