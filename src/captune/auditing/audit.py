@@ -21,6 +21,7 @@ from captune.core.arrays import Floats, Ints
 from captune.core.display import Displayed, shortened
 from captune.core.errors import InputError
 from captune.core.files import write_json
+from captune.core.restoring import unchanged
 from captune.core.settings import Positive, RunSettings, build_run
 from captune.data.descriptions import write_descriptions
 from captune.data.images import ImageCollection, no_usable_image
@@ -93,6 +94,7 @@ class Audit(Displayed):
         }
 
 
+@unchanged()
 def audit(
     images: Images,
     classes: Any,  # noqa: ANN401 (what `adapt` takes)
@@ -101,6 +103,7 @@ def audit(
     out: str | Path | None = None,
     overwrite: bool = False,
     quiet: bool = False,
+    progress: bool = True,
     **settings: Any,  # noqa: ANN401 (checked against the settings dataclasses)
 ) -> Audit:
     """Find misleading class names and confused classes without training; with labels, also measure accuracy."""
@@ -117,7 +120,7 @@ def audit(
     truth = read_labels(labels, plan.images, plan.task.vocabulary.names) if labels is not None else None
     plan.check_backbone()
     with claim_folder(out, overwrite, None, CARD) if out is not None else nullcontext() as target:
-        return _audit(plan, truth, own, target, quiet)
+        return _audit(plan, truth, own, target, {"quiet": quiet, "progress": progress})
 
 
 def _audit(
@@ -125,7 +128,7 @@ def _audit(
     truth: Ints | None,
     own: AuditSettings,
     target: Path | None,
-    quiet: bool,
+    shown: Mapping[str, Any],
 ) -> Audit:
     collection, vocabulary, run_settings = plan.images, plan.task.vocabulary, plan.settings
     cache_folder = Path(run_settings.cache) if run_settings.cache else default_folder()
@@ -133,7 +136,7 @@ def _audit(
 
     workers = None if run_settings.workers < 0 else run_settings.workers
     where = {name: getattr(run_settings, name) for name in ("accelerator", "precision")}
-    engine = runtime.start(seed=run_settings.seed, workers=workers, quiet=quiet, **where)
+    engine = runtime.start(seed=run_settings.seed, workers=workers, **shown, **where)
     backbone = plan.open_backbone().to(engine.device)
     embedded = embed_images(backbone, collection, EmbeddingCache(cache_folder), engine, run_settings.batch_size)
     if len(embedded.image_index) == 0:
