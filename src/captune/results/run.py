@@ -49,6 +49,7 @@ class AdaptationRun:
         evidence: Data for the report, and the health check.
         kept: `adapted`, or `zero_shot` if adaptation looked harmful and was discarded.
         sources: The images, classes and labels arguments.
+        discarded: The adapted classifier, if zero-shot is kept.
     """
 
     settings: Mapping[str, Any]
@@ -61,6 +62,7 @@ class AdaptationRun:
     evidence: Evidence | None = None
     kept: str = "adapted"
     sources: Mapping[str, str] = field(default_factory=dict)
+    discarded: Classifier | None = None
 
     def save(self, folder: str | Path) -> Path:
         """Write the run folder; run.json is written last, so a folder that has it is complete."""
