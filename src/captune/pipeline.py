@@ -13,6 +13,7 @@ from typing import Any
 from captune.backbones.base import Backbone
 from captune.core import distributed, launching, runtime
 from captune.core.errors import InputError
+from captune.core.restoring import unchanged
 from captune.core.settings import WHERE
 from captune.data.inputs import Images
 from captune.data.precomputed import ClassTexts, Embeddings
@@ -23,11 +24,13 @@ from captune.plan import Plan, make_plan
 from captune.results.classifier import Classifier, predict_collection
 from captune.results.evidence import Evidence, collect_evidence
 from captune.results.run import CHECKPOINTS, AdaptationRun, claim_folder
+from captune.run import Run
 from captune.training.checkpoint import CheckpointFolder, digest_of, drop_checkpoints, holds_checkpoints
 from captune.tuners.base import Tuner
 from captune.tuners.frozen import Frozen
 
 
+@unchanged()
 def adapt(
     images: Images,
     classes: str | Path | Sequence[str] | Mapping[str, Any] | ClassTexts,
@@ -37,19 +40,22 @@ def adapt(
     overwrite: bool = False,
     resume: bool = False,
     quiet: bool = False,
+    progress: bool = True,
     **settings: Any,  # noqa: ANN401 (checked against the settings dataclasses)
-) -> AdaptationRun:
+) -> Run:
     """Adapt a backbone to images without labels and return the run; with `out`, also save it as a folder.
 
     `images` are a path, a sequence of paths, Pillow images or arrays, an array, a dataset, a table or `Embeddings`.
     `classes` are names, a mapping from names to descriptions, or `ClassTexts`. `labels` are a path, a mapping or one
     label per image. Keyword settings are those of every run (method, backbone, template, seed, ...) and those of the
-    method; the backbone may be a model in memory (`wrap`), the describer a mapping or a function.
+    method; the backbone may be a model in memory (`wrap`), the describer a mapping or a function. `progress=False`
+    hides progress bars, `quiet=True` also messages. Random states, flags and loggers are afterward as before.
     """
     plan = make_plan(images, classes, labels, settings)
-    return carry_out(plan, out=out, overwrite=overwrite, resume=resume, quiet=quiet)
+    return carry_out(plan, out=out, overwrite=overwrite, resume=resume, quiet=quiet, progress=progress)
 
 
+@unchanged()
 def carry_out(
     plan: Plan,
     *,
@@ -57,17 +63,18 @@ def carry_out(
     overwrite: bool = False,
     resume: bool = False,
     quiet: bool = False,
+    progress: bool = True,
     report: bool = True,
     keep_checkpoints: bool = False,
-) -> AdaptationRun:
+) -> Run:
     """Carry out a plan and return the run; with `out`, also save it as a folder with a report."""
     plan.check_backbone()
     if plan.settings.devices * plan.settings.num_nodes > 1 and not launching.is_launched():
-        options = {"overwrite": overwrite, "resume": resume, "quiet": quiet}
+        options = {"overwrite": overwrite, "resume": resume, "quiet": quiet, "progress": progress}
         return _launch(plan, out=out, report=report, keep_checkpoints=keep_checkpoints, **options)
     workers = None if plan.settings.workers < 0 else plan.settings.workers
     devices = {name: getattr(plan.settings, name) for name in WHERE}
-    engine = runtime.start(seed=plan.settings.seed, workers=workers, quiet=quiet, **devices)
+    engine = runtime.start(seed=plan.settings.seed, workers=workers, quiet=quiet, progress=progress, **devices)
     folder = None if out is None else Path(out)
     with engine.together():
         with ExitStack() as stack:  # the first process keeps the folder locked until the run is saved
@@ -78,7 +85,7 @@ def carry_out(
                 distributed.from_first(lambda: ({}, str(stack.enter_context(claim))))
             run = _adapt(plan, engine, folder)
             if folder is not None and engine.is_writer:
-                run.save(folder)
+                AdaptationRun.save(run, folder)  # the folder is claimed already
                 if report:
                     _write_report(folder, engine)
         if folder is not None and engine.is_writer and not keep_checkpoints:
@@ -86,7 +93,7 @@ def carry_out(
     return run
 
 
-def _launch(plan: Plan, **options: Any) -> AdaptationRun:  # noqa: ANN401 (those of `carry_out`)
+def _launch(plan: Plan, **options: Any) -> Run:  # noqa: ANN401 (those of `carry_out`)
     """Carry out a plan in several processes; the classifier comes back as files, the rest of the run by pickle."""
     with tempfile.TemporaryDirectory(prefix="captune-") as folder:
         run = launching.launch(plan.settings.devices, plan.settings.num_nodes, _as_worker, plan, options, folder)
@@ -94,14 +101,14 @@ def _launch(plan: Plan, **options: Any) -> AdaptationRun:  # noqa: ANN401 (those
         return replace(run, classifier=Classifier.load(folder, backbone))
 
 
-def _as_worker(plan: Plan, options: Mapping[str, Any], folder: str) -> AdaptationRun:
+def _as_worker(plan: Plan, options: Mapping[str, Any], folder: str) -> Run:
     run = carry_out(plan, **options)
     if distributed.rank() == 0:
         run.classifier.save(folder)
     return replace(run, classifier=None, discarded=None)  # type: ignore[arg-type]
 
 
-def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> AdaptationRun:
+def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
     cache_folder = Path(plan.settings.cache) if plan.settings.cache else default_folder()
     describer = plan.open_describer(cache_folder)
 
@@ -134,7 +141,7 @@ def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Adaptati
 
     times = {"seconds": round(engine.seconds(), 3)}
     steps = {step: round(seconds, 3) for step, seconds in engine.spent.items()}
-    return AdaptationRun(
+    return Run(
         settings=plan.all_settings(),
         images=plan.images,
         predictions=predictions,

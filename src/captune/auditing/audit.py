@@ -18,8 +18,10 @@ from captune.concepts.groups import class_closeness, confused_groups
 from captune.concepts.mismatch import MismatchSettings
 from captune.core import runtime
 from captune.core.arrays import Floats, Ints
+from captune.core.display import Displayed, shortened
 from captune.core.errors import InputError
 from captune.core.files import write_json
+from captune.core.restoring import unchanged
 from captune.core.settings import Positive, RunSettings, build_run
 from captune.data.descriptions import write_descriptions
 from captune.data.images import ImageCollection, no_usable_image
@@ -29,8 +31,9 @@ from captune.data.vocabulary import Vocabulary
 from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.embeddings.embed import embed_classes, embed_images, embed_texts, score
 from captune.labeling.pseudo_labels import PseudoLabels
-from captune.labeling.selection import first_pseudo_labels
+from captune.labeling.selection import first_labels
 from captune.plan import Plan, make_plan
+from captune.report.inline import Report, saved_page
 from captune.results.metrics import summarize
 from captune.results.run import claim_folder, readable
 
@@ -59,8 +62,8 @@ class AuditSettings:
     k: Positive = 16
 
 
-@dataclass(frozen=True)
-class Audit:
+@dataclass(frozen=True, repr=False)
+class Audit(Displayed):
     """The findings of an audit; `facts` is the content of audit.json."""
 
     facts: Mapping[str, Any]
@@ -74,7 +77,24 @@ class Audit:
         write_json(target / CARD, dict(self.facts))
         return target
 
+    def report(self) -> Report:
+        """Return the page of the audit, which a notebook shows inline."""
+        return saved_page(self.save, write_audit_page)
 
+    def summary(self) -> dict[str, object]:
+        """Return the findings, in short."""
+        zero_shot = self.facts.get("truth", {}).get("zero_shot", {})
+        return {
+            "images": self.facts["n_images"] - len(self.facts["skipped"]),
+            "skipped": len(self.facts["skipped"]),
+            "classes": len(self.facts["classes"]),
+            "misleading_names": shortened(self.facts["mismatched"]),
+            "confused_groups": len(self.facts["confused_groups"]),
+            **({"zero_shot_accuracy": round(zero_shot["accuracy"], 4)} if zero_shot else {}),
+        }
+
+
+@unchanged()
 def audit(
     images: Images,
     classes: Any,  # noqa: ANN401 (what `adapt` takes)
@@ -83,6 +103,7 @@ def audit(
     out: str | Path | None = None,
     overwrite: bool = False,
     quiet: bool = False,
+    progress: bool = True,
     **settings: Any,  # noqa: ANN401 (checked against the settings dataclasses)
 ) -> Audit:
     """Find misleading class names and confused classes without training; with labels, also measure accuracy."""
@@ -99,7 +120,7 @@ def audit(
     truth = read_labels(labels, plan.images, plan.task.vocabulary.names) if labels is not None else None
     plan.check_backbone()
     with claim_folder(out, overwrite, None, CARD) if out is not None else nullcontext() as target:
-        return _audit(plan, truth, own, target, quiet)
+        return _audit(plan, truth, own, target, {"quiet": quiet, "progress": progress})
 
 
 def _audit(
@@ -107,7 +128,7 @@ def _audit(
     truth: Ints | None,
     own: AuditSettings,
     target: Path | None,
-    quiet: bool,
+    shown: Mapping[str, Any],
 ) -> Audit:
     collection, vocabulary, run_settings = plan.images, plan.task.vocabulary, plan.settings
     cache_folder = Path(run_settings.cache) if run_settings.cache else default_folder()
@@ -115,7 +136,7 @@ def _audit(
 
     workers = None if run_settings.workers < 0 else run_settings.workers
     where = {name: getattr(run_settings, name) for name in ("accelerator", "precision")}
-    engine = runtime.start(seed=run_settings.seed, workers=workers, quiet=quiet, **where)
+    engine = runtime.start(seed=run_settings.seed, workers=workers, **shown, **where)
     backbone = plan.open_backbone().to(engine.device)
     embedded = embed_images(backbone, collection, EmbeddingCache(cache_folder), engine, run_settings.batch_size)
     if len(embedded.image_index) == 0:
@@ -136,7 +157,7 @@ def _audit(
         phrase=run_settings.domain,
     )
     probabilities = score(embedded.vectors, texts, backbone.logit_scale)
-    by_name = first_pseudo_labels(embedded.vectors, texts, backbone.logit_scale, k=own.k)
+    by_name = first_labels(embedded.vectors, texts, backbone.logit_scale, k=own.k)
     facts = {
         "format": FORMAT,
         "version": VERSION,
@@ -152,7 +173,7 @@ def _audit(
         "problems": dict(alignment.descriptions.problems),
     }
     if truth is not None:
-        by_text = first_pseudo_labels(embedded.vectors, texts, backbone.logit_scale, alignment.vectors, k=own.k)
+        by_text = first_labels(embedded.vectors, texts, backbone.logit_scale, alignment.vectors, k=own.k)
         facts["truth"] = _truth(vocabulary, probabilities, truth[embedded.image_index], by_name, by_text)
     facts["next_steps"] = _next_steps(facts, run_settings, collection)
     result = Audit(facts, alignment.descriptions.found)

@@ -12,27 +12,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from captune.backbones.base import Backbone, load_backbone
 from captune.benchmark.cells import FORMAT, VERSION, Cell, Results
 from captune.benchmark.datasets.base import LoadedDataset, open_dataset
+from captune.benchmark.evaluating import evaluate, open_engine
 from captune.benchmark.splits import Split, make_split
-from captune.core import runtime
 from captune.core.errors import RunFolderError
 from captune.core.files import write_json
 from captune.core.launching import launch
 from captune.core.locking import hold
-from captune.core.settings import WHERE, RunSettings
 from captune.data.precomputed import Embeddings
-from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.embeddings.embed import embed_images
 from captune.pipeline import carry_out
 from captune.plan import plan_for_task
-from captune.results.classifier import Classifier, predict_collection
-from captune.results.metrics import Metrics, summarize
 from captune.results.run import CARD, CHECKPOINTS, AdaptationRun
 from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
 
@@ -128,8 +124,8 @@ def _measure(job: Job, resume: bool) -> dict[str, Any]:
     plan = dataclasses.replace(plan, backbone=backbone)
     run = carry_out(plan, out=job.run_folder, resume=resume, report=job.keep_run, keep_checkpoints=True)
     ended = time.monotonic()
-    kept = _evaluate(run, run.classifier, split)
-    adapted = _evaluate(run, run.discarded, split) if run.discarded else kept
+    kept = evaluate(run, run.classifier, split)
+    adapted = evaluate(run, run.discarded, split) if run.discarded else kept
     metrics = adapted.test
     return {
         "format": FORMAT,
@@ -144,6 +140,8 @@ def _measure(job: Job, resume: bool) -> dict[str, Any]:
             "skipped": len(run.skipped),
             "test_skipped": adapted.n_unreadable,
         },
+        "classes": list(data.names),
+        "groups": adapted.groups,
         "seen_classes": split.truth.seen_classes.tolist(),
         "score": metrics.harmonic_mean if split.truth.is_transductive else metrics.accuracy,
         "metrics": metrics.as_dict(),
@@ -172,17 +170,10 @@ def prepare(dataset: str, root: str, backbone: str) -> tuple[LoadedDataset, Back
     return data, load_backbone(backbone) if data.texts is None else None
 
 
-def _engine(settings: Mapping[str, Any]) -> tuple[runtime.Runtime, EmbeddingCache]:
-    values = {**dataclasses.asdict(RunSettings()), **settings}
-    workers = None if values["workers"] < 0 else values["workers"]
-    engine = runtime.start(seed=values["seed"], workers=workers, **{name: values[name] for name in WHERE})
-    return engine, EmbeddingCache(Path(values["cache"] or default_folder()))
-
-
 def _embed(data: LoadedDataset, backbone: Backbone | None, settings: Mapping[str, Any]) -> LoadedDataset:
     """Return the dataset with embeddings instead of its readable images."""
     assert backbone is not None
-    engine, cache = _engine(settings)
+    engine, cache = open_engine(settings)
     parts: list[Any] = []
     with engine.together():
         backbone.to(engine.device)
@@ -190,28 +181,6 @@ def _embed(data: LoadedDataset, backbone: Backbone | None, settings: Mapping[str
             found = embed_images(backbone, images, cache, engine, int(settings["batch_size"]))
             parts += [Embeddings(found.vectors, map(images.name, found.image_index)), labels[found.image_index]]
     return dataclasses.replace(data, pool=parts[0], pool_labels=parts[1], test=parts[2], test_labels=parts[3])
-
-
-class _Evaluated(NamedTuple):
-    """The metrics of a classifier on the unlabeled images (pool) and the test images, predicted over all classes."""
-
-    pool: Metrics
-    test: Metrics
-    n_unreadable: int
-
-
-def _evaluate(run: AdaptationRun, classifier: Classifier, split: Split) -> _Evaluated:
-    engine, cache = _engine(run.settings)
-    size, truth, n_classes = int(run.settings["batch_size"]), split.truth, len(classifier.names)
-    with engine.together():
-        pool, _ = predict_collection(classifier, split.task.unlabeled, cache, engine, size)
-        test, skipped = predict_collection(classifier, split.test, cache, engine, size)
-    seen = truth.seen_classes if truth.is_transductive else None
-    return _Evaluated(
-        summarize(pool.probabilities, truth.unlabeled_labels[pool.image_index], n_classes),
-        summarize(test.probabilities, truth.test_labels[test.image_index], n_classes, seen),
-        len(skipped),
-    )
 
 
 def _findings(run: AdaptationRun, split: Split) -> dict[str, Any]:

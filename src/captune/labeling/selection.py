@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from captune.core.arrays import Bools, Floats, Ints, softmax_rows
+from captune.core.arrays import Bools, Floats, Ints, as_embeddings, softmax_rows
 from captune.core.errors import InputError, raise_all
 from captune.core.scratch import fill_rows, row_parts
 from captune.labeling.assignment import Scores, assign_in_parts
@@ -21,6 +22,8 @@ Classes: TypeAlias = Sequence[int] | Ints
 Ranking = Literal["cosine", "probability"]
 
 _ROWS_AT_ONCE = 8192
+NEGLIGIBLE = 1e-7
+"""A class with no more than this share of an image's probability is never a candidate of the image."""
 
 
 def class_mask(classes: Classes | None, n_classes: int) -> Bools:
@@ -54,10 +57,10 @@ def restrict_to(probabilities: Floats, allowed: Classes | None) -> Floats:
     return fill_rows(len(probabilities), len(mask), part)
 
 
-def first_pseudo_labels(
-    image_embeddings: Floats,
-    class_embeddings: Floats,
-    logit_scale: float,
+def first_labels(
+    image_embeddings: ArrayLike,
+    class_embeddings: ArrayLike,
+    logit_scale: float = 100.0,
     described: Mapping[int, Floats] | None = None,
     *,
     k: int = 16,
@@ -74,29 +77,38 @@ def first_pseudo_labels(
 
     The two kinds of score are never compared: a cosine of 0.3 says nothing beside a probability of 0.9. Ranking by
     cosine works better with good descriptions, ranking by probability with mediocre ones.
+
+    Example:
+        The two most confident images of each of two classes; the third image is left without a label.
+
+        >>> images = [[1.0, 0.0], [0.9, 0.1], [0.6, 0.5], [0.1, 0.9], [0.0, 1.0]]
+        >>> found = first_labels(images, [[1.0, 0.0], [0.0, 1.0]], k=2)
+        >>> found.image_index, found.labels
+        (array([0, 1, 3, 4]), array([0, 0, 1, 1]))
     """
+    images, names = as_embeddings(image_embeddings, "images"), as_embeddings(class_embeddings, "classes")
     described = described or {}
-    _check_descriptions(image_embeddings, class_embeddings, described, rank_described_by)
-    n_classes = len(class_embeddings)
+    _check_descriptions(images, names, described, rank_described_by)
+    n_classes = len(names)
     is_allowed = class_mask(allowed, n_classes)
-    texts = aligned_texts(class_embeddings, described)
+    texts = aligned_texts(names, described)
     is_described = np.isin(np.arange(n_classes), list(described))
     ranks_by_cosine = is_described & (rank_described_by == "cosine")
 
     def scores_of(rows: slice | Ints) -> Scores:
-        cosines = np.asarray(image_embeddings[rows] @ texts.T, dtype=np.float32)
+        cosines = np.asarray(images[rows] @ texts.T, dtype=np.float32)
         probabilities = softmax_rows(np.where(is_allowed, logit_scale * cosines, np.float32(-np.inf)))
         preferences = np.where(is_allowed, probabilities, np.float32(-np.inf))
         return Scores(preferences, np.where(ranks_by_cosine, cosines, probabilities))
 
     quota = np.full(n_classes, k, dtype=np.int64)
-    images, labels, confidence = assign_in_parts(len(image_embeddings), scores_of, quota)
+    chosen, labels, confidence = assign_in_parts(len(images), scores_of, quota)
     return PseudoLabels(
-        images,
+        chosen,
         labels,
         confidence,
         n_classes,
-        round=np.zeros(len(images), dtype=np.int64),
+        round=np.zeros(len(chosen), dtype=np.int64),
         source=np.where(is_described[labels], int(Source.DESCRIPTION), int(Source.NAME)),
     )
 
@@ -110,7 +122,7 @@ def aligned_texts(class_embeddings: Floats, described: Mapping[int, Floats]) -> 
 
 
 def top_k_per_class(
-    scores: Floats, k: int | Ints, allowed: Classes | None = None, predicted_only: bool = False
+    scores: ArrayLike, k: int | Ints, allowed: Classes | None = None, predicted_only: bool = False
 ) -> PseudoLabels:
     """Return the k images of highest score for each allowed class, each image in one class only.
 
@@ -118,7 +130,15 @@ def top_k_per_class(
     takes its place (`assign` with the scores on both sides). A class gets fewer than k images only if no free image
     is left. `k` may differ by class. With `predicted_only`, a class takes only images that score highest in it
     among the allowed classes.
+
+    Example:
+        One image per class: class 0 takes image 1, so image 0 goes to class 1, where it scores highest.
+
+        >>> found = top_k_per_class([[0.52, 0.48], [0.9, 0.1], [0.6, 0.4]], k=1)
+        >>> found.image_index, found.labels
+        (array([0, 1]), array([1, 0]))
     """
+    scores = np.asarray(scores, dtype=np.float32)
     n_classes = _check_scores(scores)
     quota = _quota(k, n_classes)
     mask = class_mask(allowed, n_classes)
@@ -139,8 +159,10 @@ def candidate_sets(probabilities: Floats, alpha: float, beta: float, allowed: Cl
     """Return the candidate classes of each image, `(images, classes)`, by the two rules of CPL.
 
     Within an image: the most probable classes, until their sum exceeds the alpha-quantile of all images' highest
-    probabilities; classes of equal probability stay together. Across images: only classes in which the image's
-    probability is at least the beta-quantile over all images. An image may have no candidate at all.
+    probabilities; classes of equal probability stay together, and a quantile of 1 admits all classes. Across images:
+    only classes in which the image's probability is at least the beta-quantile over all images. As in the authors'
+    code, a class is no candidate if it has at most 1e-7 of the probability of the classes that pass either rule. An
+    image may have no candidate at all.
     """
     conditional = restrict_to(probabilities, allowed)
     _check_share("alpha", alpha)
@@ -150,12 +172,18 @@ def candidate_sets(probabilities: Floats, alpha: float, beta: float, allowed: Cl
     limit = np.quantile(conditional.max(axis=1).astype(np.float64), alpha)
     mask = class_mask(allowed, conditional.shape[1])
     candidates = np.zeros(conditional.shape, dtype=np.bool_)
-    for start in range(0, len(conditional), _ROWS_AT_ONCE):
-        rows = slice(start, start + _ROWS_AT_ONCE)
-        candidates[rows] = _most_probable(conditional[rows], limit) & mask
+    across = np.zeros(len(conditional), dtype=np.float64)
+    least = np.zeros(conditional.shape[1], dtype=np.float64)
     for column in np.flatnonzero(mask):
         values = conditional[:, column].astype(np.float64)
-        candidates[:, column] &= values >= np.quantile(values, beta)
+        least[column] = np.quantile(values, beta)
+        across += np.where(values >= least[column], values, 0.0)
+    for start in range(0, len(conditional), _ROWS_AT_ONCE):
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        own = conditional[rows].astype(np.float64)
+        within = _most_probable(conditional[rows], limit) & mask
+        mass = np.maximum(np.where(within, own, 0.0).sum(axis=1), across[rows])
+        candidates[rows] = within & (own >= least) & (own > NEGLIGIBLE * mass[:, None])
     return candidates
 
 
@@ -182,6 +210,15 @@ def balanced_pools(probabilities: Floats, candidates: Bools, k: int | Ints) -> P
     )
 
 
+def pool_capacities(k: int, fills: Ints | None) -> int | Ints:
+    """Return how many images each of CPL's pools may hold in a round, given the fills of the previous round.
+
+    As in the authors' code, all pools gain as many places as the fullest one needs to reach k, so a class that was
+    starved in the previous round stays small. In the first round, all pools hold k images.
+    """
+    return k if fills is None else np.minimum(fills + max(0, k - int(fills.max(initial=0))), k)
+
+
 def growing_k(round_number: int, n_rounds: int, n_images: int, n_classes: int) -> int:
     """Return the number of images per class in a round of GRIP and CPL, counted from 1.
 
@@ -193,7 +230,8 @@ def growing_k(round_number: int, n_rounds: int, n_images: int, n_classes: int) -
 def _most_probable(probabilities: Floats, limit: float) -> Bools:
     ranked = np.sort(probabilities, axis=1)[:, ::-1].astype(np.float64)
     sum_before = np.cumsum(ranked, axis=1)[:, :-1]
-    n_kept = 1 + (sum_before <= limit).sum(axis=1)
+    # The sum of all probabilities is 1 up to rounding, so a limit of 1 would otherwise stop at random.
+    n_kept = 1 + ((sum_before <= limit) | (limit >= 1.0)).sum(axis=1)
     least = ranked[np.arange(len(ranked)), n_kept - 1]
     return np.asarray(probabilities >= least[:, None], dtype=np.bool_)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from captune.core.runtime import duration
+from captune.core.progress import duration
 from captune.report.class_table import Column, class_columns
 from captune.report.confusion_figures import draw_confidence, draw_groups, draw_heat_map
 from captune.report.drawing import Drawing
@@ -233,10 +233,16 @@ def _settings(run: RunRecord) -> dict[str, Any]:
     command = ["captune", "adapt", sources.get("images", "IMAGES"), "--classes", sources.get("classes", "CLASSES")]
     command += ["--labels", sources["labels"]] if sources.get("labels") else []
     command += ["--config", str(folder / "settings.yaml"), "--out", f"{folder.name}-again"]
+    if any(source.startswith("<") for source in sources.values()):  # not a path, but an object in memory
+        labels = ", labels=labels" if sources.get("labels") else ""
+        load = f"yaml.safe_load(open({str(folder / 'settings.yaml')!r}))"
+        code = f"captune.adapt(images, classes{labels}, **{load})"
+    else:
+        code = shlex.join(command)
     environment = dict(run.card["environment"])
     versions = environment.pop("versions", {})
     return {
-        "command": shlex.join(command),
+        "command": code,
         "settings": [(key, as_text(value)) for key, value in run.card["settings"].items()],
         "environment": [(key.replace("_", " "), as_text(value)) for key, value in {**versions, **environment}.items()],
     }

@@ -55,6 +55,8 @@ def test_the_folder_holds_everything(made: tuple[Path, Any]) -> None:
     assert [float(row["confidence"]) for row in predicted] == pytest.approx(run.predictions.confidence, abs=1e-6)
     assert rows(folder / "skipped.csv") == [{"path": "002.png", "reason": "the file is empty"}]
     settings = yaml.safe_load((folder / "settings.yaml").read_text())
+    assert settings.pop("images") == str(base / "photos")
+    assert settings.pop("classes") == ["cat", "dog"]
     assert settings == dict(run.settings)
     assert settings["method"] == "cap"
 
@@ -90,7 +92,7 @@ def test_replacing_a_run_leaves_no_old_card_or_export_behind(
 
     monkeypatch.setattr(type(run.classifier), "save", fail)
     with pytest.raises(KeyboardInterrupt):
-        run.save(tmp_path)
+        run.save(tmp_path, overwrite=True)
     with pytest.raises(RunFolderError):
         read_run_card(tmp_path)
     assert not (tmp_path / "exports").exists()
