@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from captune.pipeline import adapt as adapt
     from captune.results.health import check_health as check_health
     from captune.results.image_classifier import load as load
+    from captune.review.opening import open as open
+    from captune.review.opening import open_run as open_run
+    from captune.review.session import Session as Session
 
 __version__ = "0.1.0"
 __all__ = [
@@ -28,6 +31,7 @@ __all__ = [
     "CaptuneError",
     "ClassTexts",
     "Embeddings",
+    "Session",
     "__version__",
     "adapt",
     "audit",
@@ -38,6 +42,8 @@ __all__ = [
     "first_labels",
     "fit_gaussian_mixture",
     "load",
+    "open",
+    "open_run",
     "top_k_per_class",
     "wrap",
 ]
@@ -47,6 +53,9 @@ _HOMES = {
     "audit": "captune.auditing.audit",
     "export": "captune.exports.base",
     "load": "captune.results.image_classifier",
+    "open": "captune.review.opening",
+    "open_run": "captune.review.opening",
+    "Session": "captune.review.session",
     "wrap": "captune.backbones.base",
     "Embeddings": "captune.data.precomputed",
     "ClassTexts": "captune.data.precomputed",
