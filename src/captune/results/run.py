@@ -16,7 +16,7 @@ from safetensors.numpy import save as save_arrays
 
 from captune.core.cards import read_card
 from captune.core.errors import RunFolderError
-from captune.core.files import LEFTOVERS, table, write_json, write_whole
+from captune.core.files import LEFTOVERS, is_file, is_folder, table, write_json, write_whole
 from captune.core.locking import hold
 from captune.core.settings import resolve_paths
 from captune.core.wording import option
@@ -107,7 +107,8 @@ class AdaptationRun:
     def _project(self) -> dict[str, Any]:
         """Return inputs and settings as --config takes them, with absolute paths; inputs in memory are left out."""
         inputs: dict[str, Any] = {what: readable(source) for what, source in self.sources.items() if source[:1] != "<"}
-        if "classes" in inputs and not Path(split_key(inputs["classes"])[0]).exists():
+        path = split_key(inputs.get("classes", ""))[0]
+        if "classes" in inputs and not (is_file(path) or is_folder(path)):  # names, which may be too long for a path
             inputs["classes"] = list(self.classifier.names)
         return resolve_paths({**inputs, **self.settings}, Path.cwd())
 
