@@ -166,6 +166,16 @@ class DualEncoder(Backbone):
         folder, layout = _read_layout(name)
         _tower_configs(folder, layout)
 
+    @classmethod
+    def files(cls, name: str) -> Sequence[Path]:
+        """Return the files of both towers, the projections and dual_encoder.json."""
+        try:
+            folder, layout = _read_layout(name)
+        except ModelError:
+            return ()
+        towers = [file for part in (layout.vision, layout.text) for file in _hub.files_of(str(folder / part.folder))]
+        return [folder / "dual_encoder.json", folder / layout.projection, *towers]
+
     def modules(self) -> Iterator[nn.Module]:
         """Return both towers and the projections."""
         yield from (self.vision, self.text, self.projections)

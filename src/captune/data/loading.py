@@ -16,8 +16,8 @@ from captune.data.decoding import UnreadableImageError
 from captune.data.images import ImageCollection
 from captune.data.keys import KEY_BYTES, Keys
 
-View = Callable[[Image.Image, int], NDArray[np.uint8]]
-"""Turns an RGB image and its position into the model's input `(height, width, 3)`."""
+View = Callable[[Image.Image, int, Keys], NDArray[np.uint8]]
+"""Turns an RGB image, its position and the digest of its content into the model's input `(height, width, 3)`."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class _BatchDataset:
                 key = image.key
                 is_decoded = key not in self.known
                 if is_decoded:
-                    pixels.append(self.view(image.decode(), position))
+                    pixels.append(self.view(image.decode(), position, key))
             except UnreadableImageError as error:
                 problems[position] = str(error)
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -29,6 +30,11 @@ class Embedded(HuggingFace):
         backbone.identifier = f"embedded:{name}"
         assert isinstance(backbone, Embedded)
         return backbone
+
+    @classmethod
+    def files(cls, name: str) -> Sequence[Path]:
+        """Return the files of an included model."""
+        return super().files(str(FOLDER / name)) if name in available() else ()
 
     @classmethod
     def check(cls, name: str) -> None:
