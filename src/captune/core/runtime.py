@@ -241,7 +241,7 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)  # libraries may still draw from the legacy state
     torch.manual_seed(seed)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import the compiler, for seconds
 
 
 def count_workers(given: int | None, devices: int = 1) -> int:
