@@ -105,6 +105,7 @@ def slow_fit(
     found = [over_allowed(row) for row in texts_say]
     weights, start, evening = found, None, [0.0] * n_classes
     for number in range(2 * rule.iterations):
+        heard = 0.0 if labels and number == 0 else 1.0  # with labels, the first means are theirs
         counts = [sum(row[c] for row in weights) for c in range(n_classes)]
         sums, label_sums = [], []
         for c in range(n_classes):
@@ -112,13 +113,7 @@ def slow_fit(
             own = [x for x, label in zip(known, labels, strict=True) if label == c]
             label_sums.append([rule.labeled_weight * sum(x[d] for x in own) for d in range(width)])
         if start is None:
-            start = [
-                [
-                    (sums[c][d] + label_sums[c][d]) / max(counts[c] + rule.labeled_weight * times[c], 1e-9)
-                    for d in range(width)
-                ]
-                for c in range(n_classes)
-            ]
+            start = [[sums[c][d] / max(counts[c], 1e-9) for d in range(width)] for c in range(n_classes)]
         within = np.zeros((width, width))
         for a in range(width):
             for b in range(width):
@@ -135,8 +130,8 @@ def slow_fit(
         inverse = np.linalg.inv(within)
         directions, lengths = [], []
         for c in range(n_classes):
-            pulled = counts[c] + rule.labeled_weight * times[c] + rule.alpha
-            mean = [(sums[c][d] + label_sums[c][d] + rule.alpha * start[c][d]) / pulled for d in range(width)]
+            pulled = heard * counts[c] + rule.labeled_weight * times[c] + rule.alpha
+            mean = [(heard * sums[c][d] + label_sums[c][d] + rule.alpha * start[c][d]) / pulled for d in range(width)]
             direction = [sum(inverse[d, e] * mean[e] for e in range(width)) for d in range(width)]
             directions.append(direction)
             lengths.append(max(dot(direction, mean), 1e-9))

@@ -52,7 +52,7 @@ class MixtureSettings:
     alpha: float = 20.0
     label_shift_steps: int = 1
     even_out: bool = True
-    labeled_weight: float = 3.0
+    labeled_weight: float = 10.0
     iterations: int = 30
 
 
@@ -187,7 +187,7 @@ class _Problem:
         labels, rounds, last_round = probabilities.argmax(axis=1), 0, most_rounds
         while True:
             counts, sums = self._totals(probabilities, shares, start.center)
-            directions = self._directions(counts, sums, start)
+            directions = self._directions(counts, sums, start, is_first=not rounds and first is None)
             scores = self._scores(directions, -directions @ start.center)
             scale = np.float32(weight * spread / max(_spread(scores), 1e-3 * spread, 1e-12))
             frequency = counts + start.n_labeled + self.settings.alpha
@@ -218,16 +218,20 @@ class _Problem:
         center = np.asarray(self.images.mean(axis=0, dtype=np.float64), dtype=np.float32)
         labeled_sums, n_labeled = self._labeled(center)
         counts, sums = self._totals(probabilities, np.ones(len(self.texts), dtype=np.float32), center)
-        counted = np.maximum(counts + self.settings.labeled_weight * n_labeled, 1e-9)
-        means = np.asarray((sums + labeled_sums) / counted[:, None], dtype=np.float32)
+        means = np.asarray(sums / np.maximum(counts, 1e-9)[:, None], dtype=np.float32)
         return _Start(center, self._covariance(center), means, labeled_sums, n_labeled)
 
-    def _directions(self, counts: Floats, sums: Floats, start: _Start) -> Floats:
-        """Return linear discriminant analysis with a shrunk covariance; means are pulled toward their start."""
+    def _directions(self, counts: Floats, sums: Floats, start: _Start, is_first: bool) -> Floats:
+        """Return linear discriminant analysis with a shrunk covariance; means are pulled toward their start.
+
+        Labels name the classes: in the first round, means are those of labels and start alone. Otherwise, images with
+        the wrong name would outnumber the labels from the start.
+        """
         settings = self.settings
+        heard = np.float32(0 if is_first and len(self.labels) else 1)
         within = _within(start.covariance, counts, sums, settings.shrinkage)
-        pulled = counts + settings.labeled_weight * start.n_labeled + settings.alpha
-        total = sums + start.labeled_sums + np.float32(settings.alpha) * start.means
+        pulled = heard * counts + settings.labeled_weight * start.n_labeled + settings.alpha
+        total = heard * sums + start.labeled_sums + np.float32(settings.alpha) * start.means
         means = np.asarray(total / pulled[:, None], dtype=np.float32)
         return _equal_length(linalg.solve(within, means.T, assume_a="pos").T, means, counts)
 

@@ -90,6 +90,6 @@ class Transductive(Method):
             found = context.align_concepts(task, backbone, embed_classes(backbone, vocabulary), detection)
             return vocabulary.with_descriptions(found.sentences)
         described = context.described(vocabulary, task.target_classes)
-        if describe == "all" or not described.descriptions:
+        if describe == "all" or described.descriptions == vocabulary.descriptions:
             return described
         return described if context.descriptions_help(task, backbone, described) else vocabulary

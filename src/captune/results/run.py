@@ -51,6 +51,7 @@ class AdaptationRun:
         evidence: Data for the report, and the health check.
         kept: `adapted`, or `zero_shot` if adaptation looked harmful and was discarded.
         sources: The images, classes and labels arguments.
+        review: What people's answers say: accuracy and number of labels; None if nobody was asked.
     """
 
     settings: Mapping[str, Any]
@@ -63,6 +64,7 @@ class AdaptationRun:
     evidence: Evidence | None = None
     kept: str = "adapted"
     sources: Mapping[str, str] = field(default_factory=dict)
+    review: Mapping[str, Any] | None = None
 
     def save(self, folder: str | Path) -> Path:
         """Write the run folder; run.json is written last, so a folder that has it is complete."""
@@ -96,6 +98,8 @@ class AdaptationRun:
             "health": health.as_dict() if health is not None else None,
             "rounds": [dict(facts) for facts in self.rounds],
         }
+        if self.review is not None:
+            card["review"] = dict(self.review)
         write_json(target / CARD, card)
         return target
 
