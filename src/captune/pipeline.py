@@ -82,7 +82,7 @@ def carry_out(
                 if report:
                     _write_report(folder, engine)
         if folder is not None and engine.is_writer and not keep_checkpoints:
-            drop_checkpoints(folder / CHECKPOINTS)  # last, so that a killed process never loses its training
+            _drop_checkpoints(folder, engine)  # last, so that a killed process never loses its training
     return run
 
 
@@ -202,6 +202,13 @@ def _keeps_zero_shot(plan: Plan, evidence: Evidence | None, engine: runtime.Runt
     if keeps:
         engine.say("The zero-shot classifier is kept. To keep the adapted one anyway: --set keep_better=false")
     return bool(keeps)
+
+
+def _drop_checkpoints(folder: Path, engine: runtime.Runtime) -> None:
+    try:
+        drop_checkpoints(folder / CHECKPOINTS)
+    except OSError as error:
+        engine.say(f"The run is saved, but its checkpoints could not be deleted: {error}")
 
 
 def _write_report(folder: Path, engine: runtime.Runtime) -> None:

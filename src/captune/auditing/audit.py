@@ -20,6 +20,7 @@ from captune.core import runtime
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError
 from captune.core.files import write_json
+from captune.core.replacing import replaced
 from captune.core.settings import Positive, RunSettings, build_run
 from captune.data.descriptions import write_descriptions
 from captune.data.images import ImageCollection, no_usable_image
@@ -69,9 +70,10 @@ class Audit:
     def save(self, folder: str | Path) -> Path:
         """Write audit.json, and descriptions.yaml to edit and reuse."""
         target = Path(folder)
-        if self.descriptions:
-            write_descriptions(target / "descriptions.yaml", self.descriptions)
-        write_json(target / CARD, dict(self.facts))
+        with replaced(target, CARD) as staging:
+            if self.descriptions:
+                write_descriptions(staging / "descriptions.yaml", self.descriptions)
+            write_json(staging / CARD, dict(self.facts))
         return target
 
 

@@ -53,7 +53,7 @@ def write_whole(path: Path, content: bytes | str | Iterable[str]) -> None:
             if fcntl is None:  # Windows only renames closed files
                 file.close()
             aside.replace(path)  # still open and locked, so that no other process deletes it
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except BaseException as error:
         if aside is not None:
             aside.unlink(missing_ok=True)
@@ -93,7 +93,7 @@ def _open_aside(folder: Path) -> IO[bytes]:
         file.close()  # deleted by another process before it was locked
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Sync a folder, so that files survive a power failure in the order in which they were written."""
     with suppress(OSError):  # some systems cannot sync folders
         number = os.open(folder, os.O_RDONLY)

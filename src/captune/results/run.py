@@ -18,6 +18,7 @@ from captune.core.cards import read_card
 from captune.core.errors import RunFolderError
 from captune.core.files import LEFTOVERS, table, write_json, write_whole
 from captune.core.locking import hold
+from captune.core.replacing import NEW, finish_replacing, replaced
 from captune.data.images import ImageCollection
 from captune.embeddings.predictions import Predictions
 from captune.results.classifier import Classifier
@@ -30,6 +31,8 @@ CLASSIFIER = "classifier"
 CHECKPOINTS = "checkpoints"
 REPORT = "report.html"
 EXPORTS = "exports"
+OF_AN_OLD_RUN = (FILE, PSEUDO_LABELS, HISTORY, REPORT, EXPORTS)
+"""What a run may leave in its folder that the next one does not always replace."""
 LOCK = ".captune-lock"
 """Present while a run is active; without an owner, it means that the run was killed."""
 
@@ -63,11 +66,14 @@ class AdaptationRun:
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def save(self, folder: str | Path) -> Path:
-        """Write the run folder; run.json is written last, so a folder that has it is complete."""
+        """Write the run folder; a run that is already there stays until the new one is complete."""
         target = Path(folder)
-        for name in (CARD, FILE, PSEUDO_LABELS, HISTORY, REPORT):  # of the run that is being replaced
-            (target / name).unlink(missing_ok=True)
-        shutil.rmtree(target / EXPORTS, ignore_errors=True)
+        with replaced(target, CARD, OF_AN_OLD_RUN) as staging:
+            self._write(staging)
+        return target
+
+    def _write(self, target: Path) -> None:
+        """Write all files, run.json last."""
         self.classifier.save(target / CLASSIFIER)
         write_whole(target / "predictions.csv", table(("path", "label", "confidence"), self._predicted_rows()))
         rows = ((self.images.name(position), reason) for position, reason in sorted(self.skipped.items()))
@@ -78,8 +84,12 @@ class AdaptationRun:
             write_whole(target / FILE, save_arrays(arrays))
             for name, (header, rows_of_table) in self.evidence.tables(self.classifier.names).items():
                 write_whole(target / name, table(header, rows_of_table))
+        write_json(target / CARD, self._card())
+
+    def _card(self) -> dict[str, Any]:
+        """Return the content of run.json."""
         health = self.evidence.health if self.evidence is not None else None
-        card = {
+        return {
             "format": FORMAT,
             "version": VERSION,
             "settings": dict(self.settings),
@@ -94,8 +104,6 @@ class AdaptationRun:
             "health": health.as_dict() if health is not None else None,
             "rounds": [dict(facts) for facts in self.rounds],
         }
-        write_json(target / CARD, card)
-        return target
 
     def _predicted_rows(self) -> Iterator[Sequence[object]]:
         names, index = self.classifier.names, self.predictions.image_index
@@ -112,6 +120,7 @@ def readable(path: str) -> str:
 def read_run_card(folder: str | Path) -> dict[str, Any]:
     """Return the content of run.json, or raise an error if the folder is not a complete run."""
     missing = f"{str(folder)!r} is not a run folder: {CARD} is missing. Make one: captune adapt ... --out {folder}"
+    finish_replacing(Path(folder), CARD, OF_AN_OLD_RUN)
     return read_card(Path(folder) / CARD, FORMAT, VERSION, missing)
 
 
@@ -130,9 +139,11 @@ def claim_folder(folder: str | Path, overwrite: bool, resume: bool | None = Fals
                 _check_claim(target, overwrite, resume, card, was_killed)
             target.mkdir(parents=True, exist_ok=True)
             stack.enter_context(hold(lock, f"Another captune is writing to the output folder {str(target)!r}"))
+            finish_replacing(target, card, OF_AN_OLD_RUN if card == CARD else ())
             _check_claim(target, overwrite, resume, card, was_killed)
             for leftover in (*target.glob(LEFTOVERS), *target.glob(f"*/{LEFTOVERS}")):
                 leftover.unlink(missing_ok=True)
+            shutil.rmtree(target / NEW, ignore_errors=True)  # incomplete files of a killed process
             if overwrite and holds_checkpoints(checkpoints):
                 drop_checkpoints(checkpoints)
         except OSError as error:
@@ -165,5 +176,5 @@ def _check_claim(target: Path, overwrite: bool, resume: bool | None, card: str, 
 
 def _content(target: Path) -> list[Path]:
     """Return the files in a folder, apart from lock and temporary files."""
-    ignored = {target / LOCK, *target.glob(LEFTOVERS)}
+    ignored = {target / LOCK, target / NEW, *target.glob(LEFTOVERS)}
     return [path for path in target.iterdir() if path not in ignored]
