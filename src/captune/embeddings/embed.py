@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from captune.backbones.base import Backbone
 from captune.core import distributed
-from captune.core.arrays import Bools, Floats, Ints, softmax_rows
+from captune.core.arrays import Bools, Floats, Ints, check_embeddings, softmax_rows
 from captune.core.errors import InputError
 from captune.core.runtime import Runtime
 from captune.core.scratch import empty_rows, fill_rows, take_rows
@@ -102,14 +102,15 @@ def encode_pixels(backbone: Backbone, pixels: NDArray[np.uint8]) -> Floats:
     if len(pixels) == 0:
         return np.empty((0, backbone.embed_dim), dtype=np.float32)
     batch = backbone.preprocessing.normalize(pixels).to(backbone.device)
-    return backbone.encode_image(batch).float().cpu().numpy()
+    return check_embeddings(backbone.encode_image(batch).float().cpu().numpy(), backbone.identifier)
 
 
 @torch.inference_mode()
 def embed_texts(backbone: Backbone, texts: Sequence[str]) -> Floats:
     """Embed sentences in chunks, `(texts, width)`."""
     tokens = backbone.tokenize(texts)
-    return np.concatenate([backbone.encode_text(part).cpu().numpy() for part in tokens.chunks(TEXTS_AT_ONCE)])
+    parts = [backbone.encode_text(part).cpu().numpy() for part in tokens.chunks(TEXTS_AT_ONCE)]
+    return check_embeddings(np.concatenate(parts), backbone.identifier)
 
 
 def embed_classes(backbone: Backbone, vocabulary: Vocabulary) -> Floats:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from captune.core.arrays import Floats, Ints
+from captune.core.arrays import Floats, Ints, check_probabilities
 from captune.core.errors import InputError
+from captune.core.scratch import row_parts
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Predictions:
                 f"Expected probabilities of shape ({len(self.image_index)}, classes), one row per image, "
                 f"got {self.probabilities.shape}."
             )
+        for rows in row_parts(*self.probabilities.shape):
+            check_probabilities(self.probabilities[rows])
 
     @property
     def labels(self) -> Ints:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.core.arrays import Floats
-from captune.core.cards import build_card, check_card, parse_json
+from captune.core.arrays import Floats, check_probabilities
+from captune.core.cards import build_card, check_card, check_seal, parse_json
 from captune.core.errors import InputError, RunFolderError, missing_extra
 from captune.core.files import is_file
 from captune.data.decoding import UnreadableImageError
@@ -43,6 +43,7 @@ class OnnxCard:
         tuner: Id of the tuner, whose prompts or adapters are part of the graph.
         precision: `float32` or `int8`.
         check: Differences from PyTorch that were measured during the export.
+        digest: Digest of everything above.
     """
 
     format: str
@@ -56,6 +57,7 @@ class OnnxCard:
     tuner: str
     precision: str
     check: dict[str, Any]
+    digest: str = ""
 
 
 class OnnxClassifier(ImageClassifier):
@@ -74,7 +76,7 @@ class OnnxClassifier(ImageClassifier):
 
     def score_pixels(self, pixels: Floats) -> Floats:
         """Return probabilities `(images, classes)` of preprocessed images `(images, 3, height, width)`."""
-        return self.session.run([PROBABILITIES], {PIXELS: pixels})[0]
+        return check_probabilities(self.session.run([PROBABILITIES], {PIXELS: pixels})[0])
 
     def embed(self, pixels: Floats) -> Floats:
         """Return unit-length embeddings `(images, width)` of preprocessed images."""
@@ -151,4 +153,6 @@ def _read_card(metadata: dict[str, str], shown: str) -> OnnxCard:
         raw = parse_json(metadata[KEY])
     except ValueError as error:
         raise RunFolderError(f"The metadata of {shown!r} cannot be read: {error}. Export the run again.") from error
-    return build_card(OnnxCard, check_card(raw, shown, FORMAT, VERSION), shown)
+    content = check_card(raw, shown, FORMAT, VERSION)
+    check_seal(content, shown)
+    return build_card(OnnxCard, content, shown)
