@@ -31,7 +31,7 @@ from captune.data.labels import read_labels
 from captune.data.vocabulary import Vocabulary, read_class_names
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import embed_classes, embed_images, embed_texts
-from captune.labeling.selection import Ranking, first_pseudo_labels
+from captune.labeling.selection import Ranking, first_labels
 
 NO_LIMIT = MismatchSettings(rare_below=None)
 DETECTIONS: Mapping[str, MismatchSettings] = {
@@ -61,7 +61,7 @@ class Scene:
 
     def precision(self, described: Mapping[int, Floats], ranking: Ranking) -> float:
         """Return the share of right labels among the first pseudo-labels, 16 a class."""
-        made = first_pseudo_labels(self.images, self.texts, self.logit_scale, described, rank_described_by=ranking)
+        made = first_labels(self.images, self.texts, self.logit_scale, described, rank_described_by=ranking)
         return float((self.labels[made.image_index] == made.labels).mean())
 
 

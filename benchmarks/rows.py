@@ -83,7 +83,7 @@ def measure(n_images: int, n_classes: int, width: int, folder: Path) -> dict[str
     from captune.embeddings.cache import ROWS_PER_PART, EmbeddingCache
     from captune.embeddings.embed import embed_images, score
     from captune.embeddings.predictions import Predictions
-    from captune.labeling.selection import first_pseudo_labels, top_k_per_class
+    from captune.labeling.selection import first_labels, top_k_per_class
 
     engine, cache = runtime.start(workers=0, quiet=True), EmbeddingCache(folder / "cache")
     preprocessing = Preprocessing(224, 224, "bilinear", (0.5,) * 3, (0.5,) * 3)
@@ -106,7 +106,7 @@ def measure(n_images: int, n_classes: int, width: int, folder: Path) -> dict[str
                 shard.add(keys, unit_rows((near + noise).astype(np.float32)))
 
     def label(vectors: Floats) -> None:
-        first = first_pseudo_labels(vectors, texts, 100.0, k=N_LABELS)
+        first = first_labels(vectors, texts, 100.0, k=N_LABELS)
         predictions = Predictions(np.arange(n_images), score(vectors, texts, 100.0))
         grown = top_k_per_class(predictions.probabilities, N_LABELS, predicted_only=True)
         assert len(first) == N_LABELS * n_classes >= len(grown) > 0

@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from captune.auditing.audit import audit as audit
     from captune.backbones.base import wrap as wrap
+    from captune.concepts.confusion import confusion_margin as confusion_margin
+    from captune.concepts.mismatch import detect_mismatch as detect_mismatch
     from captune.core.errors import CaptuneError as CaptuneError
     from captune.data.precomputed import ClassTexts as ClassTexts
     from captune.data.precomputed import Embeddings as Embeddings
     from captune.exports.base import export as export
+    from captune.labeling.gaussian_mixture import fit_gaussian_mixture as fit_gaussian_mixture
+    from captune.labeling.selection import first_labels as first_labels
+    from captune.labeling.selection import top_k_per_class as top_k_per_class
     from captune.pipeline import adapt as adapt
+    from captune.results.health import check_health as check_health
     from captune.results.image_classifier import load as load
 
 __version__ = "0.1.0"
@@ -23,8 +29,14 @@ __all__ = [
     "__version__",
     "adapt",
     "audit",
+    "check_health",
+    "confusion_margin",
+    "detect_mismatch",
     "export",
+    "first_labels",
+    "fit_gaussian_mixture",
     "load",
+    "top_k_per_class",
     "wrap",
 ]
 
@@ -37,6 +49,12 @@ _HOMES = {
     "Embeddings": "captune.data.precomputed",
     "ClassTexts": "captune.data.precomputed",
     "CaptuneError": "captune.core.errors",
+    "check_health": "captune.results.health",
+    "confusion_margin": "captune.concepts.confusion",
+    "detect_mismatch": "captune.concepts.mismatch",
+    "first_labels": "captune.labeling.selection",
+    "fit_gaussian_mixture": "captune.labeling.gaussian_mixture",
+    "top_k_per_class": "captune.labeling.selection",
 }
 
 

@@ -130,7 +130,7 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
     raise_all(problems, "Cannot start this run")
     assert built and vocabulary and found  # noqa: PT018 (there were no problems)
     run_settings, method = built
-    task = make_task(vocabulary, found, known, only_unlabeled_classes=run_settings.target_classes == "auto")
+    task = make_task(vocabulary, found, known, labeled_are_complete=run_settings.target_classes == "auto")
     given = {"images": images, "classes": classes, "labels": labels}
     sources = {what: describe_source(value) for what, value in given.items() if value is not None}
     return Plan(run_settings, method, task, found, sources, backbone, texts, describer)

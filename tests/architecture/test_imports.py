@@ -25,10 +25,12 @@ LAYERS = (
     {"tuners"},
     {"training"},
     {"methods"},
+    {"plan"},
     {"results"},
+    {"review"},
     {"report"},
     {"web", "exports"},
-    {"plan", "pipeline", "auditing"},
+    {"pipeline", "auditing"},
     {"benchmark"},
     {"commands", "cli"},
 )

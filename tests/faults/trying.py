@@ -120,8 +120,8 @@ def try_texts(folder: Path, generator: Seeded) -> None:
 def try_run(folder: Path, generator: Seeded) -> None:
     """Load, predict with and report on a damaged run folder."""
     from captune.report.page import write_report
-    from captune.report.reading import read_run
     from captune.results.classifier import Classifier
+    from captune.results.reading import read_run
     from captune.results.run import read_run_card
 
     files = sorted(path for path in (folder / "run").rglob("*") if path.is_file() and path.suffix != ".html")

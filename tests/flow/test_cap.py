@@ -18,7 +18,7 @@ from toys import write_classes
 import captune
 from captune.core.errors import CaptuneError, InputError, RunFolderError
 from captune.core.runtime import EARLIER
-from captune.methods.cap import has_collapsed
+from captune.methods._cap_schedules import has_collapsed
 from captune.results.run import AdaptationRun
 
 NAMES = ["cat", "red dog", "striped bird"]
@@ -85,16 +85,16 @@ def test_given_labels_for_all_classes(photos: Path, clip_folder: Path, tmp_path:
 
 
 @pytest.mark.parametrize("preset", ["quick", "full"])
-def test_labels_for_some_classes_leave_pseudo_labels_to_the_others(
+def test_complete_classes_leave_pseudo_labels_to_the_others(
     photos: Path, clip_folder: Path, tmp_path: Path, preset: str
 ) -> None:
     table = tmp_path / "labels.csv"
     table.write_text("path,label\n" + "\n".join(f"{photos / 'cat' / f'{i:03d}.png'},cat" for i in range(6)))
-    run = adapt(photos, clip_folder, preset, labels=table, tau=0.1)
+    run = adapt(photos, clip_folder, preset, labels=table, tau=0.1, target_classes="auto")
     epochs = [facts for facts in run.rounds if facts["step"] == "epoch"]
     assert all(facts["pseudo_labeled"][0] == 0 and facts["accepted"][0] == 0 for facts in epochs)
     assert sum(epochs[-1]["accepted"]) > 0
-    open_run = adapt(photos, clip_folder, "quick", labels=table, tau=0.1, target_classes="all")
+    open_run = adapt(photos, clip_folder, "quick", labels=table, tau=0.1)
     assert bits(open_run) != bits(run)
 
 
@@ -105,7 +105,11 @@ def test_texts_keep_a_share_of_the_decision_unless_classes_are_labeled(
     table.write_text("path,label\n" + "\n".join(f"{photos / 'cat' / f'{i:03d}.png'},cat" for i in range(6)))
     free, half, labeled = (
         adapt(photos, clip_folder, "quick", start_from="zero_shot", **changes)
-        for changes in ({"start_share": 0.0}, {"start_share": 0.5}, {"start_share": 0.5, "labels": table})
+        for changes in (
+            {"start_share": 0.0},
+            {"start_share": 0.5},
+            {"start_share": 0.5, "labels": table, "target_classes": "auto"},
+        )
     )
     assert [run.classifier.tuner.settings.start_share for run in (free, half, labeled)] == [0.0, 0.5, 0.0]
     own, both = (np.log(run.predictions.probabilities) for run in (free, half))

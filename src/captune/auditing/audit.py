@@ -30,7 +30,7 @@ from captune.data.vocabulary import Vocabulary
 from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.embeddings.embed import embed_classes, embed_images, embed_texts, score
 from captune.labeling.pseudo_labels import PseudoLabels
-from captune.labeling.selection import first_pseudo_labels
+from captune.labeling.selection import first_labels
 from captune.plan import Plan, make_plan
 from captune.results.metrics import summarize
 from captune.results.run import claim_folder, readable
@@ -138,7 +138,7 @@ def _audit(
         phrase=run_settings.domain,
     )
     probabilities = score(embedded.vectors, texts, backbone.logit_scale)
-    by_name = first_pseudo_labels(embedded.vectors, texts, backbone.logit_scale, k=own.k)
+    by_name = first_labels(embedded.vectors, texts, backbone.logit_scale, k=own.k)
     facts = {
         "format": FORMAT,
         "version": VERSION,
@@ -154,7 +154,7 @@ def _audit(
         "problems": dict(alignment.descriptions.problems),
     }
     if truth is not None:
-        by_text = first_pseudo_labels(embedded.vectors, texts, backbone.logit_scale, alignment.vectors, k=own.k)
+        by_text = first_labels(embedded.vectors, texts, backbone.logit_scale, alignment.vectors, k=own.k)
         facts["truth"] = _truth(vocabulary, probabilities, truth[embedded.image_index], by_name, by_text)
     facts["next_steps"] = _next_steps(facts, run_settings, collection)
     result = Audit(facts, alignment.descriptions.found)

@@ -25,6 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("images", metavar="IMAGES", help=IMAGES_HELP)
     parser.add_argument("--labels", metavar="CSV", help="table (path, label) of labeled images")
+    parser.add_argument(
+        "--complete-classes",
+        dest="target_classes",
+        action="store_const",
+        const="auto",
+        help="every image of the classes in --labels is labeled, so the others belong to the remaining classes",
+    )
     parser.add_argument("--method", help="adaptation method (see: captune list methods)")
     parser.add_argument("--preset", metavar="quick|full", help="full follows the paper, quick needs no GPU")
     parser.add_argument(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from captune.core.arrays import Floats, Ints, unit_rows
 from captune.core.errors import InputError
@@ -95,18 +95,31 @@ def margin_matrix(similarity: Floats, scales: NDArray[np.float64]) -> Floats:
 
 
 def confusion_margin(
-    similarity: Floats,
-    counts: Ints,
+    similarity: ArrayLike,
+    counts: ArrayLike,
     *,
     margin: float = PAPER_MARGIN,
     logit_scale: float | None = None,
     recipe: Recipe = "paper",
     labeled: Sequence[int] | Ints = (),
 ) -> ConfusionMargin:
-    """Return the margin for one epoch from the classes' similarity and their confident counts (Eqs. 4 to 7).
+    """Return the margin of each pair of classes, from their similarity and their confident counts (Eqs. 4 to 7).
 
+    `similarity` is `(classes, classes)`; `counts` `(classes,)` says how many images are predicted as each class.
     `margin` is in logits at CLIP's scale of 100; with `logit_scale` it is converted to logits at that scale.
+
+    Example:
+        Class 1 is hardly ever predicted, so it must win by more, above all against class 0, which is similar.
+
+        >>> similarity = [[1.0, 0.9, 0.2], [0.9, 1.0, 0.3], [0.2, 0.3, 1.0]]
+        >>> confusion_margin(similarity, counts=[40, 4, 36]).matrix.round(1)
+        array([[0. , 0. , 0. ],
+               [8.7, 0. , 2.9],
+               [0.2, 0.3, 0. ]], dtype=float32)
     """
+    similarity, counts = np.asarray(similarity, dtype=np.float32), np.asarray(counts, dtype=np.int64)
+    if counts.ndim != 1 or counts.min(initial=0) < 0:
+        raise InputError(f"counts: expected shape (classes,) and no negative number, got {counts.tolist()}.")
     if logit_scale is not None:
         margin = margin * logit_scale / PAPER_LOGIT_SCALE
     neglect = class_neglect(counts, recipe, labeled)

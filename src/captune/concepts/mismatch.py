@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from captune.concepts.clustering import ShrinkingClusters
-from captune.core.arrays import Floats, Ints
+from captune.core.arrays import Floats, Ints, as_embeddings
 from captune.core.errors import InputError, raise_all
 from captune.core.settings import NonNegative, Positive, PositiveShare, Rate
 
@@ -78,13 +78,13 @@ class MismatchFindings:
 
 
 def detect_mismatch(
-    image_embeddings: Floats,
-    class_embeddings: Floats,
-    logit_scale: float,
+    image_embeddings: ArrayLike,
+    class_embeddings: ArrayLike,
+    logit_scale: float = 100.0,
     settings: MismatchSettings | None = None,
     classes: Sequence[int] | Ints | None = None,
 ) -> MismatchFindings:
-    """Detect the classes with misleading names among `classes` (by default all), from unit embeddings.
+    """Detect the classes with misleading names among `classes` (by default all).
 
     Args:
         image_embeddings: The unlabeled images, `(images, width)`.
@@ -92,14 +92,25 @@ def detect_mismatch(
         logit_scale: Factor of a cosine before the softmax, 100 for CLIP.
         settings: The settings of the detection.
         classes: Ids of the classes that an unlabeled image can have.
+
+    Example:
+        Three classes of ten images; the text of class 2 points away from its images.
+
+        >>> import numpy as np
+        >>> images = np.repeat(np.eye(3, 4), 10, axis=0)
+        >>> images += 0.05 * np.random.default_rng(0).normal(size=images.shape)
+        >>> texts = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0.1, 0, 0, 1]])
+        >>> detect_mismatch(images, texts).mismatched
+        array([2])
     """
     settings = settings or MismatchSettings()
-    eligible = _check(image_embeddings, class_embeddings, classes)
-    n_images, n_classes = len(image_embeddings), len(class_embeddings)
-    texts = np.ascontiguousarray(class_embeddings[eligible], dtype=np.float32)
+    images, class_texts = as_embeddings(image_embeddings, "images"), as_embeddings(class_embeddings, "classes")
+    eligible = _check(images, class_texts, classes)
+    n_images, n_classes = len(images), len(class_texts)
+    texts = np.ascontiguousarray(class_texts[eligible], dtype=np.float32)
     threshold = settings.threshold_of(len(eligible))
-    zero_shot = predict_zero_shot(image_embeddings, texts, logit_scale)
-    likely = _likely_images(image_embeddings, texts, zero_shot, logit_scale)
+    zero_shot = predict_zero_shot(images, texts, logit_scale)
+    likely = _likely_images(images, texts, zero_shot, logit_scale)
     detected = np.zeros(len(texts), dtype=np.int64)
     stayed = np.zeros(n_images, dtype=np.int64)
     concentration = np.zeros(len(texts), dtype=np.float64)
@@ -108,9 +119,9 @@ def detect_mismatch(
         fewest = fewest[zero_shot.counts[fewest] < settings.rare_below * n_images / len(texts)]
     first_remaining: Ints | None = None
     for run in range(settings.runs):
-        clusters = ShrinkingClusters(image_embeddings, len(texts), np.random.default_rng([settings.seed, run]))
+        clusters = ShrinkingClusters(images, len(texts), np.random.default_rng([settings.seed, run]))
         concentration += _concentration(likely, clusters.owners())
-        final = eliminate(image_embeddings, texts, zero_shot, clusters, threshold, logit_scale)
+        final = eliminate(images, texts, zero_shot, clusters, threshold, logit_scale)
         detected[np.intersect1d(final.classes, fewest)] += 1  # Y_MM = Y_final and Y_low-t
         stayed[final.images] += 1
         first_remaining = final.images if first_remaining is None else first_remaining

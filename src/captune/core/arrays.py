@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from captune.core.errors import ModelError
+from captune.core.errors import InputError, ModelError
 
 Floats: TypeAlias = NDArray[np.float32]
 """Embeddings `(images, width)`, probabilities `(images, classes)`: float32, C order, possibly memory-mapped."""
@@ -49,6 +49,22 @@ def check_probabilities(probabilities: Floats) -> Floats:
             "damaged: copy or download it again, or adapt again."
         )
     return probabilities
+
+
+def as_embeddings(vectors: ArrayLike, rows: str) -> Floats:
+    """Return embeddings `(rows, width)` as float32, scaled to length one unless they are; `rows` says what a row is."""
+    try:
+        array = np.asarray(vectors, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"Expected embeddings of shape ({rows}, width): {error}.") from error
+    if array.ndim != 2 or not array.shape[1]:
+        raise InputError(f"Expected embeddings of shape ({rows}, width), got {array.shape}.")
+    lengths = np.sqrt(np.einsum("nd,nd->n", array, array))
+    if not np.isfinite(lengths).all():
+        raise InputError(
+            f"Some embeddings of {rows} are not finite, the first in row {(~np.isfinite(lengths)).argmax()}."
+        )
+    return array if np.abs(lengths - 1).max(initial=0.0) <= 0.01 else unit_rows(array)
 
 
 def evenly_spaced(n: int, most: int) -> Ints:

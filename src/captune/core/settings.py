@@ -41,8 +41,8 @@ class RunSettings:
             `full` on a GPU and `quick` on a CPU.
         describer: Source of descriptions for misleading class names: openai:MODEL, file:descriptions.yaml or none.
         domain: What the images show, with one {} for the class name, e.g. "a satellite photo of {}".
-        target_classes: Classes that pseudo-labels may have: `all`, or with `auto`, only the classes without labels
-            if some classes have labels and others do not.
+        target_classes: Classes that unlabeled images may have: `all`, or with `auto` (--complete-classes), only those
+            without labels, because every image of the others is labeled.
         keep_better: Whether to keep zero-shot unless adaptation looks helpful, judged without labels; with labeled
             images, the adapted classifier is always kept.
         seed: Random seed; the same seed gives the same result.
@@ -66,7 +66,7 @@ class RunSettings:
     preset: str = ""
     describer: str = "none"
     domain: str = "{}"
-    target_classes: Literal["auto", "all"] = "auto"
+    target_classes: Literal["all", "auto"] = "all"
     keep_better: bool = True
     seed: Seed = 0
     batch_size: Positive = 32

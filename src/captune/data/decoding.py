@@ -22,7 +22,11 @@ from captune.data.shards import locate
 
 MOST_PIXELS = 100_000_000
 MOST_BYTES = 512 * 1024 * 1024
+MOST_SCANS = 500
+"""Of one JPEG file; cameras and editors write about ten, and each costs as much time as the whole image."""
 FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")
+LARGE_PIXELS = 4_000_000
+"""Larger images are reduced before they are converted, if the caller allows it."""
 
 
 class UnreadableImageError(InputError):
@@ -103,12 +107,14 @@ def _read_member(path: Path) -> bytes:
 def decode(content: bytes, smallest: int | None = None) -> Image.Image:
     """Decode a file's content to an upright 8-bit RGB image, or raise an UnreadableImageError with the reason.
 
-    With `smallest`, JPEG files are decoded at a reduced size, with sides of at least that many pixels, much faster.
+    With `smallest`, large images and JPEG files are reduced on the way, with sides of at least that many pixels, which
+    takes much less time and memory.
     """
     with _pillow_errors():
         image = _open(content)
         if smallest is not None:
             image.draft("RGB", (smallest, smallest))
+            image = _reduce(image, smallest)
         return to_rgb(_upright(image))
 
 
@@ -123,7 +129,43 @@ def _open(content: bytes) -> Image.Image:
     width, height = image.size
     if width * height > MOST_PIXELS:
         raise UnreadableImageError(f"{width} x {height} pixels, the limit is {MOST_PIXELS:,}")
+    n_scans = content.count(b"\xff\xda") if content.startswith(b"\xff\xd8") else 0
+    if n_scans > MOST_SCANS:
+        raise UnreadableImageError(f"a JPEG file with {n_scans:,} scans, the limit is {MOST_SCANS}")
     return image
+
+
+def _reduce(image: Image.Image, smallest: int) -> Image.Image:
+    """Average blocks of pixels of a large image, before conversions that need several times its memory."""
+    factor = min(image.size) // smallest
+    if factor < 2 or image.width * image.height <= LARGE_PIXELS:
+        return image
+    image.load()
+    if image.mode.startswith("I") or image.mode == "F":
+        reduced = Image.fromarray(_block_means(image, factor))
+    elif _has_alpha(image):
+        rgba = image if image.mode == "RGBA" else image.convert("RGBA")
+        reduced = rgba.convert("RGBa").reduce(factor).convert("RGBA")  # so that transparent pixels lend no color
+    else:
+        reduced = (image if image.mode in ("L", "RGB") else image.convert("RGB")).reduce(factor)
+    reduced.info = {name: value for name, value in image.info.items() if name == "exif"}
+    return reduced
+
+
+def _block_means(image: Image.Image, factor: int) -> NDArray[Any]:
+    """Return the means of square blocks, in the image's own type, `(height, width)`; leftover pixels are dropped."""
+    width, height = (side // factor * factor for side in image.size)
+    rows = []
+    for top in range(0, height, factor):
+        strip = np.asarray(image.crop((0, top, width, top + factor)))
+        means = strip.reshape(factor, -1, factor).mean(axis=(0, 2), dtype=np.float64)
+        rows.append(means.astype(strip.dtype))
+    return np.stack(rows)
+
+
+def _has_alpha(image: Image.Image) -> bool:
+    """Return whether pixels of an image may be transparent."""
+    return image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info
 
 
 @contextmanager
@@ -160,7 +202,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
         return image
     if image.mode.startswith("I") or image.mode == "F":
         return Image.fromarray(_to_uint8(np.asarray(image))).convert("RGB")
-    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+    if _has_alpha(image):
         rgba = image.convert("RGBA")
         white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
         return Image.alpha_composite(white, rgba).convert("RGB")

@@ -67,12 +67,11 @@ class AdaptationTask:
 
 
 def make_task(
-    vocabulary: Vocabulary, images: ImageCollection, labels: Ints | None, only_unlabeled_classes: bool = True
+    vocabulary: Vocabulary, images: ImageCollection, labels: Ints | None, labeled_are_complete: bool = False
 ) -> AdaptationTask:
     """Split images into labeled and unlabeled ones; unlabeled images have the label -1.
 
-    If some classes have labels and others have none, pseudo-labels are limited to the others (transductive zero-shot
-    learning) unless `only_unlabeled_classes` is False.
+    If the classes with labels are complete, pseudo-labels are limited to the others (transductive zero-shot learning).
     """
     if labels is None:
         return AdaptationTask(vocabulary, images)
@@ -80,5 +79,5 @@ def make_task(
     labeled = LabeledImages(images.subset(known), labels[known])
     unlabeled = images.subset(np.flatnonzero(labels < 0))
     without = np.setdiff1d(np.arange(len(vocabulary)), labels[known])
-    targets = without if only_unlabeled_classes and len(known) else np.empty(0, dtype=np.int64)
+    targets = without if labeled_are_complete and len(known) else np.empty(0, dtype=np.int64)
     return AdaptationTask(vocabulary, unlabeled, labeled, targets)

@@ -16,8 +16,8 @@ from captune.core import registry
 from captune.core.errors import CaptuneError, InputError
 from captune.core.files import write_json
 from captune.core.settings import Positive, Share, build
-from captune.report.reading import RunRecord, read_run
 from captune.results.classifier import Classifier
+from captune.results.reading import RunRecord, read_run
 from captune.results.run import CLASSIFIER, EXPORTS
 
 MARK = "captune-export.json"

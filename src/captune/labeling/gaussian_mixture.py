@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from captune.core.arrays import Floats, Ints, softmax_rows
+from captune.core.arrays import Floats, Ints, as_embeddings, softmax_rows
 from captune.core.errors import InputError
 from captune.core.scratch import empty_rows, fill_rows, row_parts
 from captune.labeling.selection import Classes, class_mask
@@ -71,26 +72,38 @@ class MixtureFit:
 
 
 def fit_gaussian_mixture(
-    images: Floats,
-    texts: Floats,
-    logit_scale: float,
+    image_embeddings: ArrayLike,
+    class_embeddings: ArrayLike,
+    logit_scale: float = 100.0,
     settings: MixtureSettings | None = None,
     *,
-    labeled: Floats | None = None,
-    labels: Ints | None = None,
+    labeled: ArrayLike | None = None,
+    labels: ArrayLike | None = None,
     allowed: Classes | None = None,
 ) -> MixtureFit:
     """Fit a mixture to embeddings `(images, width)`, starting from class texts `(classes, width)`.
 
     Labeled images count for their class in every round, unlabeled images only for allowed classes. The rule itself
     covers all classes.
+
+    Example:
+        By their texts, images of the second cluster look like class 0; the mixture tells the clusters apart.
+
+        >>> import numpy as np
+        >>> images = np.repeat([[1.0, 0.2, 0.0], [0.6, 1.0, 0.0]], 50, axis=0)
+        >>> images += 0.05 * np.random.default_rng(0).normal(size=images.shape)
+        >>> texts = np.array([[0.9, 0.6, 0.2], [0.3, 1.0, 0.6]])
+        >>> np.bincount((images @ texts.T).argmax(axis=1), minlength=2)
+        array([61, 39])
+        >>> np.bincount(fit_gaussian_mixture(images, texts).probabilities.argmax(axis=1), minlength=2)
+        array([50, 50])
     """
-    labeled = np.empty((0, texts.shape[1]), dtype=np.float32) if labeled is None else labeled
-    labels = np.empty(0, dtype=np.int64) if labels is None else labels
-    _check(images, texts, labeled, labels)
+    images, texts = as_embeddings(image_embeddings, "images"), as_embeddings(class_embeddings, "classes")
+    known = np.empty((0, texts.shape[1]), np.float32) if labeled is None else as_embeddings(labeled, "labeled images")
+    ids = np.asarray([] if labels is None else labels, dtype=np.int64)
+    _check(images, texts, known, ids)
     blocked = np.where(class_mask(allowed, len(texts)), np.float32(0), np.float32(-np.inf))
-    texts = np.asarray(texts, dtype=np.float32)
-    problem = _Problem(images, texts, logit_scale, settings or MixtureSettings(), labeled, labels, blocked)
+    problem = _Problem(images, texts, logit_scale, settings or MixtureSettings(), known, ids, blocked)
     n_sampled = max(FEWEST_SAMPLED, SAMPLED_PER_CLASS * len(texts))
     if len(images) < 2 * n_sampled:
         return problem.fit(problem.settings.iterations)

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from captune.core.arrays import Bools, Floats, Ints, softmax_rows
+from captune.core.arrays import Bools, Floats, Ints, as_embeddings, softmax_rows
 from captune.core.errors import InputError, raise_all
 from captune.core.scratch import fill_rows, row_parts
 from captune.labeling.assignment import Scores, assign_in_parts
@@ -54,10 +55,10 @@ def restrict_to(probabilities: Floats, allowed: Classes | None) -> Floats:
     return fill_rows(len(probabilities), len(mask), part)
 
 
-def first_pseudo_labels(
-    image_embeddings: Floats,
-    class_embeddings: Floats,
-    logit_scale: float,
+def first_labels(
+    image_embeddings: ArrayLike,
+    class_embeddings: ArrayLike,
+    logit_scale: float = 100.0,
     described: Mapping[int, Floats] | None = None,
     *,
     k: int = 16,
@@ -74,29 +75,38 @@ def first_pseudo_labels(
 
     The two kinds of score are never compared: a cosine of 0.3 says nothing beside a probability of 0.9. Ranking by
     cosine works better with good descriptions, ranking by probability with mediocre ones.
+
+    Example:
+        The two most confident images of each of two classes; the third image is left without a label.
+
+        >>> images = [[1.0, 0.0], [0.9, 0.1], [0.6, 0.5], [0.1, 0.9], [0.0, 1.0]]
+        >>> found = first_labels(images, [[1.0, 0.0], [0.0, 1.0]], k=2)
+        >>> found.image_index, found.labels
+        (array([0, 1, 3, 4]), array([0, 0, 1, 1]))
     """
+    images, names = as_embeddings(image_embeddings, "images"), as_embeddings(class_embeddings, "classes")
     described = described or {}
-    _check_descriptions(image_embeddings, class_embeddings, described, rank_described_by)
-    n_classes = len(class_embeddings)
+    _check_descriptions(images, names, described, rank_described_by)
+    n_classes = len(names)
     is_allowed = class_mask(allowed, n_classes)
-    texts = aligned_texts(class_embeddings, described)
+    texts = aligned_texts(names, described)
     is_described = np.isin(np.arange(n_classes), list(described))
     ranks_by_cosine = is_described & (rank_described_by == "cosine")
 
     def scores_of(rows: slice | Ints) -> Scores:
-        cosines = np.asarray(image_embeddings[rows] @ texts.T, dtype=np.float32)
+        cosines = np.asarray(images[rows] @ texts.T, dtype=np.float32)
         probabilities = softmax_rows(np.where(is_allowed, logit_scale * cosines, np.float32(-np.inf)))
         preferences = np.where(is_allowed, probabilities, np.float32(-np.inf))
         return Scores(preferences, np.where(ranks_by_cosine, cosines, probabilities))
 
     quota = np.full(n_classes, k, dtype=np.int64)
-    images, labels, confidence = assign_in_parts(len(image_embeddings), scores_of, quota)
+    chosen, labels, confidence = assign_in_parts(len(images), scores_of, quota)
     return PseudoLabels(
-        images,
+        chosen,
         labels,
         confidence,
         n_classes,
-        round=np.zeros(len(images), dtype=np.int64),
+        round=np.zeros(len(chosen), dtype=np.int64),
         source=np.where(is_described[labels], int(Source.DESCRIPTION), int(Source.NAME)),
     )
 
@@ -110,7 +120,7 @@ def aligned_texts(class_embeddings: Floats, described: Mapping[int, Floats]) -> 
 
 
 def top_k_per_class(
-    scores: Floats, k: int | Ints, allowed: Classes | None = None, predicted_only: bool = False
+    scores: ArrayLike, k: int | Ints, allowed: Classes | None = None, predicted_only: bool = False
 ) -> PseudoLabels:
     """Return the k images of highest score for each allowed class, each image in one class only.
 
@@ -118,7 +128,15 @@ def top_k_per_class(
     takes its place (`assign` with the scores on both sides). A class gets fewer than k images only if no free image
     is left. `k` may differ by class. With `predicted_only`, a class takes only images that score highest in it
     among the allowed classes.
+
+    Example:
+        One image per class: class 0 takes image 1, so image 0 goes to class 1, where it scores highest.
+
+        >>> found = top_k_per_class([[0.52, 0.48], [0.9, 0.1], [0.6, 0.4]], k=1)
+        >>> found.image_index, found.labels
+        (array([0, 1]), array([1, 0]))
     """
+    scores = np.asarray(scores, dtype=np.float32)
     n_classes = _check_scores(scores)
     quota = _quota(k, n_classes)
     mask = class_mask(allowed, n_classes)

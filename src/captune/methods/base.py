@@ -122,6 +122,15 @@ class Context:
         ids = {vocabulary.index_of(name): sentences for name, sentences in found.items()}
         return vocabulary.with_descriptions({c: (*vocabulary.texts(c), *ids[c]) for c in ids})
 
+    def describe_all(self, vocabulary: Vocabulary) -> Vocabulary:
+        """Return the vocabulary with every class described, or raise an error if there is no describer."""
+        if isinstance(self.describer, NoDescriber):
+            raise InputError(
+                "describe = 'all' needs descriptions, but the describer is 'none'. "
+                "Choose one: --describer file:descriptions.yaml or --describer openai:gpt-4o-mini."
+            )
+        return self.described(vocabulary)
+
     def descriptions_help(self, task: AdaptationTask, backbone: Backbone, described: Vocabulary) -> bool:
         """Return and report whether descriptions separate the images better than names, judged without labels."""
         images = self.embed(backbone, task.unlabeled).vectors

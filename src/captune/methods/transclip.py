@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Gt
@@ -26,6 +26,7 @@ class TransClipSettings:
     """The settings of TransCLIP.
 
     Attributes:
+        describe: With `none`, a class is represented by its name; with `all`, by the mean of name and descriptions.
         neighbors: Number of nearest images whose assignments an image is drawn to.
         n_top: Most confident images per class from which the means start.
         iterations: Rounds of estimation of means and variance.
@@ -36,6 +37,7 @@ class TransClipSettings:
         text_weight: Weight of the divergence from the text probabilities.
     """
 
+    describe: Literal["none", "all"] = "none"
     neighbors: NonNegative = 3
     n_top: Positive = 8
     iterations: Positive = 10
@@ -46,16 +48,18 @@ class TransClipSettings:
 
 
 class TransClip(Method):
-    """A transductive baseline; it describes no class and uses no labels."""
+    """A transductive baseline; it uses no labels."""
 
     Settings: ClassVar[type[TransClipSettings]] = TransClipSettings
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Estimate the mixture from all unlabeled images; new images are classified without neighbors."""
         images = context.embed(backbone, task.unlabeled).vectors
-        tuner = Gaussian(backbone, task.vocabulary)
+        settings = asdict(self.settings)
+        describes = settings.pop("describe") == "all"
+        tuner = Gaussian(backbone, context.describe_all(task.vocabulary) if describes else task.vocabulary)
         texts = tuner.class_embeddings().cpu().numpy()
-        found = solve_transclip(images, texts, backbone.logit_scale, **asdict(self.settings))
+        found = solve_transclip(images, texts, backbone.logit_scale, **settings)
         tuner.set_mixture(found)
         context.record(step="transclip", predicted=np.bincount(found.probabilities.argmax(axis=1)).tolist())
         return tuner.to(context.runtime.device)

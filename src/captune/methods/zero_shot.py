@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from captune.backbones.base import Backbone
-from captune.core.errors import InputError
 from captune.data.task import AdaptationTask
-from captune.describers.none import NoDescriber
 from captune.methods.base import Context, Method
 from captune.tuners.base import Tuner
 from captune.tuners.frozen import Frozen
@@ -32,12 +30,5 @@ class ZeroShot(Method):
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Return the frozen backbone with the class texts."""
-        vocabulary = task.vocabulary
-        if self.settings.describe == "all":
-            if isinstance(context.describer, NoDescriber):
-                raise InputError(
-                    "describe = 'all' needs descriptions, but the describer is 'none'. "
-                    "Choose one: --describer file:descriptions.yaml or --describer openai:gpt-4o-mini."
-                )
-            vocabulary = context.described(vocabulary)
-        return Frozen(backbone, vocabulary)
+        describes = self.settings.describe == "all"
+        return Frozen(backbone, context.describe_all(task.vocabulary) if describes else task.vocabulary)

@@ -14,7 +14,7 @@ import numpy as np
 from captune.core.arrays import Ints
 from captune.data.decoding import UnreadableImageError, decode, read_bytes
 from captune.report.measures import Measures
-from captune.report.reading import RunRecord
+from captune.results.reading import RunRecord
 
 SIDE = 56
 QUALITY = 68

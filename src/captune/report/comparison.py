@@ -13,8 +13,8 @@ from captune.core.runtime import duration
 from captune.report.class_table import Column, known
 from captune.report.drawing import MARKS, SERIES, Drawing, new_figure, shown, style
 from captune.report.measures import Measures
-from captune.report.reading import RunRecord
 from captune.report.sections import METRICS, metric
+from captune.results.reading import RunRecord
 
 MOST_NAMED = 60
 

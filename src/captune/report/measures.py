@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from captune.concepts.confusion import class_prototypes, class_similarity
 from captune.concepts.groups import ConfusedGroup, class_closeness, confused_groups
 from captune.core.arrays import Floats, Ints
-from captune.report.reading import RunRecord
 from captune.results.metrics import Metrics, expected_calibration_error, summarize
+from captune.results.reading import RunRecord
 
 
 @dataclass(frozen=True, eq=False)

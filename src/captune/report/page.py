@@ -17,8 +17,8 @@ from captune.core.errors import CaptuneError, InputError, RunFolderError
 from captune.core.files import write_whole
 from captune.report.comparison import compare_runs
 from captune.report.drawing import FOLDER, Drawing
-from captune.report.reading import RunRecord, read_run
 from captune.report.sections import describe_run
+from captune.results.reading import RunRecord, read_run
 from captune.results.run import REPORT
 
 COMPARISON = "captune-comparison.html"

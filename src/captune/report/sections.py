@@ -14,8 +14,8 @@ from captune.report.drawing import Drawing
 from captune.report.figures import draw_concentration, draw_extremes, draw_training, extremes
 from captune.report.maps import draw_confusion_map, draw_mismatch_maps
 from captune.report.measures import Measures
-from captune.report.reading import RunRecord
 from captune.results.metrics import Metrics, lowest_mean
+from captune.results.reading import RunRecord
 
 MOST_FILES = 300
 SECTIONS = (

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from captune.core.arrays import Floats, Ints, evenly_spaced, unit_rows
+from captune.core.arrays import Floats, Ints, as_embeddings, evenly_spaced
 from captune.core.errors import InputError
-from captune.core.scratch import fill_rows
 from captune.labeling.gaussian_mixture import expected_change
 from captune.labeling.neighborhood import nearest_neighbors
 
@@ -78,20 +78,36 @@ class HealthCheck:
 
 
 def check_health(
-    image_embeddings: Floats, before: Floats, after: Floats, texts: Floats, logit_scale: float
+    image_embeddings: ArrayLike,
+    before: ArrayLike,
+    after: ArrayLike,
+    class_embeddings: ArrayLike,
+    logit_scale: float = 100.0,
 ) -> HealthCheck:
     """Compare probabilities `(images, classes)` before and after adaptation, on embeddings of the frozen backbone.
 
-    `texts` `(classes, width)` are the class texts that the reference uses.
+    `class_embeddings` `(classes, width)` are the class texts that the reference uses.
+
+    Example:
+        Half of the images of two clear clusters are predicted wrongly after a bad adaptation.
+
+        >>> import numpy as np
+        >>> images = np.repeat(np.eye(2, 3), 50, axis=0)
+        >>> images += 0.05 * np.random.default_rng(0).normal(size=images.shape)
+        >>> right = np.repeat(np.eye(2), 50, axis=0)
+        >>> wrong = np.tile(np.eye(2), (50, 1))
+        >>> check_health(images, before=right, after=wrong, class_embeddings=np.eye(2, 3)).verdict
+        'harmful'
     """
-    if before.shape != after.shape or before.ndim != 2 or len(image_embeddings) != len(before) or not len(before):
+    unit, texts = as_embeddings(image_embeddings, "images"), as_embeddings(class_embeddings, "classes")
+    before, after = np.asarray(before, dtype=np.float32), np.asarray(after, dtype=np.float32)
+    if before.shape != after.shape or before.shape != (len(unit), len(texts)) or not len(unit):
         raise InputError(
-            "Expected embeddings (images, width) and two sets of probabilities (images, classes), "
-            f"got {image_embeddings.shape}, {before.shape} and {after.shape}."
+            f"Expected two sets of probabilities of shape (images, classes) = ({len(unit)}, {len(texts)}), "
+            f"got {before.shape} and {after.shape}."
         )
     n_images, n_classes = before.shape
     queries = evenly_spaced(n_images, MOST_QUERIES)
-    unit = fill_rows(n_images, image_embeddings.shape[1], lambda rows: unit_rows(image_embeddings[rows]))
     neighbors = nearest_neighbors(unit, queries, N_NEIGHBORS)
     old, new = (np.asarray(rows.argmax(axis=1), dtype=np.int64) for rows in (before, after))
     sample = evenly_spaced(n_images, MOST_JUDGED)
@@ -105,7 +121,7 @@ def check_health(
     for when, labels, probabilities in (("before", old, before), ("after", new, after)):
         numbers |= {
             f"agreement_{when}": neighbor_agreement(labels, queries, neighbors),
-            f"explained_{when}": explained_variance(image_embeddings[sample], labels[sample]),
+            f"explained_{when}": explained_variance(unit[sample], labels[sample]),
             f"classes_{when}": effective_classes(labels),
             f"confidence_{when}": float(probabilities.max(axis=1).mean()),
         }

@@ -75,13 +75,14 @@ def test_a_task_splits_labeled_and_unlabeled_images(photos: ImageCollection) -> 
     assert len(make_task(Vocabulary(NAMES), photos, None).labeled) == 0
 
 
-def test_classes_without_labels_are_the_targets_unless_told_otherwise(photos: ImageCollection) -> None:
+def test_all_classes_are_targets_unless_those_with_labels_are_complete(photos: ImageCollection) -> None:
     some, none, both = np.array([-1, 1, -1]), np.array([-1, -1, -1]), np.array([0, 1, -1])
-    assert make_task(Vocabulary(NAMES), photos, some).target_classes.tolist() == [0]
-    assert make_task(Vocabulary(NAMES), photos, some).seen_classes.tolist() == [1]
-    assert make_task(Vocabulary(NAMES), photos, some, only_unlabeled_classes=False).target_classes.tolist() == [0, 1]
+    assert make_task(Vocabulary(NAMES), photos, some).target_classes.tolist() == [0, 1]
+    complete = make_task(Vocabulary(NAMES), photos, some, labeled_are_complete=True)
+    assert (complete.target_classes.tolist(), complete.seen_classes.tolist()) == ([0], [1])
     for labels in (none, both):
-        assert make_task(Vocabulary(NAMES), photos, labels).target_classes.tolist() == [0, 1]
+        task = make_task(Vocabulary(NAMES), photos, labels, labeled_are_complete=True)
+        assert task.target_classes.tolist() == [0, 1]
 
 
 def test_seen_classes_are_those_that_are_no_target(photos: ImageCollection) -> None:

@@ -16,6 +16,7 @@ import pytest
 import torch
 from export_runs import NAMES, make_run
 from models import identifier
+from toys import write_images
 
 import captune
 from captune.backbones.hf import HuggingFace
@@ -54,6 +55,16 @@ def test_it_answers_as_the_run_does(tuner: str, kind: str, model_folder: Callabl
     with torch.inference_mode():
         expected = made.classifier.tuner.image_embeddings(torch.from_numpy(pixels)).numpy()
     assert np.allclose(exported.embed(pixels), expected, atol=1e-4)
+
+
+def test_scores_of_neighbors_answer_as_the_run_does(clip_folder: Path, tmp_path: Path) -> None:
+    photos, new = write_images(tmp_path / "photos", 12, side=36), write_images(tmp_path / "new", 5, side=40, seed=1)
+    settings = {"method": "zlap", "backbone": f"hf:{clip_folder}", "keep_better": False, "cache": str(tmp_path / "c")}
+    made = captune.adapt(photos, NAMES, out=tmp_path / "run", quiet=True, workers=0, **settings)
+    exported = OnnxClassifier(export(tmp_path / "run", "onnx", tmp_path / "model.onnx").path)
+    assert np.abs(exported.predict_proba(made.images.paths) - made.predictions.probabilities).max() < 1e-4
+    paths = find_images(new).paths
+    assert np.abs(exported.predict_proba(paths) - made.classifier.predict_proba(paths)).max() < 1e-4
 
 
 def test_metadata_says_all_that_another_program_needs(model: Path, run: AdaptationRun) -> None:

@@ -17,7 +17,7 @@ from captune.labeling import assignment
 from captune.labeling.assignment import Scores, assign, assign_from_shortlists
 from captune.labeling.neighborhood import nearest_neighbors
 from captune.labeling.pseudo_labels import PseudoLabels
-from captune.labeling.selection import balanced_pools, first_pseudo_labels, restrict_to, top_k_per_class
+from captune.labeling.selection import balanced_pools, first_labels, restrict_to, top_k_per_class
 
 
 @pytest.fixture
@@ -81,9 +81,9 @@ def everything(images: Floats, texts: Floats) -> list[PseudoLabels]:
     probabilities = score(images, texts, 5.0)
     described = {1: texts[2]}
     return [
-        first_pseudo_labels(images, texts, 5.0, k=3),
-        first_pseudo_labels(images, texts, 5.0, described, k=3, allowed=[0, 1, 3]),
-        first_pseudo_labels(images, texts, 5.0, k=100),  # more than there are: nothing to leave out
+        first_labels(images, texts, 5.0, k=3),
+        first_labels(images, texts, 5.0, described, k=3, allowed=[0, 1, 3]),
+        first_labels(images, texts, 5.0, k=100),  # more than there are: nothing to leave out
         top_k_per_class(probabilities, 4),
         top_k_per_class(probabilities, 4, allowed=[1, 2], predicted_only=True),
         top_k_per_class(probabilities, 60),

@@ -12,8 +12,8 @@ from captune.report.confusion_figures import BINS, density
 from captune.report.drawing import Drawing, new_figure, shown, style
 from captune.report.figures import draw_concentration, draw_training, extremes
 from captune.report.measures import Measures
-from captune.report.reading import read_run
 from captune.results.metrics import summarize
+from captune.results.reading import read_run
 
 
 @pytest.fixture

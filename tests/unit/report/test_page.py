@@ -13,8 +13,8 @@ import pytest
 from captune.core.errors import InputError, RunFolderError
 from captune.report import page
 from captune.report.page import write_report
-from captune.report.reading import read_run
 from captune.report.sections import describe_run
+from captune.results.reading import read_run
 
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 

@@ -15,9 +15,9 @@ from toys import write_images
 import captune
 from captune.data.images import ImageCollection
 from captune.labeling.pseudo_labels import PseudoLabels
-from captune.report.reading import read_run
 from captune.results import evidence
 from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS, Evidence
+from captune.results.reading import read_run
 
 CAP = {"preset": "quick", "epochs": 3, "iterations": 2, "grow_every": 1, "k": 2, "train_batch": 4, "strong_views": 1}
 

@@ -204,5 +204,5 @@ def test_images_do_not_judge_themselves() -> None:
 def test_wrong_shapes_are_named() -> None:
     images, labels = blobs()
     rows = probabilities(labels, 0.3)
-    with pytest.raises(InputError, match=r"got \(240, 32\), \(240, 6\) and \(239, 6\)"):
+    with pytest.raises(InputError, match=r"\(240, 6\), got \(240, 6\) and \(239, 6\)"):
         check(images, rows, rows[1:])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from captune.core.arrays import Floats, softmax_rows, unit_rows
 from captune.core.errors import InputError
 from captune.labeling.pseudo_labels import Source
-from captune.labeling.selection import first_pseudo_labels, top_k_per_class
+from captune.labeling.selection import first_labels, top_k_per_class
 
 
 def unit(*rows: list[float]) -> Floats:
@@ -25,7 +25,7 @@ def random_task(seed: int, n_images: int = 60, n_classes: int = 5) -> tuple[Floa
 
 def test_without_descriptions_it_is_the_top_k_of_zero_shot() -> None:
     images, texts = random_task(0)
-    chosen = first_pseudo_labels(images, texts, 20.0, k=4)
+    chosen = first_labels(images, texts, 20.0, k=4)
     expected = top_k_per_class(softmax_rows(20.0 * images @ texts.T), 4)
     assert chosen.image_index.tolist() == expected.image_index.tolist()
     assert chosen.labels.tolist() == expected.labels.tolist()
@@ -36,8 +36,8 @@ def test_a_description_takes_the_place_of_a_misleading_name() -> None:
     images = unit([1, 0, 0], [0.9, 0.1, 0], [0, 0, 1], [0.1, 0, 0.9])
     texts = unit([1, 0, 0], [0.9, 0.2, 0])  # the second name points at images of the first class
     truth = np.array([0, 0, 1, 1])
-    assert first_pseudo_labels(images, texts, 50.0, k=1).precision(truth) == 0.5
-    chosen = first_pseudo_labels(images, texts, 50.0, {1: unit([0, 0, 1])[0]}, k=2)
+    assert first_labels(images, texts, 50.0, k=1).precision(truth) == 0.5
+    chosen = first_labels(images, texts, 50.0, {1: unit([0, 0, 1])[0]}, k=2)
     assert chosen.precision(truth) == 1.0
     assert [Source(s).name for s in chosen.source] == ["NAME", "NAME", "DESCRIPTION", "DESCRIPTION"]
     assert (chosen.confidence > 0.99).all()
@@ -48,7 +48,7 @@ def test_an_image_wanted_twice_goes_to_its_more_probable_class() -> None:
     images = unit([1.0, 0.6, 0], [0, 0.5, 1.0], [0.1, 0, 1.0])
     texts = unit([1, 0, 0], [0, 0, -1])
     description = unit([0, 1, 0])[0]
-    chosen = first_pseudo_labels(images, texts, 20.0, {1: description}, k=1)
+    chosen = first_labels(images, texts, 20.0, {1: description}, k=1)
     assert dict(zip(chosen.image_index.tolist(), chosen.labels.tolist(), strict=True)) == {0: 0, 1: 1}
 
 
@@ -57,8 +57,8 @@ def test_described_classes_rank_by_cosine_or_by_probability() -> None:
     images = unit([0.75, 0.8, 0], [0, 0.7, 0.8], [1, 0, 0])
     texts = unit([1, 0, 0], [-1, 0, 0])
     described = {1: unit([0, 1, 0])[0]}
-    by_cosine = first_pseudo_labels(images, texts, 10.0, described, k=1)
-    by_probability = first_pseudo_labels(images, texts, 10.0, described, k=1, rank_described_by="probability")
+    by_cosine = first_labels(images, texts, 10.0, described, k=1)
+    by_probability = first_labels(images, texts, 10.0, described, k=1, rank_described_by="probability")
     assert by_cosine.image_index[by_cosine.labels == 1].tolist() == [0]
     assert by_probability.image_index[by_probability.labels == 1].tolist() == [1]
 
@@ -69,7 +69,7 @@ def test_quotas_and_allowed_classes_hold(seed: int, n_images: int, k: int, ranki
     images, texts = random_task(seed, n_images)
     allowed = [1, 3, 4]
     described = {0: texts[2], 3: images[0] if n_images else texts[0]}
-    chosen = first_pseudo_labels(images, texts, 30.0, described, k=k, allowed=allowed, rank_described_by=ranking)  # type: ignore[arg-type]
+    chosen = first_labels(images, texts, 30.0, described, k=k, allowed=allowed, rank_described_by=ranking)  # type: ignore[arg-type]
     assert set(chosen.labels.tolist()) <= set(allowed)
     assert chosen.counts().max(initial=0) <= k
     assert len(chosen) == min(n_images, k * len(allowed))
@@ -80,8 +80,8 @@ def test_the_order_of_images_does_not_matter() -> None:
     images, texts = random_task(3)
     described = {2: texts[0] * np.float32(-1)}
     mixed = np.random.default_rng(0).permutation(len(images))
-    straight = first_pseudo_labels(images, texts, 10.0, described, k=5)
-    shuffled = first_pseudo_labels(images[mixed], texts, 10.0, described, k=5).reindexed(mixed)
+    straight = first_labels(images, texts, 10.0, described, k=5)
+    shuffled = first_labels(images[mixed], texts, 10.0, described, k=5).reindexed(mixed)
     pairs = [set(zip(x.image_index.tolist(), x.labels.tolist(), strict=True)) for x in (straight, shuffled)]
     assert pairs[0] == pairs[1]
 
@@ -89,8 +89,8 @@ def test_the_order_of_images_does_not_matter() -> None:
 def test_wrong_input_says_what_was_expected() -> None:
     images, texts = random_task(0)
     with pytest.raises(InputError, match=r"got \(60, 8\) and \(5, 7\)"):
-        first_pseudo_labels(images, texts[:, :7], 10.0)
+        first_labels(images, texts[:, :7], 10.0)
     with pytest.raises(InputError, match=r"(?s)class 9: expected an id in 0..4.*class 1: .* got shape \(3,\)"):
-        first_pseudo_labels(images, texts, 10.0, {9: texts[0], 1: texts[0, :3]})
+        first_labels(images, texts, 10.0, {9: texts[0], 1: texts[0, :3]})
     with pytest.raises(InputError, match="expected 'cosine' or 'probability', got 'best'"):
-        first_pseudo_labels(images, texts, 10.0, rank_described_by="best")  # type: ignore[arg-type]
+        first_labels(images, texts, 10.0, rank_described_by="best")  # type: ignore[arg-type]
