@@ -118,6 +118,8 @@ def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Adaptati
     )
     if plan.settings.preset:
         engine.say(f"Method {plan.settings.method}, preset {plan.settings.preset}.")
+    if plan.images.unused:
+        engine.say(plan.images.unused)
     if isinstance(plan.images, Embeddings) and plan.images.was_scaled:
         engine.say("The embeddings were not of length one and have been normalized.")
 

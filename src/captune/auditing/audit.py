@@ -118,6 +118,8 @@ def _audit(
     workers = None if run_settings.workers < 0 else run_settings.workers
     where = {name: getattr(run_settings, name) for name in ("accelerator", "precision")}
     engine = runtime.start(seed=run_settings.seed, workers=workers, quiet=quiet, **where)
+    if collection.unused:
+        engine.say(collection.unused)
     backbone = plan.open_backbone().to(engine.device)
     embedded = embed_images(backbone, collection, EmbeddingCache(cache_folder), engine, run_settings.batch_size)
     if len(embedded.image_index) == 0:

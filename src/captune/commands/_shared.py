@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,14 @@ def _device_settings(options: argparse.Namespace) -> RunSettings:
     from captune.core.settings import RunSettings, build
 
     return build(RunSettings, _given(options), "options")
+
+
+def print_unused(images: ImageCollection, skipped: Mapping[int, str]) -> None:
+    """Account for the images that were not classified, on standard error."""
+    for position, reason in skipped.items():
+        sys.stderr.write(f"skipped: {images.name(position)}: {reason}\n")
+    if images.unused:
+        sys.stderr.write(f"{images.unused}\n")
 
 
 def predict_images(

@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _predict(options: argparse.Namespace) -> None:
-    from captune.commands._shared import predict_images
+    from captune.commands._shared import predict_images, print_unused
     from captune.core import distributed
     from captune.core.files import table, write_whole
     from captune.data.inputs import collect_images
@@ -55,5 +55,4 @@ def _predict(options: argparse.Namespace) -> None:
         write_whole(Path(options.out), table(header, rows()))
     else:
         sys.stdout.writelines(table(header, rows()))
-    for position, reason in skipped.items():
-        sys.stderr.write(f"skipped: {images.name(position)}: {reason}\n")
+    print_unused(images, skipped)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,7 +69,7 @@ def embed_images(
     batches = [np.arange(i, min(i + batch_size, n_images)) for i in range(0, n_images, batch_size)]
     vectors = empty_rows(n_images, backbone.embed_dim)
     is_done = np.zeros(n_images, dtype=np.bool_)
-    skipped: dict[int, str] = {}
+    skipped, ranges = dict[int, str](), dict[int, str]()
     own = distributed.part(batches)
     with runtime.progress("Embedding images", sum(map(len, own))) as advance, shard, runtime.autocast():
         for batch in load_batches(images, own, view, shard.known, runtime.workers):
@@ -80,9 +80,21 @@ def embed_images(
             vectors[batch.positions[is_cached]] = shard.find(batch.keys[is_cached])
             is_done[batch.positions] = True
             skipped.update(batch.problems)
+            ranges.update(batch.ranges)
             advance(len(batch.positions) + len(batch.problems))
+    if ranges and strong is None:
+        runtime.say(describe_ranges(images, ranges))
     index, skipped = merge_parts(vectors, is_done, skipped)
     return EmbeddedImages(index, take_rows(vectors, index), skipped)
+
+
+def describe_ranges(images: ImageCollection, ranges: Mapping[int, str]) -> str:
+    """Return a sentence about images whose values were scaled to 8 bits by a guess."""
+    first = min(ranges)
+    return (
+        f"{len(ranges)} images do not say which values are black and white; they were scaled by their values, the "
+        f"first, {images.name(first)!r}, from {ranges[first]}. If this is wrong, save them with 8 bits."
+    )
 
 
 def merge_parts(rows: Floats, is_done: Bools, skipped: dict[int, str]) -> tuple[Ints, dict[int, str]]:

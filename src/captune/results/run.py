@@ -96,6 +96,7 @@ class AdaptationRun:
             "classes": list(self.classifier.names),
             "n_images": len(self.images),
             "n_skipped": len(self.skipped),
+            "unused": readable(self.images.unused),
             "environment": dict(self.environment),
             "sources": {what: readable(source) for what, source in self.sources.items()},
             "image_source": self.images.kind,
