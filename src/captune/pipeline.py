@@ -23,6 +23,7 @@ from captune.plan import Plan, make_plan
 from captune.results.classifier import Classifier, predict_collection
 from captune.results.evidence import Evidence, collect_evidence
 from captune.results.run import CHECKPOINTS, AdaptationRun, claim_folder
+from captune.run import Run
 from captune.training.checkpoint import CheckpointFolder, digest_of, drop_checkpoints, holds_checkpoints
 from captune.tuners.base import Tuner
 from captune.tuners.frozen import Frozen
@@ -38,7 +39,7 @@ def adapt(
     resume: bool = False,
     quiet: bool = False,
     **settings: Any,  # noqa: ANN401 (checked against the settings dataclasses)
-) -> AdaptationRun:
+) -> Run:
     """Adapt a backbone to images without labels and return the run; with `out`, also save it as a folder.
 
     `images` are a path, a sequence of paths, Pillow images or arrays, an array, a dataset, a table or `Embeddings`.
@@ -59,7 +60,7 @@ def carry_out(
     quiet: bool = False,
     report: bool = True,
     keep_checkpoints: bool = False,
-) -> AdaptationRun:
+) -> Run:
     """Carry out a plan and return the run; with `out`, also save it as a folder with a report."""
     plan.check_backbone()
     if plan.settings.devices * plan.settings.num_nodes > 1 and not launching.is_launched():
@@ -78,7 +79,7 @@ def carry_out(
                 distributed.from_first(lambda: ({}, str(stack.enter_context(claim))))
             run = _adapt(plan, engine, folder)
             if folder is not None and engine.is_writer:
-                run.save(folder)
+                AdaptationRun.save(run, folder)  # the folder is claimed already
                 if report:
                     _write_report(folder, engine)
         if folder is not None and engine.is_writer and not keep_checkpoints:
@@ -86,7 +87,7 @@ def carry_out(
     return run
 
 
-def _launch(plan: Plan, **options: Any) -> AdaptationRun:  # noqa: ANN401 (those of `carry_out`)
+def _launch(plan: Plan, **options: Any) -> Run:  # noqa: ANN401 (those of `carry_out`)
     """Carry out a plan in several processes; the classifier comes back as files, the rest of the run by pickle."""
     with tempfile.TemporaryDirectory(prefix="captune-") as folder:
         run = launching.launch(plan.settings.devices, plan.settings.num_nodes, _as_worker, plan, options, folder)
@@ -94,14 +95,14 @@ def _launch(plan: Plan, **options: Any) -> AdaptationRun:  # noqa: ANN401 (those
         return replace(run, classifier=Classifier.load(folder, backbone))
 
 
-def _as_worker(plan: Plan, options: Mapping[str, Any], folder: str) -> AdaptationRun:
+def _as_worker(plan: Plan, options: Mapping[str, Any], folder: str) -> Run:
     run = carry_out(plan, **options)
     if distributed.rank() == 0:
         run.classifier.save(folder)
     return replace(run, classifier=None)  # type: ignore[arg-type]
 
 
-def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> AdaptationRun:
+def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
     cache_folder = Path(plan.settings.cache) if plan.settings.cache else default_folder()
     describer = plan.open_describer(cache_folder)
 
@@ -136,7 +137,7 @@ def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Adaptati
 
     times = {"seconds": round(engine.seconds(), 3)}
     steps = {step: round(seconds, 3) for step, seconds in engine.spent.items()}
-    return AdaptationRun(
+    return Run(
         settings=plan.all_settings(),
         images=plan.images,
         predictions=predictions,

@@ -30,7 +30,7 @@ LAYERS = (
     {"review"},
     {"report"},
     {"web", "exports"},
-    {"pipeline", "auditing"},
+    {"run", "pipeline", "estimator", "auditing"},
     {"benchmark"},
     {"commands", "cli"},
 )

@@ -18,7 +18,8 @@ from captune.core.errors import CaptuneError
 from captune.pipeline import carry_out
 from captune.plan import make_plan
 from captune.results.image_classifier import load
-from captune.results.run import AdaptationRun, read_run_card
+from captune.results.run import read_run_card
+from captune.run import Run
 from faults.failing import ERRORS, Disk, watch
 from faults.records import record
 from faults.wholeness import result_of
@@ -45,12 +46,12 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
 
 
 @pytest.fixture(scope="module")
-def runs(images: Path) -> tuple[AdaptationRun, AdaptationRun]:
+def runs(images: Path) -> tuple[Run, Run]:
     """Return two runs with different results."""
     return adapt(images, 1), adapt(images, 2)
 
 
-def adapt(images: Path, seed: int, **options: Any) -> AdaptationRun:
+def adapt(images: Path, seed: int, **options: Any) -> Run:
     """Adapt a toy model; every seed gives another result."""
     where = {"backbone": ToyBackbone(seed), "workers": 0, "seed": seed, "cache": str(images.parent / "cache")}
     return carry_out(make_plan(images, NAMES, None, {**where, **CAP}), quiet=True, report=False, **options)
@@ -88,9 +89,7 @@ def found(run: Path) -> dict[str, Any]:
     return result_of(run)
 
 
-def test_a_run_is_replaced_as_a_whole_or_not_at_all(
-    runs: tuple[AdaptationRun, AdaptationRun], disk: Disk, tmp_path: Path
-) -> None:
+def test_a_run_is_replaced_as_a_whole_or_not_at_all(runs: tuple[Run, Run], disk: Disk, tmp_path: Path) -> None:
     old, new = (result_of(run.save(tmp_path / f"{i}")) for i, run in enumerate(runs))
     assert old != new
     target = disk.folder / "run"
@@ -102,9 +101,11 @@ def test_a_run_is_replaced_as_a_whole_or_not_at_all(
         (target / "notes.txt").write_text("mine")
 
     outcomes = set()
-    for is_told in at_every_change(
-        disk, prepare, lambda: runs[1].save(target), "failed write while a run is replaced", every_error=False
-    ):
+
+    def act() -> None:
+        runs[1].save(target, overwrite=True)
+
+    for is_told in at_every_change(disk, prepare, act, "failed write while a run is replaced", every_error=False):
         content = found(target)
         assert content.pop("notes.txt") == b"mine"
         assert content in (old, new)

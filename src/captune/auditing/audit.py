@@ -18,6 +18,7 @@ from captune.concepts.groups import class_closeness, confused_groups
 from captune.concepts.mismatch import MismatchSettings
 from captune.core import runtime
 from captune.core.arrays import Floats, Ints
+from captune.core.display import Displayed, shortened
 from captune.core.errors import InputError
 from captune.core.files import write_json
 from captune.core.replacing import replaced
@@ -32,6 +33,7 @@ from captune.embeddings.embed import embed_classes, embed_images, embed_texts, s
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import first_labels
 from captune.plan import Plan, make_plan
+from captune.report.inline import Report, saved_page
 from captune.results.metrics import summarize
 from captune.results.run import claim_folder, readable
 
@@ -60,8 +62,8 @@ class AuditSettings:
     k: Positive = 16
 
 
-@dataclass(frozen=True)
-class Audit:
+@dataclass(frozen=True, repr=False)
+class Audit(Displayed):
     """The findings of an audit; `facts` is the content of audit.json."""
 
     facts: Mapping[str, Any]
@@ -75,6 +77,22 @@ class Audit:
                 write_descriptions(staging / "descriptions.yaml", self.descriptions)
             write_json(staging / CARD, dict(self.facts))
         return target
+
+    def report(self) -> Report:
+        """Return the page of the audit, which a notebook shows inline."""
+        return saved_page(self.save, write_audit_page)
+
+    def summary(self) -> dict[str, object]:
+        """Return the findings, in short."""
+        zero_shot = self.facts.get("truth", {}).get("zero_shot", {})
+        return {
+            "images": self.facts["n_images"] - len(self.facts["skipped"]),
+            "skipped": len(self.facts["skipped"]),
+            "classes": len(self.facts["classes"]),
+            "misleading_names": shortened(self.facts["mismatched"]),
+            "confused_groups": len(self.facts["confused_groups"]),
+            **({"zero_shot_accuracy": round(zero_shot["accuracy"], 4)} if zero_shot else {}),
+        }
 
 
 def audit(

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from captune.core.arrays import Floats, Ints, check_probabilities
-from captune.core.errors import InputError
+from captune.core.display import Displayed
+from captune.core.errors import InputError, missing_extra
 from captune.core.scratch import row_parts
+from captune.data.images import ImageCollection
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
-@dataclass(frozen=True)
-class Predictions:
+@dataclass(frozen=True, repr=False)
+class Predictions(Displayed):
     """Class probabilities of some images of a collection; there is a column for every class.
 
     Attributes:
         image_index: Positions of the images, `(images,)`.
         probabilities: `(images, classes)`.
+        names: Class names; empty if they are not known.
+        images: The collection; None if it is not known.
     """
 
     image_index: Ints
     probabilities: Floats
+    names: tuple[str, ...] = ()
+    images: ImageCollection | None = None
 
     def __post_init__(self) -> None:
         if self.probabilities.ndim != 2 or len(self.image_index) != len(self.probabilities):
@@ -39,3 +51,31 @@ class Predictions:
     def confidence(self) -> Floats:
         """Return the probability of the most probable class of each image."""
         return self.probabilities.max(axis=1)
+
+    def to_pandas(self, probabilities: bool = False) -> DataFrame:
+        """Return a table `(path, label, confidence)` whose index holds the positions of the images.
+
+        With `probabilities`, there is also a column for each class.
+        """
+        try:
+            from pandas import DataFrame, Index
+        except ImportError as error:
+            raise missing_extra("pandas", "pandas") from error
+        names = np.asarray(self.names or np.arange(self.probabilities.shape[1]), dtype=object)
+        columns: dict[str, object] = {"label": names[self.labels], "confidence": self.confidence}
+        if self.images is not None:
+            columns = {"path": [self.images.name(position) for position in self.image_index], **columns}
+        if probabilities:
+            of_classes = [f"{name} (class)" if name in columns else name for name in names]
+            columns |= dict(zip(of_classes, self.probabilities.T, strict=True))
+        return DataFrame(columns, index=Index(self.image_index, name="image"))
+
+    def summary(self) -> dict[str, object]:
+        """Return the size, the mean confidence and the classes that no image has."""
+        n_images, n_classes = self.probabilities.shape
+        return {
+            "images": n_images,
+            "classes": n_classes,
+            "never_predicted": n_classes - len(np.unique(self.labels)),
+            "mean_confidence": round(float(self.confidence.mean()), 3) if n_images else None,
+        }

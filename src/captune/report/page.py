@@ -29,12 +29,14 @@ _OURS = re.compile(
 
 
 def write_report(
-    folders: Sequence[str | Path], out: str | Path | None = None, labels: str | Path | None = None
+    folders: Sequence[str | Path],
+    out: str | Path | None = None,
+    labels: Any = None,  # noqa: ANN401 (what `read_labels` takes)
 ) -> Path:
     """Write the report of one run, or the comparison of several runs, and return its path.
 
-    The default path is `report.html` in the run folder, or `captune-comparison.html` for a comparison. `labels` is
-    `folders` or a table (path, label).
+    The default path is `report.html` in the run folder, or `captune-comparison.html` for a comparison. `labels` are
+    `folders`, a table (path, label), or one label for each readable image.
     """
     if not folders:
         raise InputError("Expected at least one run folder.")

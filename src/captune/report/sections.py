@@ -233,10 +233,16 @@ def _settings(run: RunRecord) -> dict[str, Any]:
     command = ["captune", "adapt", sources.get("images", "IMAGES"), "--classes", sources.get("classes", "CLASSES")]
     command += ["--labels", sources["labels"]] if sources.get("labels") else []
     command += ["--config", str(folder / "settings.yaml"), "--out", f"{folder.name}-again"]
+    if any(source.startswith("<") for source in sources.values()):  # not a path, but an object in memory
+        labels = ", labels=labels" if sources.get("labels") else ""
+        load = f"yaml.safe_load(open({str(folder / 'settings.yaml')!r}))"
+        code = f"captune.adapt(images, classes{labels}, **{load})"
+    else:
+        code = shlex.join(command)
     environment = dict(run.card["environment"])
     versions = environment.pop("versions", {})
     return {
-        "command": shlex.join(command),
+        "command": code,
         "settings": [(key, as_text(value)) for key, value in run.card["settings"].items()],
         "environment": [(key.replace("_", " "), as_text(value)) for key, value in {**versions, **environment}.items()],
     }

@@ -62,6 +62,7 @@ class Classifier(ImageClassifier):
         self.tuner, self.tuner_name = tuner.eval(), tuner_name
         self.class_vectors = class_vectors.detach()
         self.names, self.preprocessing = tuner.vocabulary.names, tuner.backbone.preprocessing
+        self.width = tuner.embed_dim
 
     @classmethod
     def from_tuner(cls, tuner: Tuner) -> Classifier:
@@ -99,13 +100,38 @@ class Classifier(ImageClassifier):
     @torch.inference_mode()
     def score_embeddings(self, vectors: Floats) -> Floats:
         """Return probabilities from embeddings of the backbone, unless the tuner changes the image encoder."""
-        if self.tuner.edits_images:
-            raise InputError(f"The tuner {self.tuner_name!r} changes the image encoder: embeddings cannot be reused.")
+        self._check_embeddings(vectors)
         scored = empty_rows(len(vectors), len(self.names))
         for start in range(0, len(vectors), 8192):
             rows = slice(start, start + 8192)
             scored[rows] = self._score(self.tuner.refine(torch.from_numpy(vectors[rows]).to(self.backbone.device)))
         return scored
+
+    @torch.inference_mode()
+    def embed_views(self, views: NDArray[np.uint8]) -> Floats:
+        """Return embeddings `(images, width)` of decoded images."""
+        pixels = self.preprocessing.normalize(views).to(self.backbone.device)
+        return self.tuner.image_embeddings(pixels).float().cpu().numpy()
+
+    @torch.inference_mode()
+    def refine_embeddings(self, vectors: Floats) -> Floats:
+        """Return embeddings `(images, width)` from those of the backbone, unless the tuner changes the encoder."""
+        self._check_embeddings(vectors)
+        refined = self.tuner.refine(torch.from_numpy(vectors).to(self.backbone.device))
+        return refined.float().cpu().numpy()
+
+    def summary(self) -> dict[str, object]:
+        """Return the classes, the backbone and the tuner."""
+        return {**super().summary(), "backbone": self.backbone.identifier, "tuner": self.tuner_name}
+
+    def _check_embeddings(self, vectors: Floats) -> None:
+        if self.tuner.edits_images:
+            raise InputError(f"The tuner {self.tuner_name!r} changes the image encoder: embeddings cannot be reused.")
+        if vectors.shape[1] != self.backbone.embed_dim:
+            raise InputError(
+                f"The embeddings have width {vectors.shape[1]}, but the classifier was made for width "
+                f"{self.backbone.embed_dim}. Use embeddings of the same model."
+            )
 
     def _score(self, vectors: Tensor) -> Floats:
         return check_probabilities(softmax_rows(self.tuner.logits(vectors.float(), self.class_vectors).cpu().numpy()))
@@ -182,7 +208,8 @@ def predict_collection(
         predictions, skipped = _predict_pixels(classifier, images, runtime, batch_size)
     else:
         embedded = embedded or embed_images(classifier.backbone, images, cache, runtime, batch_size)
-        predictions = Predictions(embedded.image_index, classifier.score_embeddings(embedded.vectors))
+        probabilities = classifier.score_embeddings(embedded.vectors)
+        predictions = Predictions(embedded.image_index, probabilities, classifier.names, images)
         skipped = embedded.skipped
     if len(predictions.image_index) == 0:
         raise InputError(no_usable_image(images, skipped))
@@ -205,7 +232,7 @@ def _predict_pixels(
             skipped.update(batch.problems)
             advance(len(batch.positions) + len(batch.problems))
     index, skipped = merge_parts(probabilities, is_done, skipped)
-    return Predictions(index, take_rows(probabilities, index)), skipped
+    return Predictions(index, take_rows(probabilities, index), classifier.names, images), skipped
 
 
 def _read(folder: Path) -> tuple[Card, bytes]:

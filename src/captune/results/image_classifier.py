@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captune.core.arrays import Floats, Ints
+from captune.core.display import Displayed, shortened
 from captune.core.errors import InputError, RunFolderError
 from captune.core.files import is_file, is_folder
 from captune.core.scratch import row_parts
@@ -30,38 +32,48 @@ MODEL = "model.onnx"
 """Default file name of an exported model."""
 
 
-class ImageClassifier(ABC):
-    """Classifies images: paths, Pillow images or arrays."""
+class ImageClassifier(Displayed, ABC):
+    """Classifies whatever `adapt` takes as images: paths, Pillow images, arrays, datasets, tables or `Embeddings`."""
 
     names: tuple[str, ...]
     """Class names; a class id is a position in this tuple."""
 
     preprocessing: Preprocessing
+    width: int
+    """Width of the embeddings that `embed` returns."""
 
     @abstractmethod
     def score_views(self, views: NDArray[np.uint8]) -> Floats:
         """Return probabilities `(images, classes)` of decoded images `(images, height, width, 3)`."""
 
+    @abstractmethod
+    def embed_views(self, views: NDArray[np.uint8]) -> Floats:
+        """Return embeddings `(images, width)` of decoded images `(images, height, width, 3)`."""
+
     def score_embeddings(self, vectors: Floats) -> Floats:
         """Return probabilities `(images, classes)` of embeddings, if the classifier can use them."""
         raise InputError("This classifier takes images, not embeddings. Load the run folder instead of its export.")
 
+    def refine_embeddings(self, vectors: Floats) -> Floats:
+        """Return the classifier's embeddings `(images, width)` of those of its backbone, if it can use them."""
+        return self.score_embeddings(vectors)
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """Return the class names in the order of the columns of `predict_proba`, as scikit-learn calls them."""
+        return np.asarray(self.names)
+
     def predict_proba(self, images: Images, *, image_column: str = "") -> Floats:
         """Return probabilities `(images, classes)` of whatever `adapt` takes as images, or of one image."""
-        if isinstance(images, (list, tuple)) and not images:
-            return np.empty((0, len(self.names)), dtype=np.float32)
-        collection = collect_images(images, column=image_column)
-        if isinstance(collection, Embeddings):
-            return self.score_embeddings(collection.vectors)
-        parts = []
-        for start in range(0, len(collection), BATCH):
-            chunk = range(start, min(start + BATCH, len(collection)))
-            parts.append(self.score_views(np.stack([self._read_view(collection, position) for position in chunk])))
-        return np.concatenate(parts)
+        return self._compute(images, image_column, self.score_views, self.score_embeddings, len(self.names))
 
     def predict(self, images: Images, *, image_column: str = "") -> list[str]:
         """Return the most probable class name of each image."""
         return [self.names[label] for label in self.predict_proba(images, image_column=image_column).argmax(axis=1)]
+
+    def embed(self, images: Images, *, image_column: str = "") -> Floats:
+        """Return the embeddings `(images, width)` that the classifier compares with its classes."""
+        return self._compute(images, image_column, self.embed_views, self.refine_embeddings, self.width)
 
     def evaluate(self, images: Images, labels: Any, *, image_column: str = "") -> Metrics:  # noqa: ANN401
         """Compare predictions with labels: `folders`, a path, a mapping or one label per image."""
@@ -73,6 +85,34 @@ class ImageClassifier(ABC):
         if not len(known):
             raise InputError(f"None of the {len(collection)} images has a label.")
         return summarize(self.predict_proba(collection.subset(known)), truth[known], n_classes=len(self.names))
+
+    def score(self, images: Images, labels: Any, *, image_column: str = "") -> float:  # noqa: ANN401
+        """Return the accuracy on the labeled images."""
+        return self.evaluate(images, labels, image_column=image_column).accuracy
+
+    def summary(self) -> dict[str, object]:
+        """Return the number of classes and their first names."""
+        return {"classes": len(self.names), "names": shortened(list(self.names))}
+
+    def _compute(
+        self,
+        images: Images,
+        column: str,
+        of_views: Callable[[NDArray[np.uint8]], Floats],
+        of_embeddings: Callable[[Floats], Floats],
+        n_columns: int,
+    ) -> Floats:
+        """Return one row per image, computed from decoded images or from embeddings."""
+        if isinstance(images, (list, tuple)) and not images:
+            return np.empty((0, n_columns), dtype=np.float32)
+        collection = collect_images(images, column=column)
+        if isinstance(collection, Embeddings):
+            return of_embeddings(collection.vectors)
+        parts = []
+        for start in range(0, len(collection), BATCH):
+            chunk = range(start, min(start + BATCH, len(collection)))
+            parts.append(of_views(np.stack([self._read_view(collection, position) for position in chunk])))
+        return np.concatenate(parts)
 
     def _read_view(self, images: ImageCollection, position: int) -> NDArray[np.uint8]:
         try:

@@ -12,14 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captune.core.arrays import Bools, Floats, Ints
+from captune.core.display import Displayed
 from captune.core.errors import InputError, raise_all
 
 ECE_BINS = 15
 LOWEST = 5
 
 
-@dataclass(frozen=True)
-class Metrics:
+@dataclass(frozen=True, repr=False)
+class Metrics(Displayed):
     """The quality and balance of predictions; None where there is nothing to measure.
 
     Attributes:
@@ -53,6 +54,17 @@ class Metrics:
     def as_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers for strict JSON."""
         return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
+
+    def summary(self) -> dict[str, object]:
+        """Return the numbers that matter most."""
+        return {
+            "images": self.n_images,
+            "accuracy": round(self.accuracy, 4),
+            "balanced_accuracy": round(self.balanced_accuracy, 4),
+            "lowest_five": round(self.lowest_five, 4),
+            "never_predicted": len(self.never_predicted),
+            "ece": round(self.ece, 4),
+        }
 
 
 def summarize(probabilities: Floats, labels: Ints, n_classes: int, seen: Sequence[int] | Ints | None = None) -> Metrics:

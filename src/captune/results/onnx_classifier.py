@@ -69,6 +69,7 @@ class OnnxClassifier(ImageClassifier):
         self.card = _read_card(self.session.get_modelmeta().custom_metadata_map, shown)
         self.names, self.preprocessing = self.card.names, self.card.preprocessing
         _check_graph(self.session, len(self.names), shown)
+        self.width = next(entry.shape[-1] for entry in self.session.get_outputs() if entry.name == EMBEDDINGS)
 
     def score_views(self, views: NDArray[np.uint8]) -> Floats:
         """Return probabilities `(images, classes)` of decoded images."""
@@ -78,9 +79,17 @@ class OnnxClassifier(ImageClassifier):
         """Return probabilities `(images, classes)` of preprocessed images `(images, 3, height, width)`."""
         return check_probabilities(self.session.run([PROBABILITIES], {PIXELS: pixels})[0])
 
-    def embed(self, pixels: Floats) -> Floats:
-        """Return unit-length embeddings `(images, width)` of preprocessed images."""
+    def embed_views(self, views: NDArray[np.uint8]) -> Floats:
+        """Return embeddings `(images, width)` of decoded images."""
+        return self.embed_pixels(self.preprocessing.standardize(views))
+
+    def embed_pixels(self, pixels: Floats) -> Floats:
+        """Return embeddings `(images, width)` of preprocessed images."""
         return self.session.run([EMBEDDINGS], {PIXELS: pixels})[0]
+
+    def summary(self) -> dict[str, object]:
+        """Return the classes, the backbone and the precision."""
+        return {**super().summary(), "backbone": self.card.backbone, "precision": self.card.precision}
 
     def predict_collection(self, images: ImageCollection, workers: int = 2) -> tuple[Predictions, dict[int, str]]:
         """Return predictions for all readable images, and why the others were skipped, by position."""
@@ -98,7 +107,7 @@ class OnnxClassifier(ImageClassifier):
                     parts.append(self.score_views(np.stack(list(good.values()))))
         if not index:
             raise InputError(no_usable_image(images, skipped))
-        return Predictions(np.asarray(index, dtype=np.int64), np.concatenate(parts)), skipped
+        return Predictions(np.asarray(index, dtype=np.int64), np.concatenate(parts), self.names, images), skipped
 
 
 def read_view(images: ImageCollection, position: int, preprocessing: Preprocessing) -> NDArray[np.uint8] | str:

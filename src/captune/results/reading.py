@@ -95,8 +95,8 @@ class RunRecord:
         return next((facts for facts in self.card["rounds"] if facts.get("step") == "concept_alignment"), {})
 
 
-def read_run(folder: str | Path, labels: str | Path | None = None) -> RunRecord:
-    """Read a run folder; `labels` is `folders` or a table (path, label)."""
+def read_run(folder: str | Path, labels: Any = None) -> RunRecord:  # noqa: ANN401 (what `read_labels` takes)
+    """Read a run folder; `labels` are `folders`, a table (path, label), or one label for each readable image."""
     path = Path(folder)
     card = read_run_card(path)
     try:

@@ -54,7 +54,9 @@ def test_it_answers_as_the_run_does(tuner: str, kind: str, model_folder: Callabl
     pixels = exported.preprocessing.standardize(views)
     with torch.inference_mode():
         expected = made.classifier.tuner.image_embeddings(torch.from_numpy(pixels)).numpy()
-    assert np.allclose(exported.embed(pixels), expected, atol=1e-4)
+    assert np.allclose(exported.embed_pixels(pixels), expected, atol=1e-4)
+    both = [classifier.embed(list(views)) for classifier in (exported, made.classifier)]
+    np.testing.assert_allclose(*both, atol=1e-4)
 
 
 def test_scores_of_neighbors_answer_as_the_run_does(clip_folder: Path, tmp_path: Path) -> None:

@@ -95,10 +95,10 @@ def test_a_run_stays_until_the_new_one_is_complete(
     with monkeypatch.context() as patch:
         patch.setattr(type(run.classifier), "save", fail)
         with pytest.raises(KeyboardInterrupt):
-            run.save(tmp_path)
+            run.save(tmp_path, overwrite=True)
     assert result_of(tmp_path) == before
     assert not (tmp_path / NEW).exists()
-    run.save(tmp_path)
+    run.save(tmp_path, overwrite=True)
     assert not (tmp_path / "exports").exists()
 
 
