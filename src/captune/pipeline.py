@@ -14,9 +14,11 @@ from captune.backbones.base import Backbone
 from captune.core import distributed, launching, runtime
 from captune.core.errors import InputError
 from captune.core.settings import WHERE
+from captune.core.text import shown
 from captune.data.inputs import Images
 from captune.data.precomputed import ClassTexts, Embeddings
 from captune.embeddings.cache import EmbeddingCache, default_folder
+from captune.embeddings.embed import classes_read_alike
 from captune.embeddings.predictions import Predictions
 from captune.methods.base import Context
 from captune.plan import Plan, make_plan
@@ -121,6 +123,12 @@ def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
         engine.say(f"Method {plan.settings.method}, preset {plan.settings.preset}.")
     if plan.images.unused:
         engine.say(plan.images.unused)
+    if plan.class_texts is None:
+        for names in classes_read_alike(backbone, plan.task.vocabulary):
+            engine.say(
+                f"The text encoder reads {' and '.join(shown(name) for name in names[:3])} as the same text, so these "
+                "classes cannot be told apart by their names. Use other or shorter names, or describe them."
+            )
     if isinstance(plan.images, Embeddings) and plan.images.was_scaled:
         engine.say("The embeddings were not of length one and have been normalized.")
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from captune.core.text import printable
+
 if TYPE_CHECKING:
     from captune.core.settings import RunSettings
     from captune.data.images import ImageCollection
@@ -94,9 +96,9 @@ def _device_settings(options: argparse.Namespace) -> RunSettings:
 def print_unused(images: ImageCollection, skipped: Mapping[int, str]) -> None:
     """Account for the images that were not classified, on standard error."""
     for position, reason in skipped.items():
-        sys.stderr.write(f"skipped: {images.name(position)}: {reason}\n")
+        sys.stderr.write(printable(f"skipped: {images.name(position)}: {reason}") + "\n")
     if images.unused:
-        sys.stderr.write(f"{images.unused}\n")
+        sys.stderr.write(printable(images.unused) + "\n")
 
 
 def predict_images(

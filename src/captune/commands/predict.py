@@ -9,6 +9,7 @@ from pathlib import Path
 
 from captune.commands._shared import IMAGES_HELP, add_device_options, add_workers_option
 from captune.core.errors import InputError
+from captune.core.text import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,5 +55,6 @@ def _predict(options: argparse.Namespace) -> None:
     if options.out:
         write_whole(Path(options.out), table(header, rows()))
     else:
-        sys.stdout.writelines(table(header, rows()))
+        is_screen = sys.stdout.isatty()
+        sys.stdout.writelines(printable(text) if is_screen else text for text in table(header, rows()))
     print_unused(images, skipped)

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from captune.core import distributed, launching
 from captune.core.errors import InputError
+from captune.core.text import printable
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +64,7 @@ class Runtime:
     def say(self, message: str) -> None:
         """Print a message, once for all processes."""
         if self.is_writer and not self.quiet:
-            console.print(message, markup=False)
+            console.print(printable(message), markup=False)
 
     @contextmanager
     def together(self) -> Iterator[None]:

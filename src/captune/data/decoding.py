@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError, features
 
 from captune.core.errors import InputError
 from captune.data.bit_depth import to_8_bits
@@ -25,7 +25,7 @@ MOST_PIXELS = 100_000_000
 MOST_BYTES = 512 * 1024 * 1024
 MOST_SCANS = 500
 """Of one JPEG file; cameras and editors write about ten, and each costs as much time as the whole image."""
-FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF", "AVIF", "HEIF")
+FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")
 HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
 RANGE = "captune range"
 """Key in the `info` of a decoded image: the range of values that was guessed when it was scaled to 8 bits."""
@@ -129,8 +129,7 @@ def measure(content: bytes) -> tuple[int, int]:
 
 
 def _open(content: bytes) -> Image.Image:
-    _register_heif(content)
-    image = Image.open(BytesIO(content), formats=FORMATS)
+    image = Image.open(BytesIO(content), formats=_formats(content))
     width, height = image.size
     if width * height > MOST_PIXELS:
         raise UnreadableImageError(f"{width} x {height} pixels, the limit is {MOST_PIXELS:,}")
@@ -140,15 +139,20 @@ def _open(content: bytes) -> Image.Image:
     return image
 
 
-def _register_heif(content: bytes) -> None:
-    """Let Pillow open HEIC files with pillow-heif, which is optional; AVIF files are read by Pillow itself."""
-    if content[4:8] != b"ftyp" or content[8:12] not in HEIF_BRANDS:
-        return
+def _formats(content: bytes) -> tuple[str, ...]:
+    """Return what Pillow may open a file as; it reads HEIC with an optional package, and AVIF since version 11.3."""
+    if content[4:8] != b"ftyp":
+        return FORMATS
+    if content[8:12] not in HEIF_BRANDS:
+        if not features.check("avif"):
+            raise UnreadableImageError("AVIF images need a newer Pillow: pip install -U pillow")
+        return ("AVIF",)
     try:
         from pillow_heif import register_heif_opener
     except ImportError:
         raise UnreadableImageError("HEIC images need one more package: pip install 'captune[heic]'") from None
     register_heif_opener()
+    return ("HEIF", "AVIF")
 
 
 def _reduce(image: Image.Image, smallest: int) -> Image.Image:

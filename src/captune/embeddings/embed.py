@@ -135,6 +135,15 @@ def embed_classes(backbone: Backbone, vocabulary: Vocabulary) -> Floats:
     return np.asarray(sums / np.linalg.norm(sums, axis=1, keepdims=True), dtype=np.float32)
 
 
+def classes_read_alike(backbone: Backbone, vocabulary: Vocabulary) -> list[tuple[str, ...]]:
+    """Return groups of class names whose texts have the same tokens, e.g. because long texts are cut."""
+    tokens = backbone.tokenize([" ".join(vocabulary.texts(class_id)) for class_id in range(len(vocabulary))])
+    groups: dict[bytes, list[str]] = {}
+    for name, row in zip(vocabulary.names, (tokens.ids * tokens.mask).cpu().numpy(), strict=True):
+        groups.setdefault(row.tobytes(), []).append(name)
+    return [tuple(names) for names in groups.values() if len(names) > 1]
+
+
 def score(image_vectors: Floats, class_vectors: Floats, logit_scale: float) -> Floats:
     """Return CLIP's zero-shot probabilities `(images, classes)`: the softmax of scaled cosine similarities."""
     return fill_rows(

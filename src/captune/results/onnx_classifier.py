@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from captune.core.arrays import Floats, check_probabilities
 from captune.core.cards import build_card, check_card, check_seal, parse_json
-from captune.core.errors import InputError, RunFolderError, missing_extra
+from captune.core.errors import InputError, RunFolderError, missing_extra, raise_all
 from captune.core.files import is_file
 from captune.data.decoding import UnreadableImageError
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.views import Preprocessing, weak_view
+from captune.data.vocabulary import name_problems
 from captune.embeddings.predictions import Predictions
 from captune.results.image_classifier import ImageClassifier
 
@@ -164,4 +165,6 @@ def _read_card(metadata: dict[str, str], shown: str) -> OnnxCard:
         raise RunFolderError(f"The metadata of {shown!r} cannot be read: {error}. Export the run again.") from error
     content = check_card(raw, shown, FORMAT, VERSION)
     check_seal(content, shown)
-    return build_card(OnnxCard, content, shown)
+    card = build_card(OnnxCard, content, shown)
+    raise_all(name_problems(card.names), f"The class names of {shown!r} cannot be used")
+    return card

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -100,6 +100,7 @@ class AdaptationRun:
             "environment": dict(self.environment),
             "sources": {what: readable(source) for what, source in self.sources.items()},
             "image_source": self.images.kind,
+            "images_in_root": all(is_inside(self.images.name(i)) for i in self.predictions.image_index),
             "image_root": readable(str(self.images.root.absolute())),
             "kept": self.kept,
             "health": health.as_dict() if health is not None else None,
@@ -111,6 +112,11 @@ class AdaptationRun:
         labels, confidence = self.predictions.labels, self.predictions.confidence
         for row, position in enumerate(index):
             yield self.images.name(position), names[labels[row]], f"{confidence[row]:.6f}"
+
+
+def is_inside(name: str) -> bool:
+    """Return whether the name of an image stays in its folder: relative, without `..`."""
+    return not name.startswith("/") and ".." not in PurePath(name).parts and not PurePath(name).is_absolute()
 
 
 def readable(path: str) -> str:
