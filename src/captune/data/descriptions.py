@@ -27,8 +27,9 @@ def read_descriptions(path: str | Path) -> dict[str, list[str]]:
         text = Path(path).read_text(encoding="utf-8-sig")
         # Every scalar is read as text: a class can be called "on" or "747".
         root = compose_yaml(text)
-    except OSError as error:
-        raise InputError(f"The descriptions file {str(path)!r} cannot be read: {error.strerror}.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise InputError(f"The descriptions file {str(path)!r} cannot be read: {reason}.") from error
     except strict_yaml.ERRORS as error:
         raise InputError(f"The descriptions file {str(path)!r} is not valid YAML: {describe_error(error)}") from error
     if root is None:

@@ -12,7 +12,7 @@ from captune.core import strict_yaml
 from captune.core.errors import InputError, raise_all
 from captune.core.files import is_file, is_folder
 from captune.core.strict_yaml import describe_error, load_yaml
-from captune.core.text import invalid_character, look, one_form, shown
+from captune.core.text import invalid_character, is_unicode, look, one_form, shown
 from captune.data.tables import first_few
 
 DEFAULT_TEMPLATE = "a photo of a {}"
@@ -159,6 +159,6 @@ def _template_problems(templates: Sequence[str]) -> list[str]:
             continue
         if fields != [("", "", None)]:
             problems.append(f"template {shown(template)} must contain the placeholder {{}} exactly once")
-        elif invalid_character(template) is not None:
-            problems.append(f"template {shown(template)} contains {invalid_character(template)}, which is not text")
+        elif not is_unicode(template):
+            problems.append(f"template {shown(template)} is not valid Unicode")
     return problems
