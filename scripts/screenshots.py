@@ -20,6 +20,7 @@ from PIL import Image
 from captune import load
 from captune.report.page import write_report
 from captune.web.limits import Limits
+from captune.web.prediction import predicting
 from captune.web.server import Service, running
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync")
@@ -74,7 +75,11 @@ def photograph_reports(camera: Camera, demo: Path, aerial: Path | None, scratch:
 
 def photograph_service(camera: Camera, run: Path, photo: Path) -> None:
     """Take the page of the service after an image was chosen."""
-    with Service("127.0.0.1", 0, Limits(timeout=60)) as service, running(service, load(run), run.resolve().name):
+    with (
+        Service("127.0.0.1", 0, Limits(timeout=60)) as service,
+        predicting(load(run), run.resolve().name, service.limits) as app,
+        running(service, app),
+    ):
         camera.take("serve-light", service.address, photo=str(photo))
         camera.take("serve-phone-dark", service.address, "dark", PHONE, photo=str(photo))
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from captune.core.errors import CaptuneError as CaptuneError
     from captune.data.precomputed import ClassTexts as ClassTexts
     from captune.data.precomputed import Embeddings as Embeddings
+    from captune.estimator import CaptuneClassifier as CaptuneClassifier
     from captune.exports.base import export as export
     from captune.labeling.gaussian_mixture import fit_gaussian_mixture as fit_gaussian_mixture
     from captune.labeling.selection import first_labels as first_labels
@@ -20,12 +21,17 @@ if TYPE_CHECKING:
     from captune.pipeline import adapt as adapt
     from captune.results.health import check_health as check_health
     from captune.results.image_classifier import load as load
+    from captune.review.opening import open as open
+    from captune.review.opening import open_run as open_run
+    from captune.review.session import Session as Session
 
 __version__ = "0.1.0"
 __all__ = [
+    "CaptuneClassifier",
     "CaptuneError",
     "ClassTexts",
     "Embeddings",
+    "Session",
     "__version__",
     "adapt",
     "audit",
@@ -36,6 +42,8 @@ __all__ = [
     "first_labels",
     "fit_gaussian_mixture",
     "load",
+    "open",
+    "open_run",
     "top_k_per_class",
     "wrap",
 ]
@@ -45,9 +53,13 @@ _HOMES = {
     "audit": "captune.auditing.audit",
     "export": "captune.exports.base",
     "load": "captune.results.image_classifier",
+    "open": "captune.review.opening",
+    "open_run": "captune.review.opening",
+    "Session": "captune.review.session",
     "wrap": "captune.backbones.base",
     "Embeddings": "captune.data.precomputed",
     "ClassTexts": "captune.data.precomputed",
+    "CaptuneClassifier": "captune.estimator",
     "CaptuneError": "captune.core.errors",
     "check_health": "captune.results.health",
     "confusion_margin": "captune.concepts.confusion",

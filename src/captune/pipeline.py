@@ -13,6 +13,7 @@ from typing import Any
 from captune.backbones.base import Backbone
 from captune.core import distributed, launching, runtime
 from captune.core.errors import InputError
+from captune.core.restoring import unchanged
 from captune.core.settings import WHERE
 from captune.core.text import shown
 from captune.data.inputs import Images
@@ -31,6 +32,7 @@ from captune.tuners.base import Tuner
 from captune.tuners.frozen import Frozen
 
 
+@unchanged()
 def adapt(
     images: Images,
     classes: str | Path | Sequence[str] | Mapping[str, Any] | ClassTexts,
@@ -40,6 +42,7 @@ def adapt(
     overwrite: bool = False,
     resume: bool = False,
     quiet: bool = False,
+    progress: bool = True,
     **settings: Any,  # noqa: ANN401 (checked against the settings dataclasses)
 ) -> Run:
     """Adapt a backbone to images without labels and return the run; with `out`, also save it as a folder.
@@ -47,12 +50,14 @@ def adapt(
     `images` are a path, a sequence of paths, Pillow images or arrays, an array, a dataset, a table or `Embeddings`.
     `classes` are names, a mapping from names to descriptions, or `ClassTexts`. `labels` are a path, a mapping or one
     label per image. Keyword settings are those of every run (method, backbone, template, seed, ...) and those of the
-    method; the backbone may be a model in memory (`wrap`), the describer a mapping or a function.
+    method; the backbone may be a model in memory (`wrap`), the describer a mapping or a function. `progress=False`
+    hides progress bars, `quiet=True` also messages. Random states, flags and loggers are afterward as before.
     """
     plan = make_plan(images, classes, labels, settings)
-    return carry_out(plan, out=out, overwrite=overwrite, resume=resume, quiet=quiet)
+    return carry_out(plan, out=out, overwrite=overwrite, resume=resume, quiet=quiet, progress=progress)
 
 
+@unchanged()
 def carry_out(
     plan: Plan,
     *,
@@ -60,17 +65,18 @@ def carry_out(
     overwrite: bool = False,
     resume: bool = False,
     quiet: bool = False,
+    progress: bool = True,
     report: bool = True,
     keep_checkpoints: bool = False,
 ) -> Run:
     """Carry out a plan and return the run; with `out`, also save it as a folder with a report."""
     plan.check_backbone()
     if plan.settings.devices * plan.settings.num_nodes > 1 and not launching.is_launched():
-        options = {"overwrite": overwrite, "resume": resume, "quiet": quiet}
+        options = {"overwrite": overwrite, "resume": resume, "quiet": quiet, "progress": progress}
         return _launch(plan, out=out, report=report, keep_checkpoints=keep_checkpoints, **options)
     workers = None if plan.settings.workers < 0 else plan.settings.workers
     devices = {name: getattr(plan.settings, name) for name in WHERE}
-    engine = runtime.start(seed=plan.settings.seed, workers=workers, quiet=quiet, **devices)
+    engine = runtime.start(seed=plan.settings.seed, workers=workers, quiet=quiet, progress=progress, **devices)
     folder = None if out is None else Path(out)
     with engine.together():
         with ExitStack() as stack:  # the first process keeps the folder locked until the run is saved

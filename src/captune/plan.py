@@ -110,7 +110,7 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
     values = dict(settings)
     backbone, describer = collect(lambda: _take_models(values)) or (None, None)
     found = collect(lambda: _find_images(images, values))
-    texts = collect(lambda: _read_class_texts(classes))
+    texts = collect(lambda: read_class_texts(classes))
     if texts is not None:
         collect(lambda: _check_texts(texts, values, found, describer))
         values["template"] = "{}"  # the text of a class is found by its name
@@ -164,7 +164,7 @@ def _take_models(values: dict[str, Any]) -> tuple[Backbone | None, Describer | N
     return backbone if isinstance(backbone, Backbone) else None, describer
 
 
-def _read_class_texts(classes: object) -> ClassTexts | None:
+def read_class_texts(classes: object) -> ClassTexts | None:
     """Return text embeddings that are given as classes, or None for names."""
     if isinstance(classes, (str, Path)) and is_array_file(classes):
         return ClassTexts.from_file(classes)

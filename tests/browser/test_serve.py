@@ -16,6 +16,7 @@ from browsing import BrowserTab
 
 import captune
 from captune.web.limits import Limits
+from captune.web.prediction import predicting
 from captune.web.server import Service, running
 from captune.world import class_names, write_world
 
@@ -52,7 +53,8 @@ def served(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
     classifier = captune.load(run)
     with (
         Service("127.0.0.1", 0, Limits(max_bytes=1_000_000)) as service,
-        running(service, classifier, "patterns <i>"),
+        predicting(classifier, "patterns <i>", service.limits) as app,
+        running(service, app),
     ):
         yield service.address, classifier
 
@@ -141,6 +143,28 @@ def test_without_scripts_the_form_answers_with_json(browser: Any, served: tuple[
     assert served[1].predict([image(world)])[0] in plain.page.inner_text("body")
 
 
+def test_a_token_in_the_address_opens_the_page(browser: Any, served: tuple[str, Any], world: Path) -> None:
+    with (
+        Service("127.0.0.1", 0, token="open5esame") as service,
+        predicting(served[1], "secret", service.limits) as app,
+        running(service, app),
+    ):
+        assert "needs its token" in BrowserTab(browser, service.address).page.inner_text("body")
+        tab = BrowserTab(browser, service.link)
+        assert "token" not in tab.page.url
+        tab.page.set_input_files("#file", image(world))
+        assert len(shown(tab)) == 5
+        assert tab.complaints == []
+
+
+def test_the_routes_are_documented_offline(browser: Any, served: tuple[str, Any]) -> None:
+    tab = BrowserTab(browser, f"{served[0]}docs", viewport={"width": 360, "height": 780})
+    assert "POST /predict" in tab.page.inner_text("main")
+    assert tab.complaints == []
+    assert tab.width() <= 360
+    assert all(address.startswith((served[0], "data:")) for address in tab.asked)
+
+
 def test_an_aerial_photograph_is_classified(browser: Any, tmp_path: Path) -> None:
     testbed = os.environ.get("CAPTUNE_TESTBED")
     if not testbed:
@@ -154,7 +178,11 @@ def test_an_aerial_photograph_is_classified(browser: Any, tmp_path: Path) -> Non
     backbone = f"dual:{testbed}/models/aerial-dual"
     captune.adapt(few, photos, method="zero_shot", backbone=backbone, out=run, workers=0, quiet=True)
     classifier = captune.load(run)
-    with Service("127.0.0.1", 0, Limits(timeout=60)) as service, running(service, classifier, "aerial"):
+    with (
+        Service("127.0.0.1", 0, Limits(timeout=60)) as service,
+        predicting(classifier, "aerial", service.limits) as app,
+        running(service, app),
+    ):
         tab = BrowserTab(browser, service.address)
         tab.page.set_input_files("#file", photo)
         assert shown(tab)[0] == classifier.predict([photo])[0]

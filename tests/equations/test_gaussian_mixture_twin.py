@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from captune.core.arrays import unit_rows
-from captune.labeling.gaussian_mixture import SMALLEST_VARIANCE, MixtureSettings, fit_gaussian_mixture
+from captune.labeling.gaussian_mixture import (
+    CONFIDENCE_GAIN,
+    EVENING_STEPS,
+    SMALLEST_VARIANCE,
+    MixtureSettings,
+    fit_gaussian_mixture,
+)
 
 Rows = list[list[float]]
 
@@ -44,6 +50,41 @@ def shifted(found: Rows, steps: int) -> Rows:
     return weighted
 
 
+def slow_evening(scores: Rows, temperature: float) -> list[float]:
+    """Return offsets that draw class sizes to their mean, as far as one minus the mean confidence explains them."""
+    n, n_classes = len(scores), len(scores[0])
+    cooled = [[score / temperature for score in row] for row in scores]
+    found = [slow_softmax(row) for row in cooled]
+    sizes = [sum(row.index(max(row)) == c for row in found) for c in range(n_classes)]
+    error = 1 - sum(max(row) for row in found) / n
+    variance = sum((size - n / n_classes) ** 2 for size in sizes) / n_classes
+    share = min(1.0, error**2 * (n / n_classes) ** 2 / variance)
+    target = [sum(row[c] for row in found) ** (1 - share) for c in range(n_classes)]
+    target = [n * size / sum(target) for size in target]
+    offsets = [0.0] * n_classes
+    for _ in range(EVENING_STEPS):
+        now = [slow_softmax([score + o for score, o in zip(row, offsets, strict=True)]) for row in cooled]
+        totals = [sum(row[c] for row in now) for c in range(n_classes)]
+        offsets = [o + math.log(t / total) for o, t, total in zip(offsets, target, totals, strict=True)]
+    mean = sum(offsets) / n_classes
+    return [temperature * (offset - mean) for offset in offsets]
+
+
+def slow_temperature(scores: Rows, texts_say: Rows) -> float:
+    """Return the temperature at which mean confidence exceeds that of the texts by a share of what scores claim."""
+
+    def confidence(rows: Rows, temperature: float) -> float:
+        return sum(max(slow_softmax([score / temperature for score in row])) for row in rows) / len(rows)
+
+    before, raw = confidence(texts_say, 1.0), confidence(scores, 1.0)
+    low, high = math.log(0.02), math.log(50.0)
+    for _ in range(20):
+        middle = (low + high) / 2
+        is_too_confident = confidence(scores, math.exp(middle)) > before + CONFIDENCE_GAIN * (raw - before)
+        low, high = (middle, high) if is_too_confident else (low, middle)
+    return math.exp((low + high) / 2)
+
+
 def slow_fit(
     images: Rows, texts: Rows, scale: float, rule: MixtureSettings, labeled: Rows, labels: list[int], allowed: list[int]
 ) -> tuple[Rows, list[float], Rows]:
@@ -62,8 +103,9 @@ def slow_fit(
     per_class, per_label = n / n_classes, len(labels) / n_classes
     loud = rule.image_weight * per_class / (per_class + rule.half_weight_at) * (1 + 3 * per_label / (per_label + 1))
     found = [over_allowed(row) for row in texts_say]
-    weights, start = found, None
-    for _ in range(rule.iterations):
+    weights, start, evening = found, None, [0.0] * n_classes
+    for number in range(2 * rule.iterations):
+        heard = 0.0 if labels and number == 0 else 1.0  # with labels, the first means are theirs
         counts = [sum(row[c] for row in weights) for c in range(n_classes)]
         sums, label_sums = [], []
         for c in range(n_classes):
@@ -71,13 +113,7 @@ def slow_fit(
             own = [x for x, label in zip(known, labels, strict=True) if label == c]
             label_sums.append([rule.labeled_weight * sum(x[d] for x in own) for d in range(width)])
         if start is None:
-            start = [
-                [
-                    (sums[c][d] + label_sums[c][d]) / max(counts[c] + rule.labeled_weight * times[c], 1e-9)
-                    for d in range(width)
-                ]
-                for c in range(n_classes)
-            ]
+            start = [[sums[c][d] / max(counts[c], 1e-9) for d in range(width)] for c in range(n_classes)]
         within = np.zeros((width, width))
         for a in range(width):
             for b in range(width):
@@ -94,8 +130,8 @@ def slow_fit(
         inverse = np.linalg.inv(within)
         directions, lengths = [], []
         for c in range(n_classes):
-            pulled = counts[c] + rule.labeled_weight * times[c] + rule.alpha
-            mean = [(sums[c][d] + label_sums[c][d] + rule.alpha * start[c][d]) / pulled for d in range(width)]
+            pulled = heard * counts[c] + rule.labeled_weight * times[c] + rule.alpha
+            mean = [(heard * sums[c][d] + label_sums[c][d] + rule.alpha * start[c][d]) / pulled for d in range(width)]
             direction = [sum(inverse[d, e] * mean[e] for e in range(width)) for d in range(width)]
             directions.append(direction)
             lengths.append(max(dot(direction, mean), 1e-9))
@@ -104,11 +140,14 @@ def slow_fit(
         images_say = [[dot(x, direction) for direction in directions] for x in points]
         factor = loud * text_spread / slow_spread(images_say)
         frequency = [counts[c] + times[c] + rule.alpha for c in range(n_classes)]
-        shares = [math.log(f / sum(frequency)) for f in frequency]
-        found = [
-            over_allowed([texts_say[i][c] + factor * images_say[i][c] + shares[c] for c in range(n_classes)])
-            for i in range(n)
-        ]
+        shares = [math.log(f / sum(frequency)) + e for f, e in zip(frequency, evening, strict=True)]
+        scores = [[texts_say[i][c] + factor * images_say[i][c] + shares[c] for c in range(n_classes)] for i in range(n)]
+        found = [over_allowed(row) for row in scores]
+        if number == rule.iterations - 1:
+            some = [[row[c] for c in allowed] for row in scores]
+            temperature = slow_temperature(some, [[row[c] for c in allowed] for row in texts_say])
+            for c, offset in zip(allowed, slow_evening(some, temperature), strict=True):
+                evening[c] = offset
         weights = shifted(found, rule.label_shift_steps)
     rule_weights = [[factor * v for v in direction] for direction in directions]
     return rule_weights, [shares[c] - dot(rule_weights[c], center) for c in range(n_classes)], found
@@ -130,7 +169,7 @@ def test_the_mixture_is_what_the_loops_say(seed: int, n_labeled: int, monkeypatc
     weights, offsets, found = slow_fit(
         images.tolist(), texts.tolist(), 8.0, rule, labeled.tolist(), labels.tolist(), allowed
     )
-    assert fast.rounds == 4
+    assert fast.rounds == 8
     assert np.allclose(fast.weights, weights, atol=2e-3)
     assert np.allclose(fast.offsets, offsets, atol=2e-3)
     tempered = np.power(found, 1 / fast.temperature)

@@ -52,12 +52,15 @@ def slow_candidates(rows: np.ndarray, alpha: float, beta: float, allowed: list[i
     enough = np.quantile([row.max() for row in given64], alpha)
     result = np.zeros(rows.shape, dtype=bool)
     for i, row in enumerate(given64):
-        total = 0.0
+        within, total = [], 0.0
         for c in sorted(allowed, key=lambda c: -row[c]):
-            result[i, c] = row[c] >= np.quantile(given64[:, c], beta)
+            within.append(c)
             total += row[c]
-            if total > enough:
+            if enough < 1 and total > enough:
                 break
+        across = [c for c in allowed if row[c] >= np.quantile(given64[:, c], beta)]
+        for c in set(within) & set(across):  # as in the authors' code, each rule's probabilities are renormalized
+            result[i, c] = row[c] / row[within].sum() > 1e-7 and row[c] / row[across].sum() > 1e-7
     return result
 
 
@@ -115,13 +118,16 @@ def test_assignment_equals_one_proposal_at_a_time(seed: int, n_images: int, n_cl
     seed=st.integers(0, 10**6),
     n_images=st.integers(1, 25),
     n_classes=st.integers(2, 6),
-    quantiles=st.tuples(st.sampled_from([0.0, 0.3, 0.75, 0.9]), st.sampled_from([0.0, 0.5, 0.8, 0.99])),
+    quantiles=st.tuples(st.sampled_from([0.0, 0.3, 0.75, 0.9, 1.0]), st.sampled_from([0.0, 0.5, 0.8, 0.99])),
     restricted=st.booleans(),
+    sharp=st.booleans(),
 )
 def test_candidates_equal_the_loop(
-    seed: int, n_images: int, n_classes: int, quantiles: tuple[float, float], restricted: bool
+    seed: int, n_images: int, n_classes: int, quantiles: tuple[float, float], restricted: bool, sharp: bool
 ) -> None:
     rows = random_scores(seed, n_images, n_classes, False) + np.float32(1e-3)
+    if sharp:  # probabilities like 1e-7 and highest ones that round to 1
+        rows = np.exp(30 * rows).astype(np.float32)
     rows /= rows.sum(axis=1, keepdims=True)
     allowed = [0, n_classes - 1] if restricted else list(range(n_classes))
     fast = selection.candidate_sets(rows, *quantiles, allowed)
@@ -138,6 +144,27 @@ def test_balanced_pools_equal_one_proposal_at_a_time(seed: int, k: int) -> None:
     pools = selection.balanced_pools(rows, candidates, k)
     assert as_dict(pools) == slow_proposals(wishes, rows, np.full(5, k))
     assert as_dict(pools) == slow_greedy(rows, candidates, k)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pools_carry_their_capacity_over_between_rounds(seed: int) -> None:
+    """Pools as objects that remember how many images they held, over the rounds of one training."""
+    n_images, n_classes, n_rounds = 60, 4, 5
+    held: list[int] = [0] * n_classes
+    fills = None
+    for number in range(1, n_rounds + 1):
+        generator = np.random.default_rng([seed, number])
+        rows = generator.dirichlet([3.0, 1.0, 0.4, 0.1], n_images).astype(np.float32)  # the last class is starved
+        candidates = selection.candidate_sets(rows, 0.6, 0.5)
+        k = selection.growing_k(number, n_rounds, n_images, n_classes)
+        more = k - max(held)
+        places = [min(held[c] + more, k) for c in range(n_classes)]
+        slow = slow_proposals(np.where(candidates, rows, -np.inf), rows, np.array(places))
+        held = [list(slow.values()).count(c) for c in range(n_classes)]
+        pools = selection.balanced_pools(rows, candidates, selection.pool_capacities(k, fills))
+        assert as_dict(pools) == slow
+        fills = pools.counts()
+    assert min(held) < max(held)
 
 
 @settings(max_examples=100, deadline=None)

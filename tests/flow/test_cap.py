@@ -19,6 +19,7 @@ import captune
 from captune.core.errors import CaptuneError, InputError, RunFolderError
 from captune.core.runtime import EARLIER
 from captune.methods._cap_schedules import has_collapsed
+from captune.methods.cap import Cap, CapSettings
 from captune.results.run import AdaptationRun
 
 NAMES = ["cat", "red dog", "striped bird"]
@@ -61,6 +62,27 @@ def test_it_trains_the_student_the_preset_names(
     assert epochs[0]["largest_margin"] == 0.0  # the first epoch only warms up
     if not changes.get("margin", True):
         assert epochs[-1]["largest_margin"] == 0.0
+
+
+def test_a_recipe_sets_what_is_not_given() -> None:
+    names = ("growth", "tendency", "count_on", "scale_margin")
+    for recipe, expected in (
+        ("paper", ["paper", "paper", "pseudo_labeled", True]),
+        ("released", ["released", "released", "accepted", False]),
+    ):
+        resolved = Cap(CapSettings(recipe=recipe)).settings  # type: ignore[arg-type]
+        assert [getattr(resolved, name) for name in names] == expected
+    mixed = Cap(CapSettings(recipe="released", growth="paper", scale_margin=True)).settings
+    assert [getattr(mixed, name) for name in names] == ["paper", "released", "accepted", True]
+
+
+def test_the_counts_of_the_margin_are_a_setting(photos: Path, clip_folder: Path) -> None:
+    """Counted on D_PL or on accepted images, with the paper's growth: two different margins, two students."""
+    runs = [
+        adapt(photos, clip_folder, "quick", tau=0.3, neighbors=0, start_from="zero_shot", count_on=count_on)
+        for count_on in ("pseudo_labeled", "accepted")
+    ]
+    assert bits(runs[0]) != bits(runs[1])
 
 
 @pytest.mark.parametrize("preset", ["quick", "full"])
@@ -133,9 +155,12 @@ def test_descriptions_stand_for_misleading_names(photos: Path, clip_folder: Path
     assert set(alignment["descriptions"]) == set(NAMES)
 
 
-@pytest.mark.parametrize("preset", ["quick", "full"])
-def test_a_killed_run_resumes_to_the_same_bits(photos: Path, clip_folder: Path, tmp_path: Path, preset: str) -> None:
-    whole = adapt(photos, clip_folder, preset, epochs=6, cache=str(tmp_path / "cache"))
+@pytest.mark.parametrize(("preset", "recipe"), [("quick", "paper"), ("quick", "released"), ("full", "paper")])
+def test_a_killed_run_resumes_to_the_same_bits(
+    photos: Path, clip_folder: Path, tmp_path: Path, preset: str, recipe: str
+) -> None:
+    changes: dict[str, Any] = {"epochs": 6, "recipe": recipe, "tau": 0.3, "cache": str(tmp_path / "cache")}
+    whole = adapt(photos, clip_folder, preset, **changes)
     out = tmp_path / "run"
     common = {
         "backbone": f"hf:{clip_folder}",
@@ -145,7 +170,7 @@ def test_a_killed_run_resumes_to_the_same_bits(photos: Path, clip_folder: Path, 
         "quiet": True,
         "keep_better": False,
     }
-    settings = {**common, **SHORT, "epochs": 6, "cache": str(tmp_path / "cache"), "out": str(out)}
+    settings = {**common, **SHORT, **changes, "out": str(out)}
     words = f"import captune; captune.adapt({str(photos)!r}, {NAMES!r}, **{settings!r})"
     process = subprocess.Popen([sys.executable, "-c", words], env={**os.environ, "OMP_NUM_THREADS": "1"})
     deadline = time.monotonic() + 120
@@ -155,8 +180,8 @@ def test_a_killed_run_resumes_to_the_same_bits(photos: Path, clip_folder: Path, 
     process.wait()
     if not (out / "run.json").exists():  # it may have been faster than the kill
         with pytest.raises(RunFolderError, match="--resume"):
-            adapt(photos, clip_folder, preset, epochs=6, cache=str(tmp_path / "cache"), out=out)
-        resumed = adapt(photos, clip_folder, preset, epochs=6, cache=str(tmp_path / "cache"), out=out, resume=True)
+            adapt(photos, clip_folder, preset, **changes, out=out)
+        resumed = adapt(photos, clip_folder, preset, **changes, out=out, resume=True)
         assert bits(resumed) == bits(whole)
         times = resumed.environment
         assert times["seconds"] > times["seconds_of_steps"][EARLIER] > 0
@@ -164,12 +189,10 @@ def test_a_killed_run_resumes_to_the_same_bits(photos: Path, clip_folder: Path, 
     assert captune.load(out).predict_proba(whole.images.paths).argmax(1).tolist() == whole.predictions.labels.tolist()
     assert not (out / "checkpoints").exists()
     with pytest.raises(RunFolderError, match="finished"):
-        adapt(photos, clip_folder, preset, epochs=6, out=out, resume=True)
+        adapt(photos, clip_folder, preset, **changes, out=out, resume=True)
 
 
 def test_resuming_with_other_settings_is_refused(photos: Path, clip_folder: Path, tmp_path: Path) -> None:
-    from captune.methods.cap import Cap
-
     out = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Cap, "adapt", _adapt_then_stop(Cap.adapt))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from captune.commands import list as list_command
 from captune.commands.list import ROLES
 from captune.core import registry
 from captune.core.settings import RunSettings, explain
+from captune.methods.cap import Cap
 
 SHORT = ("--set", "epochs=1", "--set", "iterations=2")
 
@@ -54,6 +56,42 @@ def test_settings_come_from_the_file_then_flags_then_overrides(
     assert captune("adapt", photos, *words, *SHORT, "--seed", 2, "--set", "template=a {}").code == 0
     settings = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]
     assert (settings["seed"], settings["batch_size"], settings["template"]) == (2, 3, "a {}")
+
+
+def test_a_whole_project_is_one_file(
+    captune: Any, photos: Path, backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copytree(photos, project / "photos")
+    (project / "classes.txt").write_text("cat\nred dog\n")
+    (project / "labels.csv").write_text("path,label\nphotos/cat/000.jpg,cat\n")
+    (project / "words.yaml").write_text("cat: [an animal]\nred dog: [an animal in red]\n")
+    (project / "project.yaml").write_text(
+        "images: photos\nclasses: classes.txt\nlabels: labels.csv\nout: run\ndescriber: file:words.yaml\n"
+        f"backbone: {backbone}\nworkers: 0\nmethod: zero_shot\ndescribe: all\n"
+    )
+    monkeypatch.chdir(elsewhere)  # paths in the file are relative to the file
+    words = ("--config", Path("..") / "project" / "project.yaml")
+    answer = captune("adapt", *words)
+    assert answer.code == 0, answer.err
+    card = json.loads((project / "run" / "run.json").read_text())
+    assert (card["n_images"], card["classes"]) == (6, ["cat", "red dog"])
+    audited = captune("audit", *words, "--labels", "folders", "--set", "out=audited")
+    assert audited.code == 0, audited.err
+    assert (elsewhere / "audited" / "audit.json").is_file()  # the command line wins, and is relative to the shell
+    again = captune("adapt", "--config", project / "run" / "settings.yaml", "--out", "again")
+    assert again.code == 0, again.err
+    assert (elsewhere / "again" / "predictions.csv").read_bytes() == (project / "run" / "predictions.csv").read_bytes()
+
+
+@pytest.mark.parametrize("command", ["adapt", "audit"])
+def test_a_run_without_images_or_classes_says_where_they_may_stand(captune: Any, tmp_path: Path, command: str) -> None:
+    (tmp_path / "half.yaml").write_text("images: photos\n")
+    for words, missing in (((), ("images", "classes")), (("--config", tmp_path / "half.yaml"), ("--classes",))):
+        answer = captune(command, *words)
+        assert answer.code == 2
+        assert all(word in answer.err for word in (*missing, "--config"))
 
 
 def test_the_default_run_folder_is_named_after_the_method(
@@ -139,6 +177,9 @@ def test_list_shows_every_role(captune: Any) -> None:
     for role in ROLES:
         assert captune("list", role).code == 0
     assert registry.summary("methods", "zero_shot").split()[0] in captune("list", "methods").out
+    everything = captune("list").out.split()
+    assert {"methods:", "zero_shot", "backbones:", "embedded", "suites:", "patterns"} <= set(everything)
+    assert captune("list", "--data", "x").code == 2
 
 
 def test_version_and_help(captune: Any) -> None:
@@ -147,12 +188,19 @@ def test_version_and_help(captune: Any) -> None:
     settings = captune("adapt", "--help-settings", "zero_shot").out
     assert "batch_size = 32" in settings
     assert explain(RunSettings)["batch_size"] in settings
+    for words in (("--help-settings", "cap", "--preset", "quick"), ("--preset", "quick", "--help-settings", "cap")):
+        shown = captune("adapt", *words).out
+        for name, value in Cap.presets["quick"].items():
+            assert f"\n  {name} = {value!r}" in shown
+        assert f"(default: {Cap.Settings().tuner!r})" in shown
+    unknown = captune("adapt", "--help-settings", "cap", "--preset", "quik")
+    assert (unknown.code, "Did you mean 'quick'" in unknown.err) == (2, True)
     wrong = captune("adapt", "--help-settings", "zeroshot")
     assert wrong.code == 2
     assert "Did you mean 'zero_shot'" in wrong.err
 
 
-@pytest.mark.parametrize("words", [(), ("adpat",), ("adapt",), ("predict", "run"), ("adapt", "x", "--clas", "a,b")])
+@pytest.mark.parametrize("words", [(), ("adpat",), ("predict", "run"), ("adapt", "x", "--clas", "a,b")])
 def test_wrong_usage_ends_with_2(captune: Any, words: tuple[str, ...]) -> None:
     answer = captune(*words)
     assert answer.code == 2
@@ -176,6 +224,11 @@ def test_an_interruption_and_a_defect_have_their_own_codes(captune: Any, monkeyp
     monkeypatch.setenv("CAPTUNE_DEBUG", "1")
     with pytest.raises(RuntimeError):
         captune("list", "methods")
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "captune", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"captune {package.__version__}\n"
 
 
 def test_a_closed_pipe_is_no_error() -> None:

@@ -98,9 +98,10 @@ def test_given_labels_are_learned_from(
     photos: Path, clip_folder: Path, tmp_path: Path, method: str, preset: str
 ) -> None:
     few = adapt(photos, clip_folder, method, preset, labels=table(photos, tmp_path, dict.fromkeys(NAMES, 2)))
-    some = adapt(photos, clip_folder, method, preset, labels=table(photos, tmp_path, {"cat": 8, "red dog": 7}))
+    complete = {"labels": table(photos, tmp_path, {"cat": 8, "red dog": 7}), "target_classes": "auto"}
+    some = adapt(photos, clip_folder, method, preset, **complete)
     assert len({bits(run) for run in (few, some, adapt(photos, clip_folder, method, preset))}) == 3
-    # Where some classes have labels, only the others are pseudo-labeled.
+    # Where the labels of some classes are complete, only the others are pseudo-labeled.
     assert all(
         facts["pseudo_labeled"][0] == facts["pseudo_labeled"][1] == 0 < facts["pseudo_labeled"][2]
         for facts in some.rounds
@@ -169,6 +170,30 @@ def test_only_text_prompts_are_averaged(photos: Path, clip_folder: Path) -> None
     assert run.classifier.tuner.state_dict()["context"].shape[0] == 3
     with pytest.raises(InputError, match=r"ensemble = 3: only the tuner text_prompts.*--set ensemble=1"):
         adapt(photos, clip_folder, "upl", tuner="feature_adapter")
+
+
+@pytest.mark.parametrize(("method", "expected"), [("upl", True), ("fpl", False), ("grip", False), ("cpl", False)])
+def test_a_full_stop_follows_the_class_name_as_in_the_authors_code(
+    photos: Path, clip_folder: Path, method: str, expected: bool
+) -> None:
+    run = adapt(photos, clip_folder, method, epochs=1)
+    assert run.classifier.tuner.settings.full_stop is expected
+    other = adapt(photos, clip_folder, method, epochs=1, tuner_settings={"full_stop": not expected})
+    assert other.classifier.tuner.settings.full_stop is not expected
+    assert bits(run) != bits(other)
+
+
+@pytest.mark.parametrize("method", ["fpl", "grip"])
+def test_labels_can_be_held_out(photos: Path, clip_folder: Path, tmp_path: Path, method: str) -> None:
+    many = write_classes(tmp_path / "photos", NAMES, 14)
+    own = {"k": 12} if method == "fpl" else {"rounds": 1}
+    kept, some = (adapt(many, clip_folder, method, held_out=share, **own) for share in (0.0, 0.2))
+    n_all, n_some = (sum(run.rounds[0]["pseudo_labeled"]) for run in (kept, some))
+    assert n_some == int(0.8 * n_all)
+    labels = table(photos, tmp_path, dict.fromkeys(NAMES, 2))
+    few = [adapt(photos, clip_folder, method, labels=labels, held_out=share) for share in (0.0, 0.5)]
+    assert bits(few[0]) != bits(few[1])  # two pseudo-labels per class are too few, so only labels are held out
+    assert few[0].rounds[0]["pseudo_labeled"] == few[1].rounds[0]["pseudo_labeled"]
 
 
 def test_beta_follows_the_number_of_classes(photos: Path, clip_folder: Path) -> None:

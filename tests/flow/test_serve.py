@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -61,7 +65,7 @@ def test_a_run_is_served_and_ends_when_told(run: Path, photos: Path) -> None:
         started.send_signal(signal.SIGTERM)
         _, rest = started.communicate(timeout=20)
     assert started.returncode == 0
-    assert rest == "Stopped.\n"
+    assert re.fullmatch(r"\S+ \S+ 127\.0\.0\.1 POST /predict 200 \d+\.\d+ s\nStopped\.\n", rest)
     classifier = load(run)
     row = classifier.predict_proba([image])[0]
     assert {entry["label"]: entry["probability"] for entry in found} == pytest.approx(
@@ -74,7 +78,7 @@ def test_an_onnx_export_is_served_with_the_run_s_answers_and_without_pytorch(run
 
     model = export(run, "onnx").path
     image = photos / "red dog" / "000.png"
-    with process(model.parent) as (started, port, _):
+    with process(model.parent, "--quiet") as (started, port, _):
         with urlopen(f"http://127.0.0.1:{port}/", timeout=20) as answer:
             page = answer.read().decode()
         with urlopen(f"http://127.0.0.1:{port}/health", timeout=20) as answer:
@@ -91,15 +95,65 @@ def test_an_onnx_export_is_served_with_the_run_s_answers_and_without_pytorch(run
     assert [entry["probability"] for entry in found] == pytest.approx(sorted(row.tolist(), reverse=True), abs=1e-4)
 
 
-@pytest.mark.slow
-def test_an_open_address_is_warned_of_and_an_interrupt_ends_it(run: Path) -> None:
-    with process(run, "--host", "0.0.0.0") as (started, port, said):
-        assert said.startswith("warning: 0.0.0.0")
+def test_an_open_address_needs_its_token_and_an_interrupt_ends_it(run: Path) -> None:
+    with process(run, "--host", "0.0.0.0", "--token", "open5esame", "--quiet") as (started, port, said):
+        assert "?token=open5esame" in said
         with urlopen(f"http://127.0.0.1:{port}/health", timeout=20) as answer:
             assert json.load(answer)["status"] == "ok"
+        with pytest.raises(HTTPError, match="401"):
+            urlopen(f"http://127.0.0.1:{port}/", timeout=20)
         started.send_signal(signal.SIGINT)
         _, rest = started.communicate(timeout=20)
     assert (started.returncode, rest) == (0, "Stopped.\n")
+
+
+def test_an_end_during_a_request_answers_it_and_leaves_no_process(run: Path, photos: Path) -> None:
+    content = (photos / "cat" / "000.jpg").read_bytes()
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(content)
+    with process(run, "--quiet") as (started, port, _):
+        with urlopen(f"http://127.0.0.1:{port}/predict", data=content, timeout=20):
+            pass
+        children = Path(f"/proc/{started.pid}/task/{started.pid}/children")
+        decoders = children.read_text(encoding="ascii").split() if children.exists() else []
+        with socket.create_connection(("127.0.0.1", int(port)), timeout=20) as connection:
+            connection.sendall(head + content[:100])
+            time.sleep(0.3)
+            started.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            connection.sendall(content[100:])
+            assert connection.recv(12) == b"HTTP/1.1 200"
+        assert started.communicate(timeout=20)[1] == "Stopped.\n"
+    assert started.returncode == 0
+    assert not [number for number in decoders if Path(f"/proc/{number}").exists()]
+
+
+def test_it_works_without_a_home_or_a_user_name(run: Path, photos: Path) -> None:
+    nobody = "import pwd\ndef getpwuid(number): raise KeyError(number)\npwd.getpwuid = getpwuid\n"
+    command = [sys.executable, "-c", nobody + SERVE, "serve", str(run), "--port", "0"]
+    clean = {name: value for name, value in os.environ.items() if name in ("PATH", "PYTHONPATH", "HF_HUB_OFFLINE")}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=clean, cwd="/") as started:
+        assert started.stderr is not None
+        line = started.stderr.readline()
+        assert line.startswith("Serving 2 classes"), line
+        image = (photos / "cat" / "000.jpg").read_bytes()
+        port = re.findall(r":(\d+)/", line)[0]
+        with urlopen(f"http://127.0.0.1:{port}/predict", data=image, timeout=20) as answer:
+            assert len(json.load(answer)["predictions"]) == 2
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(20) == 0
+
+
+def test_the_container_s_own_health_check_tells_whether_it_is_served(run: Path) -> None:
+    text = (Path(__file__).parents[2] / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = {line.split(maxsplit=1)[0]: line.split(maxsplit=1)[1] for line in text.splitlines() if line}
+    assert lines["USER"].split(":")[0] not in ("root", "0")
+    assert json.loads(lines["CMD"])[:2] == ["serve", "/model"]
+    check = json.loads(lines["HEALTHCHECK"].partition("CMD")[2])
+    check[0] = sys.executable
+    with process(run, "--quiet", "--token", "open5esame") as (_, port, _):
+        here = [word.replace(":8000/", f":{port}/") for word in check]
+        assert subprocess.run(here, check=False).returncode == 0
+    assert subprocess.run(here, check=False, stderr=subprocess.DEVNULL).returncode != 0
 
 
 @pytest.mark.parametrize(
@@ -107,6 +161,7 @@ def test_an_open_address_is_warned_of_and_an_interrupt_ends_it(run: Path) -> Non
     [
         (("--port", "99999"), "--port is 99999"),
         (("--max-bytes", "0"), "--max-bytes is 0"),
+        (("--host", "0.0.0.0"), "needs a --token"),
         (("--host", "no.such.host.invalid"), "--host 'no.such.host.invalid'"),
     ],
 )

@@ -22,6 +22,7 @@ from captune.core.display import Displayed, shortened
 from captune.core.errors import InputError
 from captune.core.files import write_json
 from captune.core.replacing import replaced
+from captune.core.restoring import unchanged
 from captune.core.settings import Positive, RunSettings, build_run
 from captune.data.descriptions import write_descriptions
 from captune.data.images import ImageCollection, no_usable_image
@@ -95,6 +96,7 @@ class Audit(Displayed):
         }
 
 
+@unchanged()
 def audit(
     images: Images,
     classes: Any,  # noqa: ANN401 (what `adapt` takes)
@@ -103,6 +105,7 @@ def audit(
     out: str | Path | None = None,
     overwrite: bool = False,
     quiet: bool = False,
+    progress: bool = True,
     **settings: Any,  # noqa: ANN401 (checked against the settings dataclasses)
 ) -> Audit:
     """Find misleading class names and confused classes without training; with labels, also measure accuracy."""
@@ -119,7 +122,7 @@ def audit(
     truth = read_labels(labels, plan.images, plan.task.vocabulary.names) if labels is not None else None
     plan.check_backbone()
     with claim_folder(out, overwrite, None, CARD) if out is not None else nullcontext() as target:
-        return _audit(plan, truth, own, target, quiet)
+        return _audit(plan, truth, own, target, {"quiet": quiet, "progress": progress})
 
 
 def _audit(
@@ -127,7 +130,7 @@ def _audit(
     truth: Ints | None,
     own: AuditSettings,
     target: Path | None,
-    quiet: bool,
+    shown: Mapping[str, Any],
 ) -> Audit:
     collection, vocabulary, run_settings = plan.images, plan.task.vocabulary, plan.settings
     cache_folder = Path(run_settings.cache) if run_settings.cache else default_folder()
@@ -135,7 +138,7 @@ def _audit(
 
     workers = None if run_settings.workers < 0 else run_settings.workers
     where = {name: getattr(run_settings, name) for name in ("accelerator", "precision")}
-    engine = runtime.start(seed=run_settings.seed, workers=workers, quiet=quiet, **where)
+    engine = runtime.start(seed=run_settings.seed, workers=workers, **shown, **where)
     if collection.unused:
         engine.say(collection.unused)
     backbone = plan.open_backbone().to(engine.device)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,13 +18,28 @@ from captune.core.errors import ModelError, nearest
 from captune.core.files import is_file, is_folder
 
 
-def quiet() -> None:
+@contextmanager
+def quiet() -> Iterator[None]:
     """Silence the progress bars and advice of transformers and huggingface_hub."""
-    from transformers.utils import logging as transformers_logging
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from transformers.utils import logging as messages
 
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    hub = logging.getLogger("huggingface_hub")
+    verbosity, level = messages.get_verbosity(), hub.level
+    had_bars, hub_had_bars = messages.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    messages.set_verbosity_error()
+    messages.disable_progress_bar()  # of both libraries
+    hub.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        messages.set_verbosity(verbosity)
+        hub.setLevel(level)
+        with warnings.catch_warnings():  # where an environment variable decides about the bars of the hub
+            warnings.simplefilter("ignore")
+            if had_bars:
+                messages.enable_progress_bar()
+            enable_progress_bars() if hub_had_bars else disable_progress_bars()
 
 
 def local_path(name: str) -> str:
@@ -43,11 +61,11 @@ def hub_unreachable() -> bool:
     return False
 
 
+@quiet()
 def load_config(name: str, supported: tuple[str, ...], known: tuple[str, ...] = ()) -> Any:
     """Return the configuration of a model of a supported type."""
     from transformers import AutoConfig
 
-    quiet()
     if not name:
         example = f", for example {known[0]!r}" if known else ""
         raise ModelError(f"The model id is incomplete: expected a hub name or a folder after the colon{example}.")
@@ -63,6 +81,7 @@ def load_config(name: str, supported: tuple[str, ...], known: tuple[str, ...] = 
     return config
 
 
+@quiet()
 def load_model(model_class: Any, name: str, **options: Any) -> Any:
     """Return a model in fp32 from safetensors; missing weights or weights of a wrong shape are an error."""
     import torch
@@ -96,6 +115,7 @@ def _dtype_argument() -> str:
     return "dtype" if tuple(int(part) for part in __version__.split(".")[:2]) >= (4, 56) else "torch_dtype"
 
 
+@quiet()
 def load_tokenizer(name: str, vocabulary: int) -> Any:
     """Return a model's tokenizer, padding on the right, with at most `vocabulary` tokens."""
     from transformers import AutoTokenizer
@@ -124,6 +144,7 @@ def load_tokenizer(name: str, vocabulary: int) -> Any:
     return tokenizer
 
 
+@quiet()
 def load_image_settings(name: str) -> dict[str, Any]:
     """Return the content of preprocessor_config.json, or an empty mapping if there is none."""
     from transformers.image_processing_base import ImageProcessingMixin

@@ -135,11 +135,11 @@ class OpenClip(Backbone):
         self.freeze()
 
     @classmethod
+    @_hub.quiet()
     def load(cls, name: str) -> OpenClip:
         """Load a model with downloaded weights, or with a local safetensors file."""
         open_clip = _library()
         model_name, weights, config = _find(name)
-        _hub.quiet()
         # The activation that the weights were trained with does not always follow from the architecture name.
         quick = bool(open_clip.get_pretrained_cfg(model_name, weights).get("quick_gelu"))
         try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -57,6 +59,8 @@ class Precomputed(Backbone):
     @classmethod
     def restore(cls, name: str, names: Sequence[str], tensors: Mapping[str, Tensor]) -> Precomputed:
         """Return the texts that were saved with a classifier, with the image encoder that is part of the name."""
+        if "names" in tensors:  # classes that were renamed or merged are still represented by the texts of the start
+            names = json.loads(tensors["names"].numpy().tobytes())
         texts = ClassTexts(tuple(names), tensors["texts"].numpy(), tensors["logit_scale"].item())
         return cls(texts, load_backbone(name) if name else None)
 
@@ -66,7 +70,12 @@ class Precomputed(Backbone):
 
     def state(self) -> dict[str, Tensor]:
         """Return the texts, which no file may hold."""
-        return {"texts": torch.from_numpy(self.texts.vectors), "logit_scale": torch.tensor(self.logit_scale).double()}
+        names = np.frombuffer(json.dumps(list(self.texts.names)).encode(), dtype=np.uint8).copy()
+        return {
+            "texts": torch.from_numpy(self.texts.vectors),
+            "logit_scale": torch.tensor(self.logit_scale).double(),
+            "names": torch.from_numpy(names),
+        }
 
     def modules(self) -> Iterator[nn.Module]:
         """Return the table of texts and the image encoder."""

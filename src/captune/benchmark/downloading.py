@@ -21,7 +21,7 @@ from typing import IO, Any
 from captune.benchmark.datasets.base import DatasetFacts, RemoteFile
 from captune.core.errors import InputError
 from captune.core.files import write_whole
-from captune.core.runtime import console
+from captune.core.progress import console
 
 TIMEOUT = 60.0
 """Seconds without data after which a connection is closed."""

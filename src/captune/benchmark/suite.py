@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from annotated_types import MinLen
 
 from captune.benchmark.cells import EXCLUDED_SETTINGS, Cell, resolve_settings
-from captune.benchmark.splits import PAPER_SPLIT_SEEDS, Setting, SplitSettings
+from captune.benchmark.splits import PUBLISHED_SPLIT_SEEDS, Setting, SplitSeeds, SplitSettings
 from captune.core import registry
 from captune.core.errors import InputError, ProblemList, UnknownNameError, nearest, raise_all
 from captune.core.files import is_file, is_folder
@@ -97,7 +97,7 @@ class TableFile:
         settings: Learning settings.
         methods: Values by row label; `method` gives the id if it differs from the label.
         seeds: Random seeds of the runs.
-        split_seeds: `own` splits with the seed of the run, `paper` with the published seeds, in order.
+        split_seeds: `own` splits with the seed of the run, `paper` and `grip` with published seeds, in order.
         defaults: Values for every cell.
         overrides: Values for matching cells.
         title: Heading of the table.
@@ -109,7 +109,7 @@ class TableFile:
     settings: Annotated[tuple[Setting, ...], MinLen(1)]
     methods: Annotated[dict[str, dict[str, Any] | None], MinLen(1)]
     seeds: Annotated[tuple[Seed, ...], MinLen(1)] = (0, 1, 2)
-    split_seeds: Literal["own", "paper"] = "own"
+    split_seeds: SplitSeeds = "own"
     defaults: dict[str, Any] = field(default_factory=dict)
     overrides: tuple[Override, ...] = ()
     title: str = ""
@@ -216,9 +216,9 @@ def _problems(file: TableFile) -> Iterator[str]:
                 yield f"no {role} {plugin!r}.{nearest(plugin, available)} Available: {', '.join(available)}"
     if file.published and file.published not in published_tables():
         yield f"no published table {file.published!r}.{nearest(file.published, published_tables())}"
-    most = len(PAPER_SPLIT_SEEDS["ul"])
-    if file.split_seeds == "paper" and len(file.seeds) > most:
-        yield f"seeds: {len(file.seeds)} given, but there are {most} published split seeds"
+    published = PUBLISHED_SPLIT_SEEDS.get(file.split_seeds)
+    if published and len(file.seeds) > len(published["ul"]):
+        yield f"seeds: {len(file.seeds)} given, but there are {len(published['ul'])} published split seeds"
     known = _labels(file)
     for override in file.overrides:
         if "method" in override.set:
@@ -263,7 +263,8 @@ def _setting_names(method: str) -> set[str]:
 def _make_cell(file: TableFile, place: Place) -> Cell:
     of_dataset, of_method = file.datasets[place.dataset] or {}, file.methods[place.method] or {}
     dataset, method = str(of_dataset.get("dataset", place.dataset)), str(of_method.get("method", place.method))
-    values: dict[str, Any] = {"template": registry.load("datasets", dataset).facts.template}
+    facts = registry.load("datasets", dataset).facts
+    values: dict[str, Any] = {"template": facts.template, "domain": facts.domain}
     split: dict[str, Any] = {}
     overrides = [override.set for override in file.overrides if place.matches(override.when)]
     for layer in (_shared_values(file, of_dataset, method), of_method, *overrides):
@@ -275,8 +276,8 @@ def _make_cell(file: TableFile, place: Place) -> Cell:
     if registry.load("methods", method).presets and not values.get("preset"):
         raise InputError("set preset to quick or full: the default depends on the machine")
     split_seed = place.seed
-    if file.split_seeds == "paper":
-        split_seed = PAPER_SPLIT_SEEDS[place.setting][file.seeds.index(place.seed)]
+    if file.split_seeds != "own":
+        split_seed = PUBLISHED_SPLIT_SEEDS[file.split_seeds][place.setting][file.seeds.index(place.seed)]
     problems = ProblemList()
     settings = problems.collect(lambda: resolve_settings({**values, "method": method}), "")
     split_settings = problems.collect(lambda: build(SplitSettings, split, "split values"), "split: ")

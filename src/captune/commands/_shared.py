@@ -24,7 +24,6 @@ def add_run_options(parser: argparse.ArgumentParser, out: str) -> None:
     """Declare the options of adapt and audit."""
     parser.add_argument(
         "--classes",
-        required=True,
         metavar="FILE|a,b,c",
         help="text or YAML file, comma-separated list, folder with a subfolder per class, or text embeddings (.npz)",
     )
@@ -35,17 +34,18 @@ def add_run_options(parser: argparse.ArgumentParser, out: str) -> None:
     )
     parser.add_argument("--domain", metavar="PHRASE", help="what the images show, e.g. 'a satellite photo of {}'")
     parser.add_argument("--seed", type=int, help="random seed")
-    add_workers_option(parser)
+    add_common_options(parser)
     parser.add_argument("--root", help="folder that all image paths must be in")
-    parser.add_argument("--config", metavar="YAML", help="settings file")
+    parser.add_argument("--config", metavar="YAML", help="file with settings, and with images, classes, labels and out")
     parser.add_argument("--set", action="append", default=[], metavar="key=value", help="one setting; can be repeated")
     parser.add_argument("--out", metavar="FOLDER", help=out)
     parser.add_argument("--overwrite", action="store_true", help="replace existing results in --out")
 
 
-def add_workers_option(parser: argparse.ArgumentParser) -> None:
-    """Declare the number of worker processes."""
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the number of worker processes, and how much is shown."""
     parser.add_argument("--workers", type=int, help="number of processes that decode images")
+    parser.add_argument("--quiet", action="store_true", help="show results only: no progress, no messages")
 
 
 def add_device_options(parser: argparse.ArgumentParser) -> None:
@@ -57,15 +57,7 @@ def add_device_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", metavar="32-true|bf16-mixed|16-mixed", help="precision of the encoders")
 
 
-def read_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings from --config, then flags, then --set; later ones take precedence."""
-    from captune.core import settings
-
-    values: dict[str, Any] = settings.read_yaml(options.config) if options.config else {}
-    return values | _given(options) | settings.parse_overrides(options.set)
-
-
-def _given(options: argparse.Namespace) -> dict[str, Any]:
+def given_settings(options: argparse.Namespace) -> dict[str, Any]:
     """Return the run settings that were given as flags."""
     from dataclasses import fields
 
@@ -90,7 +82,7 @@ def launch_prediction(options: argparse.Namespace, work: Callable[[argparse.Name
 def _device_settings(options: argparse.Namespace) -> RunSettings:
     from captune.core.settings import RunSettings, build
 
-    return build(RunSettings, _given(options), "options")
+    return build(RunSettings, given_settings(options), "options")
 
 
 def print_unused(images: ImageCollection, skipped: Mapping[int, str]) -> None:
@@ -116,7 +108,8 @@ def predict_images(
 
     assert isinstance(classifier, Classifier)
     settings = _device_settings(options)
-    engine = runtime.start(workers=options.workers, **{name: getattr(settings, name) for name in WHERE})
+    where = {name: getattr(settings, name) for name in WHERE}
+    engine = runtime.start(workers=options.workers, quiet=options.quiet, **where)
     classifier.to(engine.device)
     with engine.together():
         return predict_collection(classifier, images, EmbeddingCache(), engine)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captune.commands._shared import IMAGES_HELP, add_device_options, add_run_options, read_settings
+from captune.commands._project import read_project
+from captune.commands._shared import IMAGES_HELP, add_device_options, add_run_options
 from captune.core import registry
-from captune.core.errors import CaptuneError
 
 if TYPE_CHECKING:
     from captune.results.run import AdaptationRun
@@ -20,10 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = (
-        "Settings can also be given in a --config file or with --set.\n"
-        "captune adapt --help-settings METHOD lists all of them."
+        "Everything can also be given in a --config file, and settings with --set.\n"
+        "captune adapt --help-settings METHOD [--preset NAME] lists all settings."
     )
-    parser.add_argument("images", metavar="IMAGES", help=IMAGES_HELP)
+    parser.add_argument("images", metavar="IMAGES", nargs="?", help=IMAGES_HELP)
     parser.add_argument("--labels", metavar="CSV", help="table (path, label) of labeled images")
     parser.add_argument(
         "--complete-classes",
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device_options(parser)
     parser.add_argument("--resume", action="store_true", help="continue the interrupted run in --out")
     parser.add_argument(
-        "--help-settings", action=_SettingsHelp, metavar="METHOD", help="explain the settings of a method"
+        "--help-settings", metavar="METHOD", help="explain the settings of a method, with the values of --preset"
     )
 
 
@@ -52,62 +53,46 @@ def run(options: argparse.Namespace) -> None:
     """Adapt, save the run and print a summary."""
     from captune.core.launching import launch
 
-    values = read_settings(options)  # checked before heavy imports
+    if options.help_settings is not None:
+        sys.stdout.write(settings_help(options.help_settings, options.preset))
+        return
+    inputs, values = read_project(options)  # checked before heavy imports
     counts = [values.get(name, 1) for name in ("devices", "num_nodes")]
     if all(type(count) is int and count > 0 for count in counts):
-        launch(*counts, _adapt, options, values)
+        launch(*counts, _adapt, options, inputs, values)
     else:
-        _adapt(options, values)  # reports everything that is wrong
+        _adapt(options, inputs, values)  # reports everything that is wrong
 
 
-def _adapt(options: argparse.Namespace, values: dict[str, Any]) -> None:
+def _adapt(options: argparse.Namespace, inputs: dict[str, Any], values: Mapping[str, Any]) -> None:
     from captune.core import distributed
     from captune.core.settings import RunSettings
     from captune.pipeline import adapt
 
-    out = options.out or f"captune-{values.get('method', RunSettings.method)}"
-    adapted = adapt(
-        options.images,
-        options.classes,
-        labels=options.labels,
-        out=out,
-        overwrite=options.overwrite,
-        resume=options.resume,
-        **values,
-    )
+    inputs["out"] = inputs["out"] or f"captune-{values.get('method', RunSettings.method)}"
+    ways = {name: getattr(options, name) for name in ("overwrite", "resume", "quiet")}
+    adapted = adapt(**inputs, **ways, **values)
     if distributed.rank() == 0:
-        _print_summary(adapted, Path(out))
+        _print_summary(adapted, Path(inputs["out"]))
 
 
-def settings_help(method: str) -> str:
-    """Return the settings of a method and of every run, with defaults and explanations."""
+def settings_help(method: str, preset: str | None = None) -> str:
+    """Return the settings of a method and of every run with explanations, and their values in a preset."""
     from captune.core.settings import RunSettings, explain
+    from captune.plan import with_preset
 
-    own = registry.load("methods", method).Settings
+    method_class = registry.load("methods", method)
+    changed = with_preset(method_class, {"preset": preset}) if preset else {}
     lines = []
-    for title, cls in ((f"Settings of {method}", own), ("Settings of every run", RunSettings)):
+    for what, cls in ((method, method_class.Settings), ("every run", RunSettings)):
         help_texts, fields = explain(cls), dataclasses.fields(cls)
+        title = f"Settings of {what}{f', preset {preset}' if preset and what == method else ''}"
         lines.append(f"{title}:" if fields else f"{title}: none")
-        lines += [f"  {field.name} = {field.default!r}\n      {help_texts.get(field.name, '')}" for field in fields]
+        for field in fields:
+            value = changed.get(field.name, field.default)
+            default = f"  (default: {field.default!r})" if value != field.default else ""
+            lines.append(f"  {field.name} = {value!r}{default}\n      {help_texts.get(field.name, '')}")
     return "\n".join(lines) + "\n"
-
-
-class _SettingsHelp(argparse.Action):
-    """Print the settings of a method and exit, like --help."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,  # noqa: ANN401 (argparse's own signature)
-        option_string: str | None = None,
-    ) -> None:
-        """Print and exit."""
-        try:
-            sys.stdout.write(settings_help(str(values)))
-        except CaptuneError as error:
-            parser.exit(2, f"error: {error}\n")
-        parser.exit(0)
 
 
 def _print_summary(run: AdaptationRun, out: Path) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from captune.commands._shared import IMAGES_HELP, LABELS_HELP, add_run_options, read_settings
+from captune.commands._project import read_project
+from captune.commands._shared import IMAGES_HELP, LABELS_HELP, add_run_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("images", metavar="IMAGES", help=IMAGES_HELP)
+    parser.add_argument("images", metavar="IMAGES", nargs="?", help=IMAGES_HELP)
     parser.add_argument("--labels", metavar="folders|CSV", help=f"labels to measure the audit: {LABELS_HELP}")
     add_run_options(parser, "audit folder (default: captune-audit)")
 
@@ -20,7 +21,7 @@ def run(options: argparse.Namespace) -> None:
     from captune.auditing.audit import audit
     from captune.auditing.page import print_audit
 
-    out = options.out or "captune-audit"
-    inputs = {"labels": options.labels, "out": out, "overwrite": options.overwrite}
-    result = audit(options.images, options.classes, **inputs, **read_settings(options))
-    print_audit(result.facts, Path(out))
+    inputs, settings = read_project(options)
+    inputs["out"] = inputs["out"] or "captune-audit"
+    result = audit(**inputs, overwrite=options.overwrite, quiet=options.quiet, **settings)
+    print_audit(result.facts, Path(inputs["out"]))

@@ -83,7 +83,7 @@ def _show_costs(
 ) -> None:
     """List every cell with its cost, and the totals."""
     from captune.benchmark.cost import estimate_costs
-    from captune.core.runtime import duration
+    from captune.core.progress import duration
 
     costs = estimate_costs(cells, environment, results, speed)
     width = max((len(str(cell)) for cell in cells), default=0)

@@ -101,7 +101,7 @@ def _measure(run: AdaptationRun, folder: Path, cache: Path, seed: int) -> Metric
 
 
 def _print(quiet: bool, text: str) -> None:
-    from captune.core.runtime import console
+    from captune.core.progress import console
 
     if not quiet:
         console.print(text)

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from captune.commands._shared import IMAGES_HELP, LABELS_HELP, add_device_options, add_workers_option
+from captune.commands._shared import IMAGES_HELP, LABELS_HELP, add_common_options, add_device_options
 from captune.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", metavar="IMAGES", help=IMAGES_HELP)
     parser.add_argument("--labels", required=True, metavar="folders|CSV", help=LABELS_HELP)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    add_workers_option(parser)
+    add_common_options(parser)
     add_device_options(parser)
 
 

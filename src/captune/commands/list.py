@@ -15,7 +15,7 @@ CHOICES = (*ROLES, "suites")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("what", choices=CHOICES, metavar="|".join(CHOICES))
+    parser.add_argument("what", choices=CHOICES, metavar="|".join(CHOICES), nargs="?", help="default: everything")
     parser.add_argument("--data", metavar="ROOT", help="datasets: folder to look in")
     parser.add_argument(
         "--download", action="append", default=[], metavar="NAME", help="datasets: download this one to --data first"
@@ -23,22 +23,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """List plug-ins with a summary, datasets with their facts, or suites with their titles."""
-    from rich.table import Table
-    from rich.text import Text
-
+    """List plug-ins with a summary, datasets with their facts, or suites with their titles; by default everything."""
     from captune.commands._screen import Screen
 
     if options.what != "datasets" and (options.data or options.download):
-        raise InputError(f"--data and --download apply to datasets, not to {options.what}.")
-    if options.what == "datasets":
-        _download(options.download, options.data)
-        Screen(highlight=False).print(_datasets(Path(options.data) if options.data else None))
-        return
+        raise InputError(f"--data and --download apply to datasets, not to {options.what or 'everything'}.")
+    _download(options.download, options.data)
+    screen = Screen(highlight=False)
+    for what in CHOICES if options.what is None else (options.what,):
+        if options.what is None:
+            screen.print(f"{what}:", style="bold")
+        is_alone = options.what == "datasets"
+        screen.print(_datasets(Path(options.data) if options.data else None) if is_alone else _table(what))
+        if what != (options.what or CHOICES[-1]):
+            screen.print()
+
+
+def _table(what: str) -> Any:  # noqa: ANN401 (a table of rich, which is imported late)
+    from rich.table import Table
+    from rich.text import Text
+
     shown = Table("name", "description", box=None, pad_edge=False)
-    for name, sentence in _sentences(options.what):
+    for name, sentence in _sentences(what):
         shown.add_row(name, Text(sentence))
-    Screen(highlight=False).print(shown)
+    return shown
 
 
 def _sentences(what: Any) -> list[tuple[str, str]]:  # noqa: ANN401 (one of CHOICES, which argparse has checked)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from captune.commands._shared import IMAGES_HELP, add_device_options, add_workers_option
+from captune.commands._shared import IMAGES_HELP, add_common_options, add_device_options
 from captune.core.errors import InputError
 from captune.core.text import printable
 
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", metavar="IMAGES", help=f"image, {IMAGES_HELP}")
     parser.add_argument("--top-k", type=int, default=1, metavar="K", help="number of classes per image")
     parser.add_argument("--out", metavar="CSV", help="output table (default: standard output)")
-    add_workers_option(parser)
+    add_common_options(parser)
     add_device_options(parser)
 
 

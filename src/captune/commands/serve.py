@@ -10,8 +10,7 @@ from captune.web.limits import Limits
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("run", metavar="RUN", help="run folder, or an ONNX export (model.onnx)")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
-    parser.add_argument("--port", type=int, default=8000, help="port to listen on; 0 picks a free one")
+    add_address_options(parser, 8000)
     parser.add_argument(
         "--max-bytes", type=int, default=Limits.max_bytes, metavar="N", help="maximum size of a request"
     )
@@ -27,9 +26,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_address_options(parser: argparse.ArgumentParser, port: int) -> None:
+    """Declare where a page is served, and for whom."""
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
+    parser.add_argument("--port", type=int, default=port, help="port to listen on; 0 picks a free one")
+    parser.add_argument(
+        "--token", default="", metavar="WORD", help="word that clients must send; required if others can connect"
+    )
+    parser.add_argument("--quiet", action="store_true", help="do not log requests")
+
+
 def run(options: argparse.Namespace) -> None:
     """Serve until interrupted."""
     limits = Limits(options.max_bytes, options.concurrency, options.timeout)
-    from captune.web.server import serve
+    from captune.web.server import check_installed, nothing, say
 
-    serve(options.run, options.host, options.port, limits)
+    check_installed()
+    from captune.web.prediction import serve
+
+    serve(options.run, options.host, options.port, limits, options.token, nothing if options.quiet else say)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from captune.core.arrays import Floats, Ints, unit_rows
 from captune.core.errors import InputError
 
-Recipe = Literal["paper", "released"]
+Tendency = Literal["paper", "released"]
 
 PAPER_MARGIN = 12.0
 PAPER_LOGIT_SCALE = 100.0
@@ -55,29 +55,28 @@ def confident_counts(probabilities: Floats, tau: float) -> Ints:
     return np.asarray(np.bincount(predicted, minlength=n_classes), dtype=np.int64)
 
 
-def class_neglect(counts: Ints, recipe: Recipe = "paper", labeled: Sequence[int] | Ints = ()) -> NDArray[np.float64]:
-    """Return how much each class is neglected: 0 for the most predicted class, 1 for one never predicted.
+def count_ratios(counts: Ints, labeled: Sequence[int] | Ints = ()) -> NDArray[np.float64]:
+    """Return the count of each class divided by the largest count, r.
 
-    This is delta of Eq. 4, which the paper calls tendency, from r = count / largest count: `paper` is 1 - r,
-    `released` is (1 - r) / (1 + r). Labeled classes are 0 and do not enter the largest count, since they are learned
-    from labels rather than pseudo-labels. Without any confident image, all classes are 0.
+    Labeled classes are 1 and do not enter the largest count, since they are learned from labels rather than
+    pseudo-labels. Without any confident image, all classes are 1, so that there is no margin.
     """
     rivals = np.ones(len(counts), dtype=np.bool_)
     rivals[np.asarray(labeled, dtype=np.int64)] = False
     largest = int(counts[rivals].max(initial=0))
-    if largest == 0:
-        return np.zeros(len(counts), dtype=np.float64)
-    share = np.where(rivals, counts / largest, 1.0)
-    if recipe == "paper":
-        return 1.0 - share
-    if recipe == "released":
-        return (1.0 - share) / (1.0 + share)
-    raise InputError(f"recipe: expected 'paper' or 'released', got {recipe!r}.")
+    return np.where(rivals, counts / largest, 1.0) if largest else np.ones(len(counts), dtype=np.float64)
 
 
-def margin_scales(neglect: NDArray[np.float64], margin: float = PAPER_MARGIN) -> NDArray[np.float64]:
-    """Return the margin of each class: `margin`, times the largest neglect, times its own (Eqs. 5 and 6)."""
-    return margin * neglect.max(initial=0.0) * neglect
+def class_neglect(ratios: NDArray[np.float64], tendency: Tendency = "paper") -> NDArray[np.float64]:
+    """Return how much each class is neglected: 0 for the most predicted class, 1 for one never predicted.
+
+    This is delta of Eq. 4, which the paper calls tendency: `paper` is 1 - r, `released` is (1 - r) / (1 + r).
+    """
+    if tendency == "paper":
+        return 1.0 - ratios
+    if tendency == "released":
+        return (1.0 - ratios) / (1.0 + ratios)
+    raise InputError(f"tendency: expected 'paper' or 'released', got {tendency!r}.")
 
 
 def margin_matrix(similarity: Floats, scales: NDArray[np.float64]) -> Floats:
@@ -100,7 +99,7 @@ def confusion_margin(
     *,
     margin: float = PAPER_MARGIN,
     logit_scale: float | None = None,
-    recipe: Recipe = "paper",
+    tendency: Tendency = "paper",
     labeled: Sequence[int] | Ints = (),
 ) -> ConfusionMargin:
     """Return the margin of each pair of classes, from their similarity and their confident counts (Eqs. 4 to 7).
@@ -122,9 +121,12 @@ def confusion_margin(
         raise InputError(f"counts: expected shape (classes,) and no negative number, got {counts.tolist()}.")
     if logit_scale is not None:
         margin = margin * logit_scale / PAPER_LOGIT_SCALE
-    neglect = class_neglect(counts, recipe, labeled)
-    matrix = margin_matrix(similarity, margin_scales(neglect, margin))
-    return ConfusionMargin(matrix, similarity, counts, neglect, float(neglect.max(initial=0.0)))
+    ratios = count_ratios(counts, labeled)
+    neglect = class_neglect(ratios, tendency)
+    # Delta of Eq. 5. With the paper's tendency it is the largest neglect; the release has the same 1 - min r.
+    imbalance = 1.0 - float(ratios.min(initial=1.0))
+    matrix = margin_matrix(similarity, margin * imbalance * neglect)  # Eqs. 6 and 7
+    return ConfusionMargin(matrix, similarity, counts, neglect, imbalance)
 
 
 def _check_embeddings(embeddings: Floats, labels: Ints, class_embeddings: Floats) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from captune.core import distributed, errors
 from captune.core.errors import CaptuneError, InputError, ProcessLostError, ToldElsewhereError
+from captune.core.restoring import unchanged
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -28,7 +26,6 @@ GRACE = 10.0
 """Seconds that a process with a lost peer waits for the launcher, which knows what happened to the other one."""
 KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 """glibc's variables (mallopt(3)) for memory that is reused by the next training step; other C libraries ignore them."""
-SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 
 
 def is_launched() -> bool:
@@ -60,7 +57,8 @@ def launch(devices: int, num_nodes: int, work: Callable[..., T], *arguments: obj
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    with tempfile.TemporaryDirectory(prefix="captune-") as folder, _surroundings_restored():
+    with tempfile.TemporaryDirectory(prefix="captune-") as folder, unchanged():
+        logging.disable(logging.CRITICAL)  # the launcher's log repeats the error that is raised, with a traceback
         os.environ.setdefault("OMP_NUM_THREADS", str(cores_per_process(devices)))
         os.environ[STARTING] = "1"
         for name, value in KEEP_FREED_MEMORY.items():
@@ -138,22 +136,3 @@ def _cause(error: ChildFailedError, n_processes: int) -> BaseException:
     defect = RuntimeError(failure.message["message"])
     defect.__cause__ = RuntimeError(failure.message["extraInfo"]["py_callstack"])
     return defect
-
-
-@contextmanager
-def _surroundings_restored() -> Iterator[None]:
-    """Undo what the launcher changes in this process: signal handlers, environment and its log messages."""
-    environment, disabled = dict(os.environ), logging.root.manager.disable
-    is_main = threading.current_thread() is threading.main_thread()
-    numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)] if is_main else []
-    handlers = {number: signal.getsignal(number) for number in numbers}
-    logging.disable(logging.CRITICAL)  # the launcher's log repeats the error that is raised, with a traceback
-    try:
-        yield
-    finally:
-        logging.disable(disabled)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for name in os.environ.keys() - environment.keys():
-            del os.environ[name]
-        os.environ.update(environment)

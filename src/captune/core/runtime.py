@@ -1,30 +1,25 @@
-"""The one module that knows Lightning Fabric: devices, precision, seeds and progress."""
+"""The one module that knows Lightning Fabric: devices, precision and seeds."""
 
 from __future__ import annotations
 
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 from captune.core import distributed, launching
 from captune.core.errors import InputError
-from captune.core.text import printable
+from captune.core.progress import Advance, say, show_progress
+from captune.core.restoring import quiet_loggers
 
 if TYPE_CHECKING:
     import torch
-
-console = Console(stderr=True, highlight=False)
-"""Progress and messages go to standard error, so that results on standard output can be piped."""
 
 WAIT = timedelta(hours=12)
 """How long a process waits for the others: the first may be asking a language model. A closed connection ends it."""
@@ -41,7 +36,9 @@ class Runtime:
     seed: int
     workers: int
     quiet: bool = False
+    """Whether to show neither messages nor progress."""
     precision: str = "32-true"
+    shows_progress: bool = True
     spent: dict[str, float] = field(default_factory=dict, compare=False)
     """Seconds spent behind each progress bar, by its title, and before an interruption."""
     started: float = field(default_factory=time.monotonic, compare=False)
@@ -64,7 +61,7 @@ class Runtime:
     def say(self, message: str) -> None:
         """Print a message, once for all processes."""
         if self.is_writer and not self.quiet:
-            console.print(printable(message), markup=False)
+            say(message)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -124,27 +121,19 @@ class Runtime:
             yield
 
     @contextmanager
-    def progress(self, what: str, total: int) -> Iterator[Callable[..., None]]:
-        """Show a progress bar; yields the function that advances it and may append a note to its title."""
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            _RateColumn(),
-            TimeRemainingColumn(),
-        )
-        hidden = self.quiet or not self.is_writer or total == 0
+    def progress(self, what: str, total: int) -> Iterator[Advance]:
+        """Show the progress of a stage; yields the function that advances it and may append a note to its title."""
+        is_shown = self.shows_progress and not self.quiet and self.is_writer and total > 0
         started = time.monotonic()
-        with Progress(*columns, console=console, disable=hidden) as bars:
-            task = bars.add_task(what, total=total)
-
-            def advance(n: int, note: str = "") -> None:
-                bars.update(task, advance=n, description=f"{what} {note}" if note else what)
-
-            try:
+        try:
+            with show_progress(what, total) if is_shown else nullcontext(_show_nothing) as advance:
                 yield advance
-            finally:
-                self.spent[what] = self.spent.get(what, 0.0) + time.monotonic() - started
+        finally:
+            self.spent[what] = self.spent.get(what, 0.0) + time.monotonic() - started
+
+
+def _show_nothing(n: int, note: str = "") -> None:
+    """Count without showing anything."""
 
 
 def start(
@@ -156,6 +145,7 @@ def start(
     num_nodes: int = 1,
     precision: str = "32-true",
     quiet: bool = False,
+    progress: bool = True,
 ) -> Runtime:
     """Start Fabric in this process and set all random seeds; on the CPU the same seed gives the same bits.
 
@@ -163,12 +153,15 @@ def start(
     """
     devices, num_nodes = _launched_size() or (devices, num_nodes)
     n_workers = count_workers(workers, devices)
-    fabric = _make_fabric(accelerator, devices, strategy, num_nodes, precision)
-    if launching.is_restarted() and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        _join_restarted_group(fabric.device)
-    fabric.launch()
+    import lightning_fabric  # noqa: F401 (the import sets the level of its loggers)
+
+    with quiet_loggers("lightning.fabric", "lightning_fabric"):
+        fabric = _make_fabric(accelerator, devices, strategy, num_nodes, precision)
+        if launching.is_restarted() and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            _join_restarted_group(fabric.device)
+        fabric.launch()
     seed_everything(seed)
-    return Runtime(fabric, seed, n_workers, quiet, precision)
+    return Runtime(fabric, seed, n_workers, quiet, precision, progress)
 
 
 def _launched_size() -> tuple[int, int] | None:
@@ -196,14 +189,9 @@ def _join_restarted_group(device: torch.device) -> None:
 
 
 def _make_fabric(accelerator: str, devices: int, strategy: str, num_nodes: int, precision: str) -> Any:  # noqa: ANN401
-    import logging
-
     from lightning_fabric import Fabric
     from lightning_fabric.plugins import MixedPrecision
     from lightning_fabric.strategies import DDPStrategy
-
-    for name in ("lightning.fabric", "lightning_fabric"):  # after the import, which sets a level of its own
-        logging.getLogger(name).setLevel(logging.WARNING)
 
     class Mixed(MixedPrecision):
         """Autocast inside the encoders; inputs such as cached embeddings stay in single precision."""
@@ -268,19 +256,3 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "not installed"
     return found
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in seconds, minutes or hours, to read."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-class _RateColumn(ProgressColumn):
-    """Show the images processed per second."""
-
-    def render(self, task: Task) -> Text:
-        """Return the rate as text."""
-        speed = task.finished_speed or task.speed
-        return Text(f"{speed:,.0f}/s" if speed else "-/s")

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from captune.core import strict_yaml
 from captune.core.errors import InputError, ProblemList, nearest, raise_all
+from captune.core.files import is_file, is_folder
 from captune.core.strict_yaml import describe_error, load_yaml
 from captune.core.text import shown
 
@@ -134,6 +135,39 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise InputError(f"The settings file {str(path)!r} must contain 'key: value' lines.")
     return content
+
+
+def resolve_paths(values: Mapping[str, Any], folder: str | Path) -> dict[str, Any]:
+    """Return inputs and settings in which relative paths are relative to a folder; everything else is unchanged.
+
+    Text that may be a name instead of a path is a path if it exists there: classes such as `cat,dog`, backbones such
+    as `hf:openai/clip-vit-base-patch32`.
+    """
+    folder = Path(folder)
+    resolved = dict(values)
+    for key in ("images", "labels", "out", "root", "cache"):
+        value = values.get(key)
+        if isinstance(value, str) and value and (key, value) != ("labels", "folders"):
+            resolved[key] = _inside(folder, value)
+        elif key == "images" and isinstance(value, list):
+            resolved[key] = [_inside(folder, path) if isinstance(path, str) else path for path in value]
+    classes = values.get("classes")
+    if isinstance(classes, str) and ("," not in classes or _exists(folder, classes)):
+        resolved["classes"] = _inside(folder, classes)
+    for key in ("backbone", "describer"):
+        source, _, name = str(values.get(key, "")).partition(":")
+        if name and (source == "file" or _exists(folder, name)):
+            resolved[key] = f"{source}:{_inside(folder, name)}"
+    return resolved
+
+
+def _inside(folder: Path, path: str) -> str:
+    return str(folder / Path(path).expanduser())
+
+
+def _exists(folder: Path, path: str) -> bool:
+    target = _inside(folder, path)
+    return is_file(target) or is_folder(target)
 
 
 def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:

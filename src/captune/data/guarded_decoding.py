@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from captune.core.errors import CaptuneError
-from captune.data.decoding import UnreadableImageError, decode
+from captune.data.decoding import MOST_PIXELS, UnreadableImageError, decode, measure
 from captune.data.views import Preprocessing, weak_view
 
 try:
@@ -34,6 +34,10 @@ _INHERITED = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR", "LANG")
 _PROGRAM = "import sys; sys.path[:] = {path}; from captune.data.guarded_decoding import work; work({memory})"
 
 
+class CostlyImageError(UnreadableImageError):
+    """An image with more pixels than allowed, or one that takes too long."""
+
+
 class GuardedDecoder:
     """Decodes one image at a time in a process of its own, which ends if an image takes too long.
 
@@ -41,8 +45,8 @@ class GuardedDecoder:
     secrets and may be used inside worker processes. Use one decoder per thread.
     """
 
-    def __init__(self, max_memory: int = MOST_MEMORY) -> None:
-        self.max_memory = max_memory
+    def __init__(self, max_memory: int = MOST_MEMORY, max_pixels: int = MOST_PIXELS) -> None:
+        self.max_memory, self.max_pixels = max_memory, max_pixels
         self._process: subprocess.Popen[bytes] | None = None
 
     def view(
@@ -51,7 +55,8 @@ class GuardedDecoder:
         """Return the model's view of an image `(height, width, 3)`; with `smallest`, it is reduced while decoding.
 
         Raises:
-            UnreadableImageError: The image cannot be decoded within the given time and memory.
+            CostlyImageError: The image has too many pixels or takes too long.
+            UnreadableImageError: The image cannot be decoded, for example within the memory.
         """
         return self._ask(content, {"smallest": smallest, "preprocessing": asdict(preprocessing)}, seconds)
 
@@ -89,7 +94,7 @@ class GuardedDecoder:
         try:
             assert process.stdin is not None
             assert process.stdout is not None
-            _send(process.stdin, wish | {"size": len(content)}, content)
+            _send(process.stdin, wish | {"size": len(content), "max_pixels": self.max_pixels}, content)
             answer = _receive(process.stdout)
             if answer is not None and "error" not in answer:
                 pixels = process.stdout.read(int(np.prod(answer["shape"])))
@@ -103,11 +108,11 @@ class GuardedDecoder:
             if is_late.is_set() or process.poll() is not None:
                 self.close()
         if answer is not None:
-            raise UnreadableImageError(str(answer["error"]))
+            raise (CostlyImageError if "costly" in answer else UnreadableImageError)(str(answer["error"]))
         self.close()
-        raise UnreadableImageError(
-            f"decoding takes more than {seconds:.3g} seconds" if is_late.is_set() else "its decoder crashed"
-        )
+        if is_late.is_set():
+            raise CostlyImageError(f"decoding takes more than {seconds:.3g} seconds")
+        raise UnreadableImageError("its decoder crashed")
 
     def _start(self) -> subprocess.Popen[bytes]:
         """Start the process and wait until it is ready, so that its start takes no time from an image."""
@@ -144,6 +149,8 @@ def work(max_memory: int) -> None:
     while (wish := _receive(given)) is not None:
         try:
             pixels = np.ascontiguousarray(_decode(given.read(wish["size"]), wish))
+        except CostlyImageError as error:
+            _send(answers, {"error": str(error), "costly": True})
         except UnreadableImageError as error:
             _send(answers, {"error": str(error)})
         except MemoryError:
@@ -153,6 +160,9 @@ def work(max_memory: int) -> None:
 
 
 def _decode(content: bytes, wish: dict[str, Any]) -> NDArray[np.uint8]:
+    width, height = measure(content)
+    if width * height > wish["max_pixels"]:
+        raise CostlyImageError(f"{width} x {height} pixels, the limit is {wish['max_pixels']:,}")
     image = decode(content, wish["smallest"])
     if "preprocessing" not in wish:
         return np.asarray(image)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 from captune.core import registry
 from captune.core.errors import CaptuneError, InputError
 from captune.core.files import write_json
+from captune.core.restoring import unchanged
 from captune.core.settings import Positive, Share, build
 from captune.results.classifier import Classifier
 from captune.results.reading import RunRecord, read_run
@@ -94,6 +95,7 @@ class Exported:
     remarks: Sequence[str]
 
 
+@unchanged()
 def export(
     run: str | Path,
     format: str,

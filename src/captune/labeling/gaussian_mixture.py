@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import linalg
 
 from captune.core.arrays import Floats, Ints, as_embeddings, softmax_rows
 from captune.core.errors import InputError
@@ -20,12 +21,13 @@ from captune.labeling.selection import Classes, class_mask
 
 TOLERANCE = 0.001
 """The estimation ends when a round changes the class of no more than this share of the images."""
-FEWEST_SAMPLED, SAMPLED_PER_CLASS, ROUNDS_AFTER_SAMPLE = 4096, 40, 2
+FEWEST_SAMPLED, SAMPLED_PER_CLASS, ROUNDS_AFTER_SAMPLE = 2048, 20, 2
 """With at least twice as many images, the mixture is fitted to a sample first and then refined on all images."""
 SMALLEST_VARIANCE = 1e-3
 """As a share of the mean variance that unit vectors have in each dimension."""
 CONFIDENCE_GAIN = 0.1
 """Share of the gain in mean confidence that is believed: the rest is the mixture's agreement with itself."""
+EVENING_STEPS = 10
 
 
 @dataclass(frozen=True)
@@ -39,16 +41,18 @@ class MixtureSettings:
         shrinkage: Share of the covariance that is replaced by its mean variance.
         alpha: Number of images that the zero-shot estimate of a class counts as.
         label_shift_steps: Steps of the label-shift estimate that moves images away from class names without images.
+        even_out: Whether class sizes are evened out as far as wrong labels explain that they differ.
         labeled_weight: Number of images that each labeled image counts as.
-        iterations: Maximum number of estimation rounds.
+        iterations: Maximum number of estimation rounds before class sizes are evened out, and after.
     """
 
     image_weight: float = 3.0
     half_weight_at: float = 16.0
     shrinkage: float = 0.8
     alpha: float = 20.0
-    label_shift_steps: int = 3
-    labeled_weight: float = 3.0
+    label_shift_steps: int = 1
+    even_out: bool = True
+    labeled_weight: float = 10.0
     iterations: int = 30
 
 
@@ -62,6 +66,7 @@ class MixtureFit:
         temperature: What scores are divided by, so that confidence stays comparable to zero-shot.
         probabilities: Probabilities of the unlabeled images, `(images, classes)`.
         rounds: Number of estimation rounds.
+        evening: The part of the offsets that evens out the class sizes, `(classes,)`.
     """
 
     weights: Floats
@@ -69,6 +74,7 @@ class MixtureFit:
     temperature: float
     probabilities: Floats
     rounds: int
+    evening: Floats
 
 
 def fit_gaussian_mixture(
@@ -135,6 +141,17 @@ def expected_change(images: Floats, texts: Floats, logit_scale: float, old: Ints
 
 
 @dataclass(frozen=True, eq=False)
+class _Start:
+    """What all rounds share; `means` `(classes, width)` are weighted by zero-shot probabilities and centered."""
+
+    center: Floats
+    covariance: Floats
+    means: Floats
+    labeled_sums: Floats
+    n_labeled: Floats
+
+
+@dataclass(frozen=True, eq=False)
 class _Problem:
     """What is fitted; `blocked` `(classes,)` is minus infinity for classes that only labeled images may have."""
 
@@ -148,54 +165,75 @@ class _Problem:
     count_of_each: float = 1.0
 
     def fit(self, most_rounds: int, first: MixtureFit | None = None) -> MixtureFit:
-        """Estimate and assign in turn until hardly any image changes its class; start from zero-shot or a fit."""
-        settings, n_images, n_classes = self.settings, len(self.images), len(self.texts)
+        """Estimate and assign in turn until hardly any image changes its class; even out the class sizes; repeat.
+
+        Starts from zero-shot, or from a first fit, whose evening is kept.
+        """
+        n_images, n_classes = len(self.images), len(self.texts)
         if not n_images:  # zero-shot
-            nothing = np.zeros((0, n_classes), dtype=np.float32)
-            return MixtureFit(np.zeros_like(self.texts), np.zeros(n_classes, dtype=np.float32), 1.0, nothing, 0)
-        center = np.asarray(self.images.mean(axis=0, dtype=np.float64), dtype=np.float32)
-        covariance = self._covariance(center)
-        text_scores = self._scores(np.float32(self.logit_scale) * self.texts, self.blocked)
-        spread = _spread(text_scores)
-        weight = self._image_weight()
-        labeled_sums, n_labeled = self._labeled(center)
-        labeled_counts = settings.labeled_weight * n_labeled
-        shares = np.ones(n_classes, dtype=np.float32)
-        probabilities = fill_rows(n_images, n_classes, lambda rows: softmax_rows(text_scores[rows]))
-        counts, sums = self._totals(probabilities, shares, center)
-        start = (sums + labeled_sums) / np.maximum(counts + labeled_counts, 1e-9)[:, None]
+            none, nothing = np.zeros(n_classes, dtype=np.float32), np.zeros((0, n_classes), dtype=np.float32)
+            return MixtureFit(np.zeros_like(self.texts), none, 1.0, nothing, 0, none)
+        text_rule = np.float32(self.logit_scale) * self.texts
+        text_scores = self._scores(text_rule, self.blocked)
+        spread, weight = _spread(text_scores), self._image_weight()
+        probabilities, shares = _softmax(text_scores), np.ones(n_classes, dtype=np.float32)
+        start = self._start(probabilities)
+        evening = np.zeros(n_classes, dtype=np.float32)
+        is_even = first is not None or not self.settings.even_out
         if first is not None:
-            rule = np.float32(self.logit_scale) * self.texts + first.weights
-            probabilities = _softmax(self._scores(rule, first.offsets + self.blocked))
+            evening = first.evening
+            probabilities = _softmax(self._scores(text_rule + first.weights, first.offsets + self.blocked))
             shares = self._shifted_shares(probabilities)
-        labels, rounds, is_settled = probabilities.argmax(axis=1), 0, False
-        while rounds < most_rounds and not is_settled:
-            if rounds or first is not None:
-                counts, sums = self._totals(probabilities, shares, center)
-            # Linear discriminant analysis with a shrunk covariance; means are pulled toward their zero-shot start.
-            within = _within(covariance, counts, sums, settings.shrinkage)
-            pulled = counts + labeled_counts + settings.alpha
-            means = np.asarray((sums + labeled_sums + settings.alpha * start) / pulled[:, None], dtype=np.float32)
-            directions = _equal_length(np.linalg.solve(within, means.T).T, means, counts)
-            scores = self._scores(directions, -directions @ center)
+        labels, rounds, last_round = probabilities.argmax(axis=1), 0, most_rounds
+        while True:
+            counts, sums = self._totals(probabilities, shares, start.center)
+            directions = self._directions(counts, sums, start, is_first=not rounds and first is None)
+            scores = self._scores(directions, -directions @ start.center)
             scale = np.float32(weight * spread / max(_spread(scores), 1e-3 * spread, 1e-12))
-            frequency = counts + n_labeled + settings.alpha
-            log_shares = np.log(frequency / frequency.sum()).astype(np.float32)
+            frequency = counts + start.n_labeled + self.settings.alpha
+            offsets = np.log(frequency / frequency.sum()).astype(np.float32) + evening
             for rows in row_parts(n_images, n_classes):
-                scores[rows] = text_scores[rows] + scale * scores[rows] + log_shares
+                scores[rows] = text_scores[rows] + scale * scores[rows] + offsets
             probabilities = _softmax(scores)
             before, labels = labels, probabilities.argmax(axis=1)
-            is_settled = int(np.count_nonzero(labels != before)) <= TOLERANCE * n_images
             shares = self._shifted_shares(probabilities)
             rounds += 1
-        temperature = _temperature(scores, text_scores)
+            if rounds == last_round or int(np.count_nonzero(labels != before)) <= TOLERANCE * n_images:
+                temperature = _temperature(scores, text_scores)
+                if is_even:
+                    break
+                evening, is_even = _evening(scores, temperature), True
+                last_round = rounds + most_rounds
         return MixtureFit(
             weights=np.asarray(scale * directions, dtype=np.float32),
-            offsets=np.asarray(log_shares - scale * (directions @ center), dtype=np.float32),
+            offsets=np.asarray(offsets - scale * (directions @ start.center), dtype=np.float32),
             temperature=temperature,
             probabilities=_softmax(scores, temperature),
             rounds=rounds,
+            evening=evening,
         )
+
+    def _start(self, probabilities: Floats) -> _Start:
+        """Return what all rounds share: the moments of the images, and the class means by zero-shot."""
+        center = np.asarray(self.images.mean(axis=0, dtype=np.float64), dtype=np.float32)
+        labeled_sums, n_labeled = self._labeled(center)
+        counts, sums = self._totals(probabilities, np.ones(len(self.texts), dtype=np.float32), center)
+        means = np.asarray(sums / np.maximum(counts, 1e-9)[:, None], dtype=np.float32)
+        return _Start(center, self._covariance(center), means, labeled_sums, n_labeled)
+
+    def _directions(self, counts: Floats, sums: Floats, start: _Start, is_first: bool) -> Floats:
+        """Return linear discriminant analysis with a shrunk covariance; means are pulled toward their start.
+
+        Labels name the classes: in the first round, means are those of labels and start alone. Otherwise, images with
+        the wrong name would outnumber the labels from the start.
+        """
+        settings = self.settings
+        heard = np.float32(0 if is_first and len(self.labels) else 1)
+        within = _within(start.covariance, counts, sums, settings.shrinkage)
+        pulled = heard * counts + settings.labeled_weight * start.n_labeled + settings.alpha
+        total = heard * sums + start.labeled_sums + np.float32(settings.alpha) * start.means
+        means = np.asarray(total / pulled[:, None], dtype=np.float32)
+        return _equal_length(linalg.solve(within, means.T, assume_a="pos").T, means, counts)
 
     def _image_weight(self) -> float:
         """Return how far the mixture is heard next to the texts: the more images and labels per class, the further."""
@@ -210,9 +248,8 @@ class _Problem:
         width = self.images.shape[1]
         total = np.zeros((width, width), dtype=np.float64)
         for rows in row_parts(len(self.images), width):
-            centered = self.images[rows] - center
-            total += centered.T @ centered
-        return np.asarray(total / len(self.images), dtype=np.float32)
+            total += self.images[rows].T @ self.images[rows]
+        return np.asarray(total / len(self.images) - np.outer(center, center), dtype=np.float32)
 
     def _scores(self, weights: Floats, offsets: Floats) -> Floats:
         """Return a linear rule's scores of the unlabeled images, `(images, classes)`."""
@@ -233,7 +270,8 @@ class _Problem:
         for rows in row_parts(len(self.images), max(self.images.shape[1], len(shares))):
             weighted = _reweighted(probabilities[rows], shares)
             counts += weighted.sum(axis=0)
-            sums += weighted.T @ (self.images[rows] - center)
+            sums += weighted.T @ self.images[rows]
+        sums -= counts[:, None] * center
         each = self.count_of_each
         return np.asarray(each * counts, dtype=np.float32), np.asarray(each * sums, dtype=np.float32)
 
@@ -281,18 +319,43 @@ def _softmax(scores: Floats, temperature: float = 1.0) -> Floats:
     return fill_rows(n_images, n_classes, lambda rows: softmax_rows(scores[rows] / np.float32(temperature)))
 
 
-def _temperature(scores: Floats, text_scores: Floats, most_rows: int = 4096) -> float:
+def _temperature(scores: Floats, text_scores: Floats, most_rows: int = 1024) -> float:
     """Return the temperature at which mean confidence exceeds zero-shot's only by the share that is believed."""
     rows = np.linspace(0, len(scores) - 1, min(len(scores), most_rows)).astype(np.int64)
     some = scores[rows]
     before, raw = (float(softmax_rows(part).max(axis=1).mean()) for part in (text_scores[rows], some))
     target = before + CONFIDENCE_GAIN * (raw - before)
     low, high = 0.02, 50.0
-    for _ in range(40):
+    for _ in range(20):  # to five digits
         middle = float(np.sqrt(low * high))
         is_too_confident = float(softmax_rows(some / np.float32(middle)).max(axis=1).mean()) > target
         low, high = (middle, high) if is_too_confident else (low, middle)
     return float(np.sqrt(low * high))
+
+
+def _evening(scores: Floats, temperature: float, most_rows: int = 4096) -> Floats:
+    """Return class offsets `(classes,)` that even out class sizes as far as wrong labels explain their differences.
+
+    Wrong labels make equal classes look unequal: with a share e of them, sizes vary by about e times their mean. The
+    ratio of e^2 to the variance that is seen says how far sizes are drawn to their mean: almost entirely if they
+    hardly differ, and not at all if they differ clearly. One minus the mean confidence stands for e.
+    """
+    rows = np.linspace(0, len(scores) - 1, min(len(scores), most_rows)).astype(np.int64)
+    allowed = np.flatnonzero(np.isfinite(scores[0]))
+    some = scores[np.ix_(rows, allowed)] / np.float32(temperature)
+    probabilities = softmax_rows(some)
+    sizes, error = np.bincount(probabilities.argmax(axis=1), minlength=len(allowed)), 1 - probabilities.max(axis=1)
+    variation = float(sizes.std() / sizes.mean())
+    share = min(1.0, (float(error.mean()) / max(variation, 1e-9)) ** 2)
+    target = probabilities.sum(axis=0) ** (1 - share)  # the geometric mean with an even split
+    target *= len(rows) / target.sum()
+    offsets = np.zeros(len(allowed), dtype=np.float32)
+    for _ in range(EVENING_STEPS):
+        totals = softmax_rows(some + offsets).sum(axis=0)
+        offsets += np.log(np.maximum(target, 1e-9) / np.maximum(totals, 1e-9))
+    found = np.zeros(scores.shape[1], dtype=np.float32)
+    found[allowed] = np.float32(temperature) * (offsets - offsets.mean())
+    return found
 
 
 def _check(images: Floats, texts: Floats, labeled: Floats, labels: Ints) -> None:

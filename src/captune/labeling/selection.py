@@ -22,6 +22,8 @@ Classes: TypeAlias = Sequence[int] | Ints
 Ranking = Literal["cosine", "probability"]
 
 _ROWS_AT_ONCE = 8192
+NEGLIGIBLE = 1e-7
+"""A class with no more than this share of an image's probability is never a candidate of the image."""
 
 
 def class_mask(classes: Classes | None, n_classes: int) -> Bools:
@@ -157,8 +159,10 @@ def candidate_sets(probabilities: Floats, alpha: float, beta: float, allowed: Cl
     """Return the candidate classes of each image, `(images, classes)`, by the two rules of CPL.
 
     Within an image: the most probable classes, until their sum exceeds the alpha-quantile of all images' highest
-    probabilities; classes of equal probability stay together. Across images: only classes in which the image's
-    probability is at least the beta-quantile over all images. An image may have no candidate at all.
+    probabilities; classes of equal probability stay together, and a quantile of 1 admits all classes. Across images:
+    only classes in which the image's probability is at least the beta-quantile over all images. As in the authors'
+    code, a class is no candidate if it has at most 1e-7 of the probability of the classes that pass either rule. An
+    image may have no candidate at all.
     """
     conditional = restrict_to(probabilities, allowed)
     _check_share("alpha", alpha)
@@ -168,12 +172,18 @@ def candidate_sets(probabilities: Floats, alpha: float, beta: float, allowed: Cl
     limit = np.quantile(conditional.max(axis=1).astype(np.float64), alpha)
     mask = class_mask(allowed, conditional.shape[1])
     candidates = np.zeros(conditional.shape, dtype=np.bool_)
-    for start in range(0, len(conditional), _ROWS_AT_ONCE):
-        rows = slice(start, start + _ROWS_AT_ONCE)
-        candidates[rows] = _most_probable(conditional[rows], limit) & mask
+    across = np.zeros(len(conditional), dtype=np.float64)
+    least = np.zeros(conditional.shape[1], dtype=np.float64)
     for column in np.flatnonzero(mask):
         values = conditional[:, column].astype(np.float64)
-        candidates[:, column] &= values >= np.quantile(values, beta)
+        least[column] = np.quantile(values, beta)
+        across += np.where(values >= least[column], values, 0.0)
+    for start in range(0, len(conditional), _ROWS_AT_ONCE):
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        own = conditional[rows].astype(np.float64)
+        within = _most_probable(conditional[rows], limit) & mask
+        mass = np.maximum(np.where(within, own, 0.0).sum(axis=1), across[rows])
+        candidates[rows] = within & (own >= least) & (own > NEGLIGIBLE * mass[:, None])
     return candidates
 
 
@@ -200,6 +210,15 @@ def balanced_pools(probabilities: Floats, candidates: Bools, k: int | Ints) -> P
     )
 
 
+def pool_capacities(k: int, fills: Ints | None) -> int | Ints:
+    """Return how many images each of CPL's pools may hold in a round, given the fills of the previous round.
+
+    As in the authors' code, all pools gain as many places as the fullest one needs to reach k, so a class that was
+    starved in the previous round stays small. In the first round, all pools hold k images.
+    """
+    return k if fills is None else np.minimum(fills + max(0, k - int(fills.max(initial=0))), k)
+
+
 def growing_k(round_number: int, n_rounds: int, n_images: int, n_classes: int) -> int:
     """Return the number of images per class in a round of GRIP and CPL, counted from 1.
 
@@ -211,7 +230,8 @@ def growing_k(round_number: int, n_rounds: int, n_images: int, n_classes: int) -
 def _most_probable(probabilities: Floats, limit: float) -> Bools:
     ranked = np.sort(probabilities, axis=1)[:, ::-1].astype(np.float64)
     sum_before = np.cumsum(ranked, axis=1)[:, :-1]
-    n_kept = 1 + (sum_before <= limit).sum(axis=1)
+    # The sum of all probabilities is 1 up to rounding, so a limit of 1 would otherwise stop at random.
+    n_kept = 1 + ((sum_before <= limit) | (limit >= 1.0)).sum(axis=1)
     least = ranked[np.arange(len(ranked)), n_kept - 1]
     return np.asarray(probabilities >= least[:, None], dtype=np.bool_)
 

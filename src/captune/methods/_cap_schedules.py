@@ -1,6 +1,6 @@
 """The training schedules of CAP: how D_PL grows, and the margin of each epoch.
 
-`CapSchedule` follows the paper; `ReleasedSchedule` and `NeighborhoodSchedule` depart from it.
+`CapSchedule` follows the paper; `ReleasedGrowth` and `NeighborhoodSchedule` let D_PL grow in other ways.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from captune.concepts.confusion import (
     confident_counts,
     confusion_margin,
 )
-from captune.core.arrays import Floats, Ints
+from captune.core.arrays import Ints
 from captune.data.task import AdaptationTask
+from captune.labeling.growth import add_confident, released_size, rotate
 from captune.labeling.neighborhood import NeighborhoodVote
 from captune.labeling.pseudo_labels import PseudoLabels, Source
-from captune.labeling.selection import top_k_per_class
 from captune.methods.base import Context, read_labels
 from captune.training.batch_sources import Request, draw_batches
 from captune.training.checkpoint import add_prefix
@@ -57,12 +57,9 @@ class CapSchedule(Schedule):
         """Grow D_PL every few epochs (Appendix B) and compute the margin of the epoch (Section 3.2)."""
         if epoch and self.grows_in(epoch):
             self.context.history.append((epoch, self.pseudo_labels))
-            _, probabilities, _ = self.objective.predict(np.arange(self.n_images))
-            self.pseudo_labels = self.grow(probabilities, epoch)
+            self.pseudo_labels = self.grow(epoch)
         if epoch and self.settings.margin:  # the first epoch warms up without a margin
-            images, probabilities, classes = self.objective.predict(self.pseudo_labels.image_index)
-            prototypes = class_prototypes(images, self.pseudo_labels.labels, classes)
-            margin = self.margin(class_similarity(prototypes, classes), probabilities)
+            margin = self.margin()
             self.context.arrays.update(similarity=margin.similarity, margin=margin.matrix)
             self.objective.margin = torch.from_numpy(margin.matrix).to(self.context.runtime.device)
 
@@ -70,39 +67,45 @@ class CapSchedule(Schedule):
         """Return whether D_PL grows before an epoch."""
         return epoch % self.settings.grow_every == 0
 
-    def grow(self, probabilities: Floats, epoch: int) -> PseudoLabels:
+    def grow(self, epoch: int) -> PseudoLabels:
         """Return D_PL with the most confident new images of each class added."""
         settings, targets = self.settings, self.task.target_classes
+        _, probabilities, _ = self.objective.predict(np.arange(self.n_images))
         n_new = max(1, int(self.n_images * settings.grow_every / (settings.epochs * len(targets))))
-        unused = np.setdiff1d(np.arange(self.n_images), self.pseudo_labels.image_index)
-        new = top_k_per_class(probabilities[unused], n_new, targets, predicted_only=True)
-        return self.pseudo_labels.extend(new.reindexed(unused).stamped(epoch, Source.MODEL))
+        return add_confident(self.pseudo_labels, probabilities, n_new, targets, epoch)
 
-    def margin(self, similarity: Floats, probabilities: Floats) -> ConfusionMargin:
-        """Return the margin from the confident predictions on D_PL (Eqs. 3 to 7)."""
+    def margin(self) -> ConfusionMargin:
+        """Return the margin from the similarity of the classes and their confident predictions (Eqs. 2 to 7)."""
+        settings, labels = self.settings, self.pseudo_labels
+        images, probabilities, classes = self.objective.predict(labels.image_index)
         return confusion_margin(
-            similarity,
-            confident_counts(probabilities, self.settings.tau),
-            margin=self.settings.margin_scale,
-            logit_scale=self.objective.tuner.backbone.logit_scale if self.settings.scale_margin else None,
+            class_similarity(class_prototypes(images, labels.labels, classes), classes),
+            self.accepted if settings.count_on == "accepted" else confident_counts(probabilities, settings.tau),
+            margin=settings.margin_scale,
+            logit_scale=self.objective.tuner.backbone.logit_scale if settings.scale_margin else None,
+            tendency=settings.tendency or "paper",
             labeled=self.task.seen_classes,
         )
 
-    def batches(self, epoch: int, first_step: int) -> Iterator[CapBatch]:
-        """Yield steps over D_PL, labeled and unlabeled images, which depend on seed and epoch only."""
-        settings, source, device = self.settings, self.objective.source, self.context.runtime.device
+    def draw(self, epoch: int) -> list[Request]:
+        """Draw the images of every step of an epoch, which depend on seed, epoch and D_PL only."""
+        settings, labels = self.settings, self.pseudo_labels
         generator = np.random.default_rng([self.context.runtime.seed, epoch])
         drawn = [
             draw_batches(generator, n_items, settings.iterations, settings.train_batch)
-            for n_items in (len(self.pseudo_labels), len(source.labels), self.n_images)
+            for n_items in (len(labels), len(self.objective.source.labels), self.n_images)
         ]
-        requests = [
-            Request(self.pseudo_labels.image_index[pseudo_labeled], labeled, unlabeled)
+        return [
+            Request(labels.image_index[pseudo_labeled], labeled, unlabeled)
             for pseudo_labeled, labeled, unlabeled in zip(*drawn, strict=True)
         ]
+
+    def batches(self, epoch: int, first_step: int) -> Iterator[CapBatch]:
+        """Yield the steps of an epoch: views of D_PL, labeled and unlabeled images, with their labels."""
+        source, device = self.objective.source, self.context.runtime.device
         label_of = np.full(self.n_images, -1, dtype=np.int64)
         label_of[self.pseudo_labels.image_index] = self.pseudo_labels.labels
-        for views in source.views(requests, epoch, first_step):
+        for views in source.views(self.draw(epoch), epoch, first_step):
             pseudo_labeled, labeled, unlabeled = views.request
             neighbor_labels = None if self.neighbor_labels is None else self.neighbor_labels[unlabeled]
             yield CapBatch(
@@ -171,8 +174,9 @@ class NeighborhoodSchedule(CapSchedule):
         super().__init__(*arguments)
         self.vote = vote
 
-    def grow(self, probabilities: Floats, epoch: int) -> PseudoLabels:
+    def grow(self, epoch: int) -> PseudoLabels:
         """Return the images on whose label neighbors agree, up to a share of an even split that grows with time."""
+        _, probabilities, _ = self.objective.predict(np.arange(self.n_images))
         k = self.settings.k
         even = max(k, self.n_images / len(self.task.target_classes))
         most = int(k + (even - k) * epoch / self.settings.epochs)
@@ -180,29 +184,20 @@ class NeighborhoodSchedule(CapSchedule):
         return selected.stamped(epoch, Source.MODEL)
 
 
-class ReleasedSchedule(CapSchedule):
-    """The authors' release where it departs from the paper."""
+class ReleasedGrowth(CapSchedule):
+    """D_PL as in the authors' code: selected anew after epochs 1, 6, 11, ..., with confident new images first."""
 
     def grows_in(self, epoch: int) -> bool:
-        """Return True: D_PL is selected anew before every epoch."""
-        return True
+        """Return whether D_PL is selected anew before an epoch."""
+        return (epoch - 1) % self.settings.grow_every == 0
 
-    def grow(self, probabilities: Floats, epoch: int) -> PseudoLabels:
-        """Return the most confident images of each class, whose number grows to 80 % of an even split."""
-        k, targets = self.settings.k, self.task.target_classes
-        most = max(k, min(1000, int(0.8 * self.n_images / len(targets))))
-        k += int((most - k) * min(1.0, epoch / (0.7 * self.settings.epochs)))
-        return top_k_per_class(probabilities, k, targets).stamped(epoch, Source.MODEL)
-
-    def margin(self, similarity: Floats, probabilities: Floats) -> ConfusionMargin:
-        """Return the unscaled margin from the pseudo-labels accepted in the previous epoch."""
-        return confusion_margin(
-            similarity,
-            self.accepted,
-            margin=self.settings.margin_scale,
-            recipe="released",
-            labeled=self.task.seen_classes,
-        )
+    def grow(self, epoch: int) -> PseudoLabels:
+        """Return a larger D_PL, with new images only from the unlabeled images of the last epoch's steps."""
+        settings, targets, last = self.settings, self.task.target_classes, epoch - 1
+        size = released_size(settings.k, last, settings.epochs, self.n_images, len(targets), settings.growth_limit)
+        seen = np.unique(np.concatenate([step.unlabeled for step in self.draw(last)]))
+        _, probabilities, _ = self.objective.predict(seen)
+        return rotate(self.pseudo_labels, seen, probabilities, size, settings.tau, targets, epoch)
 
 
 def has_collapsed(accepted_shares: Sequence[float]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,8 +15,8 @@ from captune.backbones.base import Backbone
 from captune.core import distributed, registry
 from captune.core.arrays import Floats, Ints, softmax_rows
 from captune.core.errors import InputError
-from captune.core.settings import NonNegative, NonNegativeFloat, Positive, Rate, Share, build
-from captune.data.task import AdaptationTask
+from captune.core.settings import NonNegative, NonNegativeFloat, Positive, Rate, Share, ShareBelowOne, build
+from captune.data.task import AdaptationTask, LabeledImages
 from captune.embeddings.embed import embed_classes
 from captune.labeling.pseudo_labels import PseudoLabels, Source
 from captune.methods.base import Context, read_labels
@@ -37,6 +37,8 @@ QUICK: Mapping[str, Any] = {
     "gradient_clip": 10.0,  # with few labels, their weight |PL| / |L| makes steps too long without it
 }
 """The same algorithm on cached embeddings with shorter training; learning rates of prompts do not suit an adapter."""
+FEWEST_TO_HOLD_OUT = 10
+"""Number of pseudo-labels per class from which FPL and GRIP hold some out."""
 QUICK_ROUNDS: Mapping[str, Any] = {**QUICK, "epochs": 10}
 """The same for methods that train in rounds."""
 
@@ -57,6 +59,8 @@ class FewLabelSettings:
         gradient_clip: Maximum gradient norm; 0 turns clipping off.
     """
 
+    tuner_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {"text_prompts": {"full_stop": False}}
+    """Settings of a tuner that differ from its own defaults, as in the authors' code."""
     tuner: str = "text_prompts"
     tuner_settings: dict[str, Any] | None = None
     epochs: Positive = 150
@@ -68,6 +72,18 @@ class FewLabelSettings:
     gradient_clip: NonNegativeFloat = 0.0
 
 
+@dataclass(frozen=True)
+class HeldOutSettings(FewLabelSettings):
+    """What FPL and GRIP share beyond that.
+
+    Attributes:
+        held_out: Share of the labels, and of at least ten pseudo-labels per class, that is never learned from; 0.2 in
+            the authors' code, which keeps them for a validation whose result it does not use.
+    """
+
+    held_out: ShareBelowOne = 0.0
+
+
 class FewLabelTraining:
     """A student that is trained on pseudo-labels one or more times, each time from new random prompts.
 
@@ -75,6 +91,11 @@ class FewLabelTraining:
     """
 
     def __init__(self, task: AdaptationTask, backbone: Backbone, context: Context, settings: FewLabelSettings) -> None:
+        self.held_out = settings.held_out if isinstance(settings, HeldOutSettings) else 0.0
+        if self.held_out and len(task.labeled):
+            kept = self._keep(len(task.labeled), context.runtime.seed, 0)
+            labeled = LabeledImages(task.labeled.images.subset(kept), task.labeled.labels[kept])
+            task = replace(task, labeled=labeled)
         self.task, self.backbone, self.context, self.settings = task, backbone, context, settings
         self.vectors = context.embed(backbone, task.unlabeled).vectors
         self.kept: dict[str, Tensor] = {}
@@ -107,8 +128,8 @@ class FewLabelTraining:
         strong_views: int = 0,
         prior: Floats | None = None,
         labeled_batch: tuple[int, int] | None = None,
-    ) -> None:
-        """Train new prompts on pseudo-labels; an interrupted part continues with the labels it started with.
+    ) -> PseudoLabels:
+        """Train new prompts on pseudo-labels and return these; an interrupted part continues with those it had.
 
         With `strong_views`, the student sees random crops. `prior` `(images, classes)` weights the candidates of
         images that have several. With `labeled_batch`, a minimum and maximum size, labeled images come in separate
@@ -117,6 +138,8 @@ class FewLabelTraining:
         context, settings = self.context, self.settings
         checkpoints = replace(context.checkpoints, part=part) if context.checkpoints else None
         labels = labels.stamped(part, Source.NAME if part == 1 else Source.MODEL)
+        if self.held_out and labels.counts().max(initial=0) >= FEWEST_TO_HOLD_OUT:
+            labels = labels.subset(self._keep(len(labels), context.runtime.seed, part))
         interrupted = checkpoints and distributed.from_first(lambda: _read_checkpoint(checkpoints))[0]
         if interrupted:
             labels = read_labels(interrupted, "schedule.pseudo_labels.", labels.n_classes)
@@ -136,10 +159,17 @@ class FewLabelTraining:
             with context.runtime.training(encodes_images=self.tuner.edits_images):
                 fit(objective, schedule, optimization, context.runtime, checkpoints)
         context.history.append((part * settings.epochs, labels))
+        return labels
+
+    def _keep(self, n_items: int, seed: int, part: int) -> Ints:
+        """Return the positions of the items that are not held out, in ascending order."""
+        n_kept = max(1, int((1.0 - self.held_out) * n_items))
+        return np.sort(np.random.default_rng([seed, part]).permutation(n_items)[:n_kept])
 
     def _new_tuner(self, part: int) -> Tuner:
         tuner_class = registry.load("tuners", self.settings.tuner)
-        chosen = build(tuner_class.Settings, self.settings.tuner_settings or {}, "tuner settings")
+        wanted = {**self.settings.tuner_defaults.get(self.settings.tuner, {}), **(self.settings.tuner_settings or {})}
+        chosen = build(tuner_class.Settings, wanted, "tuner settings")
         with self.context.runtime.seeded(part):
             tuner: Tuner = tuner_class(self.backbone, self.task.vocabulary, chosen)
         if not any(parameter.requires_grad for parameter in tuner.parameters()):

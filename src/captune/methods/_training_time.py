@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from captune.backbones.base import Backbone
-from captune.core.runtime import Runtime, duration
+from captune.core.progress import duration
+from captune.core.runtime import Runtime
 from captune.data.vocabulary import Vocabulary
 from captune.tuners.feature_adapter import ResidualAdapter
 

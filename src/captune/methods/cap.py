@@ -13,19 +13,27 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from captune.backbones.base import Backbone
+from captune.concepts.confusion import Tendency
 from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings
 from captune.core import registry
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError
-from captune.core.settings import NonNegative, NonNegativeFloat, Positive, Rate, Share, ShareBelowOne
+from captune.core.settings import NonNegative, NonNegativeFloat, Positive, PositiveShare, Rate, Share, ShareBelowOne
 from captune.data.task import AdaptationTask
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.embed import embed_classes, score
 from captune.labeling.gaussian_mixture import expected_change, fit_gaussian_mixture
 from captune.labeling.neighborhood import NeighborhoodVote
 from captune.labeling.pseudo_labels import PseudoLabels
-from captune.labeling.selection import aligned_texts, class_mask, first_labels, restrict_to, top_k_per_class
-from captune.methods._cap_schedules import CapSchedule, NeighborhoodSchedule, ReleasedSchedule
+from captune.labeling.selection import (
+    Ranking,
+    aligned_texts,
+    class_mask,
+    first_labels,
+    restrict_to,
+    top_k_per_class,
+)
+from captune.methods._cap_schedules import CapSchedule, NeighborhoodSchedule, ReleasedGrowth
 from captune.methods._training_time import Workload, announce, measure_costs
 from captune.methods.base import Context, Method
 from captune.training.loop import Optimization, fit
@@ -39,7 +47,8 @@ class CapSettings:
     """The settings of CAP; the defaults are those of the paper (Appendix C), which the preset `quick` changes.
 
     Attributes:
-        recipe: `paper`, or `released` as in the authors' code (other tendency, counts, growth and margin scale).
+        recipe: `paper`, or `released` as in the authors' code: the default of growth, tendency, count_on and
+            scale_margin.
         tuner: What is trained on the backbone; see `captune list tuners`.
         concept_alignment: Whether misleading class names are detected and described.
         detection: `paper` runs Algorithm 1 once with t = ceil(C/10); `robust` runs it ten times with a larger t.
@@ -54,7 +63,11 @@ class CapSettings:
         tau: Confidence from which a prediction becomes a pseudo-label.
         margin: Whether the loss has the confusion-aware calibrated margin.
         margin_scale: The margin m, in logits at a logit scale of 100.
-        scale_margin: Whether m is converted to the model's own logit scale; `released` never does so.
+        scale_margin: Whether m is converted to the model's own logit scale (by default with `paper`).
+        tendency: How much less a class is predicted than the most predicted one: 1 - r with `paper`, (1 - r) / (1 + r)
+            with `released`, where r is the ratio of their counts.
+        count_on: Whether confident predictions are counted on the pseudo-labeled images (`paper`), or on the
+            unlabeled images of the previous epoch, as those `accepted` in its steps (`released`).
         independent_adapters: Whether pseudo-labels made during training have their own adapter.
         adapter_width: Hidden units of the adapters that are used in training only.
         neighbors: Beyond the paper: pseudo-labels must agree with a vote of this many nearest images; 0 means no vote.
@@ -62,6 +75,9 @@ class CapSettings:
         start_share: Beyond the paper: weight in the decision of the texts from which the tuner `feature_adapter`
             started; ignored if some classes are labeled, since labels are more informative than texts.
         strong_views: Number of augmented views of each image that are embedded, if the image encoder is frozen.
+        growth: How the pseudo-labeled images grow: `paper` adds the most confident images of every class, `released`
+            selects confident ones anew, before older ones. Ignored with a neighborhood vote, unless it is `released`.
+        growth_limit: Most images of a class with growth = `released`, as a share of an even split.
         grow_every: Number of epochs between two growths of the pseudo-labeled images.
         epochs: Number of epochs of `iterations` steps.
         iterations: Number of steps per epoch.
@@ -85,13 +101,17 @@ class CapSettings:
     tau: Share = 0.85
     margin: bool = True
     margin_scale: NonNegativeFloat = 12.0
-    scale_margin: bool = True
+    scale_margin: bool | None = None
+    tendency: Tendency | None = None
+    count_on: Literal["pseudo_labeled", "accepted"] | None = None
     independent_adapters: bool = True
     adapter_width: Positive = 128
     neighbors: NonNegative = 0
     balance: Share = 0.5
     start_share: ShareBelowOne = 0.0
     strong_views: Positive = 4
+    growth: Literal["paper", "released"] | None = None
+    growth_limit: PositiveShare = 0.8
     grow_every: Positive = 5
     epochs: Positive = 50
     iterations: Positive = 50
@@ -102,6 +122,17 @@ class CapSettings:
     warmup_epochs: NonNegative = 1
     gradient_clip: NonNegativeFloat = 0.0
 
+    def resolved(self) -> CapSettings:
+        """Return these settings with those that are not given taken from the recipe."""
+        return replace(
+            self, **{name: value for name, value in RECIPES[self.recipe].items() if getattr(self, name) is None}
+        )
+
+
+RECIPES: Mapping[str, Mapping[str, Any]] = {
+    "paper": {"growth": "paper", "tendency": "paper", "count_on": "pseudo_labeled", "scale_margin": True},
+    "released": {"growth": "released", "tendency": "released", "count_on": "accepted", "scale_margin": False},
+}
 
 QUICK: Mapping[str, Any] = {
     "tuner": "feature_adapter",
@@ -119,6 +150,9 @@ class Cap(Method):
 
     Settings: ClassVar[type[CapSettings]] = CapSettings
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"full": {}, "quick": QUICK}
+
+    def __init__(self, settings: CapSettings | None = None) -> None:
+        super().__init__((settings or CapSettings()).resolved())
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Align concepts, select the first pseudo-labels, then train while they grow."""
@@ -161,8 +195,8 @@ class Cap(Method):
         objective = ConfusionObjective(
             tuner, source, allowed, settings.tau, settings.adapter_width, settings.independent_adapters
         ).to(device)
-        if settings.recipe == "released":
-            return ReleasedSchedule(task, objective, first, neighbor_labels, len(images), context, settings)
+        if settings.growth == "released":
+            return ReleasedGrowth(task, objective, first, neighbor_labels, len(images), context, settings)
         if vote is not None:
             return NeighborhoodSchedule(vote, task, objective, first, neighbor_labels, len(images), context, settings)
         return CapSchedule(task, objective, first, neighbor_labels, len(images), context, settings)
@@ -208,7 +242,12 @@ class Cap(Method):
         settings: CapSettings = self.settings
         images, targets = context.embed(backbone, task.unlabeled).vectors, task.target_classes
         if vote is None and settings.start_from == "zero_shot":  # the paper
-            first = first_labels(images, texts, backbone.logit_scale, described, k=settings.k, allowed=targets)
+            # A cosine ranks the images of a few described classes best, a probability those of many.
+            ranking: Ranking = "cosine" if settings.describe == "mismatched" else "probability"
+            scale = backbone.logit_scale
+            first = first_labels(
+                images, texts, scale, described, k=settings.k, allowed=targets, rank_described_by=ranking
+            )
             return first, None
         aligned = aligned_texts(texts, described)
         k = min(settings.k, max(1, len(images) // len(targets)))  # no more than a class can have

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from captune.backbones.base import Backbone
-from captune.core.arrays import Floats
+from captune.core.arrays import Floats, Ints
 from captune.core.settings import NonNegative, NonNegativeFloat, Positive, Rate, Share
 from captune.data.task import AdaptationTask
 from captune.labeling.pseudo_labels import PseudoLabels
-from captune.labeling.selection import balanced_pools, candidate_sets, growing_k
+from captune.labeling.selection import balanced_pools, candidate_sets, growing_k, pool_capacities
 from captune.methods._few_labels import QUICK_ROUNDS, FewLabelSettings, FewLabelTraining
 from captune.methods.base import Context, Method
 from captune.tuners.base import Tuner
@@ -57,17 +57,18 @@ class Cpl(Method):
         """Select candidates with the previous student, assign images to balanced pools, and learn from the sets."""
         training, rounds = FewLabelTraining(task, backbone, context, self.settings), self.settings.rounds
         probabilities = zero_shot = training.zero_shot()
+        fills = None
         for number in training.parts(rounds):
             k = growing_k(number, rounds, len(probabilities), len(task.target_classes))
-            labels = self._select(probabilities, k, task)
+            labels = self._select(probabilities, pool_capacities(k, fills), task)
             # Candidates are weighted by their probability in the first round, and equally later.
             prior = zero_shot if number == 1 else None
-            training.learn(labels, number, prior=prior, labeled_batch=LABELED_BATCH)
+            fills = training.learn(labels, number, prior=prior, labeled_batch=LABELED_BATCH).counts()
             if number < rounds:
                 probabilities = training.predict()
         return training.tuner
 
-    def _select(self, probabilities: Floats, k: int, task: AdaptationTask) -> PseudoLabels:
+    def _select(self, probabilities: Floats, k: int | Ints, task: AdaptationTask) -> PseudoLabels:
         settings: CplSettings = self.settings
         beta = max(0.0, 1.0 - settings.g / len(task.target_classes)) if settings.beta is None else settings.beta
         candidates = candidate_sets(probabilities, settings.alpha, beta, task.target_classes)

@@ -36,8 +36,9 @@ class TransductiveSettings:
         shrinkage: Share of the covariance that is replaced by its mean variance.
         alpha: Number of images that the zero-shot estimate of a class counts as.
         label_shift_steps: Steps of the label-shift estimate that moves images away from class names without images.
+        even_out: Whether class sizes are evened out as far as wrong labels explain that they differ.
         labeled_weight: Number of images that each labeled image counts as.
-        iterations: Maximum number of estimation rounds.
+        iterations: Maximum number of estimation rounds before class sizes are evened out, and after.
     """
 
     describe: Literal["auto", "all", "mismatched", "none"] = "auto"
@@ -46,6 +47,7 @@ class TransductiveSettings:
     shrinkage: Annotated[float, Gt(0), Le(1)] = MixtureSettings.shrinkage
     alpha: Annotated[float, Gt(0)] = MixtureSettings.alpha
     label_shift_steps: NonNegative = MixtureSettings.label_shift_steps
+    even_out: bool = MixtureSettings.even_out
     labeled_weight: NonNegativeFloat = MixtureSettings.labeled_weight
     iterations: Positive = MixtureSettings.iterations
 
@@ -88,6 +90,6 @@ class Transductive(Method):
             found = context.align_concepts(task, backbone, embed_classes(backbone, vocabulary), detection)
             return vocabulary.with_descriptions(found.sentences)
         described = context.described(vocabulary, task.target_classes)
-        if describe == "all" or not described.descriptions:
+        if describe == "all" or described.descriptions == vocabulary.descriptions:
             return described
         return described if context.descriptions_help(task, backbone, described) else vocabulary

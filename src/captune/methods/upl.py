@@ -31,6 +31,7 @@ class UplSettings(FewLabelSettings):
             the tuner text_prompts).
     """
 
+    tuner_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     epochs: Positive = 50
     train_batch: Positive = 32
     learning_rate: Rate = 0.002
@@ -67,4 +68,5 @@ class Upl(Method):
         if settings.ensemble == 1:
             return training.tuner
         members = [training.kept[name] for name in sorted(training.kept)]
-        return TextPrompts.joined(backbone, task.vocabulary, torch.cat(members)).to(context.runtime.device)
+        full_stop = training.tuner.settings.full_stop
+        return TextPrompts.joined(backbone, task.vocabulary, torch.cat(members), full_stop).to(context.runtime.device)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from captune.core.errors import InputError
-from captune.core.runtime import duration
+from captune.core.progress import duration
 from captune.report.class_table import Column, known
 from captune.report.drawing import MARKS, SERIES, Drawing, new_figure, shown, style
 from captune.report.measures import Measures

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from captune.core.runtime import duration
+from captune.core.progress import duration
 from captune.report.class_table import Column, class_columns
 from captune.report.confusion_figures import draw_confidence, draw_groups, draw_heat_map
 from captune.report.drawing import Drawing

@@ -14,6 +14,7 @@ from captune.core.arrays import Floats, Ints
 from captune.core.display import Displayed, shortened
 from captune.core.errors import InputError, RunFolderError
 from captune.core.files import is_file, is_folder
+from captune.core.restoring import unchanged
 from captune.core.scratch import row_parts
 from captune.data.decoding import UnreadableImageError
 from captune.data.images import ImageCollection
@@ -94,6 +95,7 @@ class ImageClassifier(Displayed, ABC):
         """Return the number of classes and their first names."""
         return {"classes": len(self.names), "names": shortened(list(self.names))}
 
+    @unchanged()
     def _compute(
         self,
         images: Images,
@@ -144,10 +146,12 @@ def load(source: str | Path, backbone: Backbone | None = None) -> ImageClassifie
     from captune.results.classifier import CARD, Classifier
     from captune.results.run import CLASSIFIER, read_run_card
 
-    if is_file(path / CARD):
-        return Classifier.load(path, backbone)
-    read_run_card(path)
-    return Classifier.load(path / CLASSIFIER, backbone)
+    folder = path
+    if not is_file(path / CARD):
+        read_run_card(path)
+        folder = path / CLASSIFIER
+    with unchanged():  # after PyTorch was imported above
+        return Classifier.load(folder, backbone)
 
 
 def find_onnx(path: Path) -> Path | None:

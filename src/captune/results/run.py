@@ -16,10 +16,12 @@ from safetensors.numpy import save as save_arrays
 
 from captune.core.cards import read_card
 from captune.core.errors import RunFolderError
-from captune.core.files import LEFTOVERS, table, write_json, write_whole
+from captune.core.files import LEFTOVERS, is_file, is_folder, table, write_json, write_whole
 from captune.core.locking import hold
 from captune.core.replacing import NEW, finish_replacing, replaced
+from captune.core.settings import resolve_paths
 from captune.data.images import ImageCollection
+from captune.data.precomputed import split_key
 from captune.embeddings.predictions import Predictions
 from captune.results.classifier import Classifier
 from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS, Evidence
@@ -52,6 +54,7 @@ class AdaptationRun:
         evidence: Data for the report, and the health check.
         kept: `adapted`, or `zero_shot` if adaptation looked harmful and was discarded.
         sources: The images, classes and labels arguments.
+        review: What people's answers say: accuracy and number of labels; None if nobody was asked.
     """
 
     settings: Mapping[str, Any]
@@ -64,6 +67,7 @@ class AdaptationRun:
     evidence: Evidence | None = None
     kept: str = "adapted"
     sources: Mapping[str, str] = field(default_factory=dict)
+    review: Mapping[str, Any] | None = None
 
     def save(self, folder: str | Path) -> Path:
         """Write the run folder; a run that is already there stays until the new one is complete."""
@@ -78,7 +82,7 @@ class AdaptationRun:
         write_whole(target / "predictions.csv", table(("path", "label", "confidence"), self._predicted_rows()))
         rows = ((self.images.name(position), reason) for position, reason in sorted(self.skipped.items()))
         write_whole(target / "skipped.csv", table(("path", "reason"), rows))
-        write_whole(target / "settings.yaml", yaml.safe_dump(dict(self.settings), sort_keys=False, allow_unicode=True))
+        write_whole(target / "settings.yaml", yaml.safe_dump(self._project(), sort_keys=False, allow_unicode=True))
         if self.evidence is not None:
             arrays = {name: np.ascontiguousarray(array) for name, array in self.evidence.arrays.items()}
             write_whole(target / FILE, save_arrays(arrays))
@@ -89,6 +93,7 @@ class AdaptationRun:
     def _card(self) -> dict[str, Any]:
         """Return the content of run.json."""
         health = self.evidence.health if self.evidence is not None else None
+        reviewed = {} if self.review is None else {"review": dict(self.review)}
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -105,7 +110,16 @@ class AdaptationRun:
             "kept": self.kept,
             "health": health.as_dict() if health is not None else None,
             "rounds": [dict(facts) for facts in self.rounds],
+            **reviewed,
         }
+
+    def _project(self) -> dict[str, Any]:
+        """Return inputs and settings as --config takes them, with absolute paths; inputs in memory are left out."""
+        inputs: dict[str, Any] = {what: readable(source) for what, source in self.sources.items() if source[:1] != "<"}
+        file = split_key(inputs.get("classes", ""))[0]
+        if "classes" in inputs and not is_file(file) and not is_folder(file):
+            inputs["classes"] = list(self.classifier.names)
+        return resolve_paths({**inputs, **self.settings}, Path.cwd())
 
     def _predicted_rows(self) -> Iterator[Sequence[object]]:
         names, index = self.classifier.names, self.predictions.image_index

@@ -31,10 +31,12 @@ class PromptedTexts:
     per_class: tuple[int, ...]
 
     @classmethod
-    def tokenize(cls, backbone: Backbone, texts: Sequence[Sequence[str]], n_prompts: int) -> PromptedTexts:
-        """Tokenize the texts of every class after `n_prompts` placeholders; each ends with a period."""
+    def tokenize(
+        cls, backbone: Backbone, texts: Sequence[Sequence[str]], n_prompts: int, end: str = "."
+    ) -> PromptedTexts:
+        """Tokenize the texts of every class after `n_prompts` placeholders; each ends with `end`."""
         room = f"{PLACEHOLDER} " * n_prompts
-        sentences = [f"{room}{sentence.rstrip('.')}." for group in texts for sentence in group]
+        sentences = [f"{room}{sentence.rstrip('.')}{end}" for group in texts for sentence in group]
         tokens, per_class = backbone.tokenize(sentences), tuple(len(group) for group in texts)
         if backbone.text_tower.padding_matters:
             return cls(backbone, tokens.chunks(backbone.texts_at_once), torch.arange(len(tokens)), per_class)

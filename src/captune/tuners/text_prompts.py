@@ -24,10 +24,12 @@ class TextPromptsSettings:
     Attributes:
         n_context: Learned vectors in front of the class name; at most half of the text tower's length.
         members: Number of contexts whose class embeddings are averaged.
+        full_stop: Whether a full stop follows the class name, as in CoOp and UPL; FPL, GRIP and CPL have none.
     """
 
     n_context: Positive = 16
     members: Positive = 1
+    full_stop: bool = True
 
 
 class TextPrompts(Tuner):
@@ -43,7 +45,7 @@ class TextPrompts(Tuner):
         self.context = nn.Parameter(torch.empty(size).normal_(std=0.02))
         # The context replaces the template; a class that has descriptions is still represented by them.
         texts = [vocabulary.descriptions.get(c, (name,)) for c, name in enumerate(vocabulary.names)]
-        self.texts = PromptedTexts.tokenize(backbone, texts, n_context)
+        self.texts = PromptedTexts.tokenize(backbone, texts, n_context, "." if self.settings.full_stop else "")
 
     def class_embeddings(self) -> Tensor:
         """Return the embeddings of the class names behind the context, the mean over all members."""
@@ -54,9 +56,11 @@ class TextPrompts(Tuner):
         return tokens if depth else put_prompts(self.backbone.text_tower, depth, tokens, context)
 
     @classmethod
-    def joined(cls, backbone: Backbone, vocabulary: Vocabulary, contexts: Tensor) -> TextPrompts:
+    def joined(
+        cls, backbone: Backbone, vocabulary: Vocabulary, contexts: Tensor, full_stop: bool = True
+    ) -> TextPrompts:
         """Return one tuner that averages the class embeddings of contexts `(members, n_context, width)`."""
-        whole = cls(backbone, vocabulary, TextPromptsSettings(int(contexts.shape[1]), len(contexts)))
+        whole = cls(backbone, vocabulary, TextPromptsSettings(int(contexts.shape[1]), len(contexts), full_stop))
         with torch.no_grad():
             whole.context.copy_(contexts)
         return whole

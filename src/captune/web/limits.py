@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +10,8 @@ from http import HTTPStatus
 from captune.core.errors import raise_all
 
 MOST_MEGABYTES = 512
+BODIES_AT_ONCE = 16
+"""Bodies of the largest size that are kept in memory at the same time."""
 
 
 @dataclass(frozen=True)
@@ -19,13 +19,13 @@ class Limits:
     """Limits of the service.
 
     Attributes:
-        max_bytes: Largest request body.
+        max_bytes: Largest request body; all bodies together have at most 16 times as many bytes.
         concurrency: Images that are received and classified at the same time; more are refused.
         timeout: Seconds to receive a request, and seconds to answer it.
     """
 
     max_bytes: int = 20_000_000
-    concurrency: int = 16
+    concurrency: int = 256
     timeout: float = 10.0
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class Limits:
     @property
     def most_connections(self) -> int:
         """Return the limit on open connections, which leaves room for health checks."""
-        return 4 * self.concurrency + 16
+        return 2 * self.concurrency + 16
 
 
 class Refusal(Exception):  # noqa: N818 (a response, not an error of the service)
@@ -63,22 +63,18 @@ def too_slow() -> Refusal:
 
 
 class Budget:
-    """A total shared by all requests, such as decoded pixels; requests wait until enough is free."""
+    """A total that requests share, such as images at once or bytes in memory; what does not fit is refused."""
 
     def __init__(self, total: int) -> None:
         self.total, self.used = total, 0
-        self._changed = threading.Condition()
 
     @contextmanager
-    def share(self, amount: int, until: float) -> Iterator[None]:
-        """Reserve an amount, waiting until the given time of the monotonic clock."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self.used + amount <= self.total, until - time.monotonic()):
-                raise too_slow()
-            self.used += amount
+    def share(self, amount: int) -> Iterator[None]:
+        """Reserve an amount; only called in the thread of the event loop."""
+        if self.used + amount > self.total:
+            raise busy()
+        self.used += amount
         try:
             yield
         finally:
-            with self._changed:
-                self.used -= amount
-                self._changed.notify_all()
+            self.used -= amount

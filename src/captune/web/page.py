@@ -1,14 +1,17 @@
-"""The page for dropping an image: one file that fetches nothing but the prediction."""
+"""Pages that fetch nothing but this service's own responses."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from starlette.responses import Response
 
 from captune import __version__, report
 
@@ -28,8 +31,37 @@ PAGE_POLICY = (
 """Only our own script and style, identified by digests, and only requests to this service."""
 
 
-def make_page(title: str, names: Sequence[str], max_bytes: int) -> bytes:
-    """Return the page; the title and the class names are escaped."""
+def drop_page(title: str, names: Sequence[str], max_bytes: int) -> bytes:
+    """Return the page for dropping an image; the title and the class names are escaped."""
+    return _render("drop.html.j2", title=title, names=names, max_bytes=max_bytes, script=Markup(_SCRIPT))
+
+
+def docs_page(schema: dict[str, Any]) -> bytes:
+    """Return the documentation of the routes in an OpenAPI schema."""
+    routes = [
+        {"method": method.upper(), "path": path, **route}
+        for path, methods in schema["paths"].items()
+        for method, route in methods.items()
+    ]
+    shapes = {
+        name: json.dumps({field: _kind(part) for field, part in shape.get("properties", {}).items()}, indent=2)
+        for name, shape in schema.get("components", {}).get("schemas", {}).items()
+    }
+    return _render("docs.html.j2", routes=routes, shapes=shapes)
+
+
+def html(content: bytes, policy: str = PAGE_POLICY) -> Response:
+    """Return a page as a response with its content security policy."""
+    return Response(content, media_type="text/html", headers={"Content-Security-Policy": policy})
+
+
+def _kind(part: dict[str, Any]) -> Any:  # noqa: ANN401 (a name, or a list of one)
+    if part.get("type") == "array":
+        return [_kind(part["items"])]
+    return str(part.get("$ref", part.get("type", "anything"))).rpartition("/")[2]
+
+
+def _render(template: str, **values: object) -> bytes:
     environment = Environment(
         loader=PackageLoader("captune.web", ""),
         autoescape=True,
@@ -37,12 +69,5 @@ def make_page(title: str, names: Sequence[str], max_bytes: int) -> bytes:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    page = environment.get_template("drop.html.j2").render(
-        title=title,
-        names=names,
-        max_bytes=max_bytes,
-        version=__version__,
-        stylesheet=Markup(_STYLE),
-        script=Markup(_SCRIPT),
-    )
+    page = environment.get_template(template).render(version=__version__, stylesheet=Markup(_STYLE), **values)
     return page.encode("utf-8", "backslashreplace")

@@ -1,52 +1,92 @@
-"""One thread runs the model; images that arrive meanwhile form the next batch."""
+"""Decoding in guarded processes, and one thread that runs the model on the images that have arrived meanwhile."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as LateError
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from PIL.Image import Image
+import numpy as np
+from numpy.typing import NDArray
 
 from captune.core.arrays import Floats
-from captune.data.decoding import MOST_PIXELS, decode, measure
-from captune.web.limits import Budget, too_slow
+from captune.data.guarded_decoding import MOST_MEMORY, CostlyImageError, GuardedDecoder
+from captune.data.views import Preprocessing
+from captune.web.limits import too_slow
 
 MOST_AT_ONCE = 16
+LIGHT_PIXELS, LIGHT_SECONDS, LIGHT_MEMORY = 16_000_000, 1.0, 400_000_000
+"""Limits of the lane for ordinary images; what exceeds them waits in the lane for heavy ones."""
+LIGHT_DECODERS = 2
 
 
 class AnyClassifier(Protocol):
     """The part of a classifier that the service uses."""
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the class names."""
+    names: tuple[str, ...]
+    preprocessing: Preprocessing
 
-    def predict_proba(self, images: Sequence[object]) -> Floats:
-        """Return probabilities `(images, classes)`."""
+    def score_views(self, views: NDArray[np.uint8]) -> Floats:
+        """Return probabilities `(images, classes)` of decoded images `(images, height, width, 3)`."""
+
+
+class DecodingLane:
+    """Some threads with a decoding process each; images wait for the next free one."""
+
+    def __init__(self, n_decoders: int, max_memory: int, **limits: int) -> None:
+        self._own, self._all = threading.local(), list[GuardedDecoder]()
+        self._memory, self._limits = max_memory, limits
+        self._pool = ThreadPoolExecutor(n_decoders, thread_name_prefix="captune-decode", initializer=self._start)
+
+    async def view(self, content: bytes, preprocessing: Preprocessing, until: float, most: float) -> NDArray[np.uint8]:
+        """Return the model's view of an image; `until` is a time of the monotonic clock, `most` bounds the decoding."""
+
+        def decode() -> NDArray[np.uint8]:
+            seconds = min(most, until - time.monotonic())
+            if seconds <= 0:
+                raise too_slow()
+            smallest = 2 * max(preprocessing.image_size, preprocessing.resize)
+            decoder: GuardedDecoder = self._own.decoder
+            return decoder.view(content, preprocessing, seconds, smallest)
+
+        return await asyncio.get_running_loop().run_in_executor(self._pool, decode)
+
+    def close(self) -> None:
+        """End the processes; images that wait are given up."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for decoder in self._all:
+            decoder.close()
+
+    def _start(self) -> None:
+        self._own.decoder = GuardedDecoder(self._memory, **self._limits)
+        self._all.append(self._own.decoder)
 
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    image: Image
+    view: NDArray[np.uint8]
     answer: Future[Floats] = field(default_factory=Future)
 
 
 class Predictor:
-    """Classifies images for many threads.
+    """Classifies encoded images.
 
     Only one thread runs the model, because its libraries keep threads and memory for each thread that calls them.
+    Images are decoded in other processes, so that none of them can hold the service. Large or slow images have a
+    process of their own, so that they do not hold the others.
     """
 
     def __init__(self, classifier: AnyClassifier) -> None:
         self.classifier = classifier
-        self.pixels = Budget(MOST_PIXELS)
+        self._light = DecodingLane(LIGHT_DECODERS, LIGHT_MEMORY, max_pixels=LIGHT_PIXELS)
+        self._heavy = DecodingLane(1, MOST_MEMORY)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._busy_since: float | None = None
         self._worker = threading.Thread(target=self._work, name="captune-model", daemon=True)
         self._worker.start()
 
@@ -55,26 +95,39 @@ class Predictor:
         """Return the class names."""
         return self.classifier.names
 
-    def classify(self, content: bytes, seconds: float) -> Floats:
+    def is_serving(self, patience: float) -> bool:
+        """Return whether the model answers: its thread is alive, and no batch takes longer than `patience` seconds."""
+        since = self._busy_since
+        return self._worker.is_alive() and (since is None or time.monotonic() - since <= patience)
+
+    async def classify(self, content: bytes, seconds: float) -> Floats:
         """Return the probabilities `(classes,)` of an encoded image.
 
         Raises:
             UnreadableImageError: The content cannot be decoded.
             Refusal: The prediction took too long.
+            ValueError: The probabilities are not finite.
         """
         until = time.monotonic() + seconds
-        width, height = measure(content)
-        with self.pixels.share(width * height, until):
-            job = _Job(decode(content))
-            self._jobs.put(job)
-            try:
-                return job.answer.result(until - time.monotonic())
-            except LateError:
-                job.answer.cancel()
-                raise too_slow() from None
+        preprocessing = self.classifier.preprocessing
+        try:
+            view = await self._light.view(content, preprocessing, until, min(LIGHT_SECONDS, seconds / 2))
+        except CostlyImageError:
+            view = await self._heavy.view(content, preprocessing, until, seconds / 2)
+        job = _Job(view)
+        self._jobs.put(job)
+        try:
+            row = await asyncio.wait_for(asyncio.wrap_future(job.answer), until - time.monotonic())
+        except asyncio.TimeoutError:
+            raise too_slow() from None
+        if not np.isfinite(row).all():
+            raise ValueError("the model returned probabilities that are not finite")
+        return row
 
     def close(self) -> None:
-        """Stop the thread after its current batch."""
+        """Stop after the current batch."""
+        self._light.close()
+        self._heavy.close()
         self._jobs.put(None)
         self._worker.join(timeout=10)
 
@@ -90,14 +143,16 @@ class Predictor:
                     jobs.append(following)
             except Empty:
                 pass
+            self._busy_since = time.monotonic()
             self._score([job for job in jobs if job.answer.set_running_or_notify_cancel()])
+            self._busy_since = None
 
     def _score(self, jobs: Sequence[_Job]) -> None:
         """Predict all jobs as one batch or, if that fails, one by one, so that only the bad image fails."""
         if not jobs:
             return
         try:
-            rows = self.classifier.predict_proba([job.image for job in jobs])
+            rows = self.classifier.score_views(np.stack([job.view for job in jobs]))
         except Exception as error:
             if len(jobs) == 1:
                 jobs[0].answer.set_exception(error)

@@ -1,163 +1,171 @@
-"""The service: loopback by default, a limited number of connections, and a clean shutdown."""
+"""A socket, a web application and a clean shutdown: loopback by default, other addresses only with a token."""
 
 from __future__ import annotations
 
 import ipaddress
+import logging
+import os
 import signal
 import socket
-import socketserver
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
-from captune import __version__
-from captune.core.errors import CaptuneError, InputError
-from captune.results.image_classifier import load
-from captune.web.handler import Handler
+from captune.core.errors import CaptuneError, InputError, missing_extra
 from captune.web.limits import Limits
-from captune.web.page import make_page
-from captune.web.predictor import AnyClassifier, Predictor
 
-FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from uvicorn import Server
+
+TOKEN_VARIABLE = "CAPTUNE_TOKEN"
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+SHORTEST_TOKEN = 8
 
 
-def _say(message: str) -> None:
-    sys.stderr.write(message + "\n")
-    sys.stderr.flush()
+def say(message: str) -> None:
+    """Print a line to standard error; a closed one is no reason to stop serving."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(message + "\n")
+        sys.stderr.flush()
 
 
-class Service(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """Binds its socket at once, and accepts connections after `open`."""
+def nothing(message: str) -> None:
+    """Print nothing."""
 
-    daemon_threads = True
-    block_on_close = False
-    allow_reuse_address = True
-    request_queue_size = 128
-    predictor: Predictor
-    page: bytes
-    facts: dict[str, Any]
 
-    def __init__(self, host: str, port: int, limits: Limits, say: Callable[[str], None] = _say) -> None:
-        self.limits, self.say, self.host = limits, say, host
-        self.slots = threading.BoundedSemaphore(limits.concurrency)
-        self._n_open, self._changed = 0, threading.Condition()
+class Service:
+    """A bound socket; `running` serves an application on it."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        limits: Limits | None = None,
+        token: str = "",
+        say: Callable[[str], None] = say,
+        log: Callable[[str], None] = nothing,
+    ) -> None:
+        self.limits, self.say, self.log, self.host = limits or Limits(), say, log, host
+        self.token = token or os.environ.get(TOKEN_VARIABLE, "")
         address = _resolve(host, port)
-        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self.is_loopback = ipaddress.ip_address(address).is_loopback
-        super().__init__((address, port), Handler, bind_and_activate=False)
+        self._check_token()
+        self.server: Server | None = None
+        self.socket = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            self.server_bind()
+            self.socket.bind((address, port))
         except OSError as error:
-            self.server_close()
+            self.socket.close()
             raise CaptuneError(
                 f"The service cannot listen on {host} port {port}: {error.strerror}. Choose another --host or --port."
             ) from error
+        self.port = int(self.socket.getsockname()[1])
 
     @property
     def address(self) -> str:
         """Return the URL of the page."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.server_address[1]}/"
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}/"
 
     @property
-    def n_busy(self) -> int:
+    def link(self) -> str:
+        """Return the URL to open in a browser, with the token if there is one."""
+        return self.address + (f"?token={self.token}" if self.token else "")
+
+    @property
+    def hosts(self) -> tuple[str, ...] | None:
+        """Return the allowed names in Host headers; None allows all."""
+        return (*LOOPBACK_NAMES, self.host.lower()) if self.is_loopback else None
+
+    @property
+    def n_connections(self) -> int:
         """Return the number of open connections."""
-        return self._n_open
+        return len(self.server.server_state.connections) if self.server else 0
 
-    def open(self, predictor: Predictor, title: str) -> None:
-        """Start to accept connections."""
-        self.predictor = predictor
-        self.page = make_page(title, predictor.names, self.limits.max_bytes)
-        self.facts = {"classes": len(predictor.names), "version": __version__}
-        self.server_activate()
+    def __enter__(self) -> Service:
+        return self
 
-    def is_known_host(self, header: str) -> bool:
-        """Return whether a Host header names this machine, which protects against DNS rebinding."""
-        if not self.is_loopback:
-            return True
-        try:
-            return urlsplit(f"//{header}").hostname in (*LOOPBACK_NAMES, self.host.lower())
-        except ValueError:
-            return False
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
 
-    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 (types of socketserver)
-        """Start a thread for a connection, or refuse it if there are too many."""
-        with self._changed:
-            is_full = self._n_open >= self.limits.most_connections
-            self._n_open += not is_full
-        if is_full:
-            request.settimeout(0)
-            with suppress(OSError):
-                request.sendall(FULL)
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:  # no thread could be started
-            self._leave()
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Serve a connection."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._leave()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Report an unexpected error in one line."""
-        self.say(f"unexpected error: {sys.exc_info()[1]!r}")
-
-    def finish_open(self, seconds: float) -> bool:
-        """Wait until all connections are closed, and return whether they are."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._n_open == 0, seconds)
-
-    def _leave(self) -> None:
-        with self._changed:
-            self._n_open -= 1
-            self._changed.notify_all()
+    def _check_token(self) -> None:
+        if not self.token and not self.is_loopback:
+            raise InputError(
+                f"--host {self.host} is reachable from other machines, so it needs a --token: a word of at least "
+                f"{SHORTEST_TOKEN} characters that clients must send (or set {TOKEN_VARIABLE})."
+            )
+        if self.token and (len(self.token) < SHORTEST_TOKEN or not self.token.isalnum() or not self.token.isascii()):
+            raise InputError(f"--token: expected at least {SHORTEST_TOKEN} letters and digits.")
 
 
 @contextmanager
-def running(service: Service, classifier: AnyClassifier, title: str) -> Iterator[None]:
-    """Serve in the background; open requests are answered before this ends."""
-    predictor = Predictor(classifier)
-    service.open(predictor, title)
-    thread = threading.Thread(target=service.serve_forever, args=(0.1,), name="captune-serve", daemon=True)
+def running(service: Service, app: FastAPI) -> Iterator[None]:
+    """Serve an application in the background; open requests are answered before this ends."""
+    from uvicorn import Config, Server
+
+    from captune.web._protocol import bounded_protocol
+    from captune.web.guard import Guard
+
+    limits = service.limits
+    guard = Guard(app, service.hosts, service.token, limits.timeout, service.log, service.say)
+    app.state.metrics, app.state.service = guard.metrics, service
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # the guard logs instead
+    config = Config(
+        guard,
+        http=bounded_protocol(limits.most_connections, limits.timeout),
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=1024,
+        timeout_graceful_shutdown=max(1, int(limits.timeout) + 1),
+    )
+    service.server = server = Server(config)
+    thread = threading.Thread(target=server.run, args=([service.socket],), name="captune-serve", daemon=True)
     thread.start()
     try:
+        while not server.started and thread.is_alive():
+            time.sleep(0.005)
         yield
     finally:
-        service.shutdown()
+        server.should_exit = True
         thread.join()
-        service.server_close()  # no new connections while open requests are answered
-        service.finish_open(service.limits.timeout)
-        predictor.close()
 
 
-def serve(run: str | Path, host: str, port: int, limits: Limits, say: Callable[[str], None] = _say) -> None:
-    """Serve a run or an export until SIGINT or SIGTERM; the port is bound before the weights are loaded."""
+def serve_until_stopped(service: Service, app: FastAPI, greeting: str) -> None:
+    """Serve an application until SIGINT or SIGTERM."""
     stop = threading.Event()
-    with Service(host, port, limits, say) as service, running(service, load(run), Path(run).resolve().name):
-        before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            if not service.is_loopback:
-                say(
-                    f"warning: {host} is reachable from other machines, without a password or encryption: anyone who "
-                    "can reach this port can use the classifier."
-                )
-            say(f"Serving {len(service.predictor.names)} classes at {service.address} (press Ctrl-C to stop)")
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with running(service, app):
+            service.say(f"{greeting} at {service.link} (press Ctrl-C to stop)")
             stop.wait()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-    say("Stopped.")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    service.say("Stopped.")
+
+
+def check_installed() -> None:
+    """Raise an error with the pip command if the web packages are missing."""
+    try:
+        import fastapi
+        import prometheus_client
+        import uvicorn
+
+        assert fastapi
+        assert prometheus_client
+        assert uvicorn
+    except ImportError as error:
+        raise missing_extra(str(error.name), "web") from error
 
 
 def _resolve(host: str, port: int) -> str:

@@ -16,7 +16,7 @@ from toys import write_images
 
 from captune.benchmark.datasets.base import LoadedDataset
 from captune.benchmark.splits import (
-    PAPER_SPLIT_SEEDS,
+    PUBLISHED_SPLIT_SEEDS,
     Split,
     SplitSettings,
     Truth,
@@ -74,7 +74,7 @@ def test_unsupervised_learning_sees_the_whole_pool_and_no_label() -> None:
 
 def test_semi_supervised_labels_are_those_of_the_published_tables() -> None:
     data = dataset()
-    task = make_split(data, "ssl", seed=PAPER_SPLIT_SEEDS["ssl"][0]).task
+    task = make_split(data, "ssl", seed=PUBLISHED_SPLIT_SEEDS["paper"]["ssl"][0]).task
     expected = []
     for c in range(10):
         np.random.seed(0)  # the rule, said literally: the global legacy generator, seeded anew for each class
@@ -92,7 +92,7 @@ SEEN = {  # the seen classes of EuroSAT as published with GRIP (BatsResearch/men
 }
 
 
-@pytest.mark.parametrize("seed", PAPER_SPLIT_SEEDS["trzsl"])
+@pytest.mark.parametrize("seed", PUBLISHED_SPLIT_SEEDS["grip"]["trzsl"])
 def test_seen_classes_are_those_of_the_published_tables(seed: int) -> None:
     data = dataset()
     split = make_split(data, "trzsl", seed)

@@ -171,10 +171,11 @@ def test_torchruns_processes_are_counted_by_the_first(
 
 
 def test_published_split_seeds_follow_the_order_of_the_seeds(tmp_path: Path) -> None:
-    suite = read(tmp_path, {**SMALL, "seeds": [7, 8, 9], "split_seeds": "paper"})
-    seeds = {(cell.setting, cell.seed): cell.split_seed for cell in suite.cells()}
-    assert [seeds["trzsl", seed] for seed in (7, 8, 9)] == [500, 0, 200]
-    assert [seeds["ul", seed] for seed in (7, 8, 9)] == [0, 0, 0]
+    for name, expected in (("paper", [500, 500, 500]), ("grip", [500, 0, 200])):
+        suite = read(tmp_path, {**SMALL, "seeds": [7, 8, 9], "split_seeds": name})
+        seeds = {(cell.setting, cell.seed): cell.split_seed for cell in suite.cells()}
+        assert [seeds["trzsl", seed] for seed in (7, 8, 9)] == expected
+        assert [seeds["ul", seed] for seed in (7, 8, 9)] == [0, 0, 0]
 
 
 def test_shards_part_the_cells(tmp_path: Path) -> None:

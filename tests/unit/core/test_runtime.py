@@ -12,6 +12,7 @@ import torch
 from captune.core import runtime
 from captune.core.arrays import softmax_rows, unit_rows
 from captune.core.errors import InputError, nearest, raise_all
+from captune.core.progress import duration
 
 
 def draws() -> tuple[float, float, float]:
@@ -89,7 +90,7 @@ def test_the_time_behind_every_bar_is_kept_by_its_words() -> None:
     ("seconds", "words"), [(0, "0 s"), (89.4, "89 s"), (90, "2 min"), (5399, "90 min"), (5400, "1.5 h")]
 )
 def test_times_are_said_as_a_person_says_them(seconds: float, words: str) -> None:
-    assert runtime.duration(seconds) == words
+    assert duration(seconds) == words
 
 
 def test_seeded_draws_depend_on_their_numbers_alone() -> None:

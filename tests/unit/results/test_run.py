@@ -58,6 +58,8 @@ def test_the_folder_holds_everything(made: tuple[Path, Any]) -> None:
     assert [float(row["confidence"]) for row in predicted] == pytest.approx(run.predictions.confidence, abs=1e-6)
     assert rows(folder / "skipped.csv") == [{"path": "002.png", "reason": "the file is empty"}]
     settings = yaml.safe_load((folder / "settings.yaml").read_text())
+    assert settings.pop("images") == str(base / "photos")
+    assert settings.pop("classes") == ["cat", "dog"]
     assert settings == dict(run.settings)
     assert settings["method"] == "cap"
 

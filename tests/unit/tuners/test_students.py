@@ -86,9 +86,12 @@ def test_the_context_stands_in_front_of_the_class_name(kind: str, model_folder: 
     words = backbone.tokenize(["an a"]).ids[0, backbone.text_tower.prompt_start :][:2]
     with torch.no_grad():
         student.context[0].copy_(backbone.text_tower.word_embedding(words))
-    plain = Vocabulary(NAMES.names, ("an a {}.",))
-    expected = torch.from_numpy(embed_classes(backbone, plain))
-    assert torch.allclose(student.class_embeddings(), expected, atol=1e-5)
+    without_stop = TextPrompts(backbone, NAMES, TextPromptsSettings(n_context=2, full_stop=False))
+    with torch.no_grad():
+        without_stop.context.copy_(student.context)
+    for made, template in ((student, "an a {}."), (without_stop, "an a {}")):
+        expected = torch.from_numpy(embed_classes(backbone, Vocabulary(NAMES.names, (template,))))
+        assert torch.allclose(made.class_embeddings(), expected, atol=1e-5)
     assert not student.edits_images
 
 

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import socket
+import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
-from served import everything, picture, serving
+from costly_images import many_scans, wide_png
+from served import everything, picture, serving, wait_until
 
 from captune.core.errors import CaptuneError, InputError
-from captune.web.handler import Handler
-from captune.web.limits import Budget, Limits, Refusal
+from captune.data.decoding import MOST_SCANS
+from captune.web.limits import BODIES_AT_ONCE, Budget, Limits, Refusal
 from captune.web.server import Service
-
-
-def wait_until(condition: object, seconds: float = 10) -> None:
-    until = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_a_body_that_is_too_large_is_refused_and_the_client_hears_it() -> None:
@@ -55,7 +50,7 @@ def test_bytes_that_trickle_in_do_not_hold_a_place() -> None:
             answer = everything(connection)
         assert answer.startswith(b"HTTP/1.1 408")
         assert time.monotonic() - started < 4
-        wait_until(lambda: client.service.n_busy == 0)
+        wait_until(lambda: client.service.n_connections == 0)
         assert client.ask("/predict", picture())[0] == 200
 
 
@@ -64,7 +59,7 @@ def test_headers_that_never_end_are_cut_off() -> None:
         with socket.create_connection(("127.0.0.1", client.port), timeout=10) as connection:
             connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
             assert everything(connection) == b""
-        wait_until(lambda: client.service.n_busy == 0)
+        wait_until(lambda: client.service.n_connections == 0)
 
 
 def test_a_body_that_ends_early_is_told() -> None:
@@ -78,8 +73,7 @@ def test_more_images_than_allowed_are_told_to_come_back() -> None:
     with serving(concurrency=2) as client, ThreadPoolExecutor(2) as pool:
         client.classifier.gate.clear()
         waiting = [pool.submit(client.ask, "/predict", picture()) for _ in range(2)]
-        wait_until(lambda: client.service.n_busy == 2)
-        wait_until(lambda: client.service.slots._value == 0)
+        wait_until(lambda: client.images.used == 2)
         status, headers, answer = client.ask("/predict", picture())
         assert (status, headers["Retry-After"]) == (503, "1")
         assert "Try again" in answer["error"]
@@ -89,27 +83,54 @@ def test_more_images_than_allowed_are_told_to_come_back() -> None:
         assert client.ask("/predict", picture())[0] == 200
 
 
-def test_an_answer_that_takes_too_long_is_given_up() -> None:
-    with serving(timeout=0.3) as client:
+def test_bytes_in_memory_are_bounded_for_all_together() -> None:
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
+    with serving(max_bytes=1000) as client, ExitStack() as stack:
+        for _ in range(BODIES_AT_ONCE):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", client.port)))
+            connection.sendall(head + b"x")
+        wait_until(lambda: client.raw(head).startswith(b"HTTP/1.1 503"))
+        assert client.ask("/health")[0] == 200
+
+
+def test_an_answer_that_takes_too_long_is_given_up_and_health_tells() -> None:
+    with serving(timeout=0.5) as client:
         client.classifier.gate.clear()
         status, headers, _ = client.ask("/predict", picture())
         assert status == 503
         assert headers["Retry-After"]
+        wait_until(lambda: client.ask("/health")[0] == 503)
         client.classifier.gate.set()
         wait_until(lambda: client.ask("/predict", picture())[0] == 200)
+        assert client.ask("/health")[2]["status"] == "ok"
+
+
+@pytest.mark.parametrize("content", [many_scans(MOST_SCANS, side=5000), many_scans(20_000), wide_png()])
+def test_a_costly_image_does_not_hold_the_others(content: bytes) -> None:
+    with serving(timeout=8) as client, ThreadPoolExecutor(4) as pool:
+        costly = [pool.submit(client.ask, "/predict", content) for _ in range(4)]
+        time.sleep(0.2)
+        longest = 0.0
+        while not all(one.done() for one in costly):
+            started = time.monotonic()
+            assert client.ask("/predict?top_k=1", picture((10, 200, 10)))[2]["predictions"][0]["label"] == "green"
+            longest = max(longest, time.monotonic() - started)
+        assert {one.result()[0] for one in costly} <= {200, 422, 503}
+        assert longest < 6
 
 
 def test_connections_are_bounded() -> None:
     with serving(concurrency=1, timeout=2) as client:
+        wait_until(lambda: client.service.n_connections == 0)
         idle = [
             socket.create_connection(("127.0.0.1", client.port)) for _ in range(client.service.limits.most_connections)
         ]
-        wait_until(lambda: client.service.n_busy == len(idle))
+        wait_until(lambda: client.service.n_connections == len(idle))
         with socket.create_connection(("127.0.0.1", client.port), timeout=5) as connection:
             assert everything(connection).startswith(b"HTTP/1.1 503")
         for one in idle:
             one.close()
-        wait_until(lambda: client.service.n_busy == 0)
+        wait_until(lambda: client.service.n_connections == 0)
         assert client.ask("/health")[0] == 200
 
 
@@ -118,7 +139,7 @@ def test_many_at_once_each_get_their_own_answer_from_one_thread() -> None:
     with serving() as client, ThreadPoolExecutor(12) as pool:
         client.classifier.gate.clear()
         asked = [pool.submit(client.ask, "/predict?top_k=1", picture(colors[i % 3])) for i in range(12)]
-        wait_until(lambda: client.service.n_busy == 12)
+        wait_until(lambda: client.service.n_connections >= 12)
         time.sleep(0.2)
         client.classifier.gate.set()
         found = [one.result()[2]["predictions"][0]["label"] for one in asked]
@@ -132,7 +153,7 @@ def test_an_image_that_breaks_a_batch_is_one_persons_problem() -> None:
         client.classifier.gate.clear()
         images = [picture()] * 5 + [picture((0, 0, 0))]
         asked = [pool.submit(client.ask, "/predict", image) for image in images]
-        wait_until(lambda: client.service.n_busy == 6)
+        wait_until(lambda: client.service.n_connections >= 6)
         time.sleep(0.2)
         client.classifier.gate.set()
         assert [one.result()[0] for one in asked] == [200] * 5 + [500]
@@ -143,51 +164,82 @@ def test_what_has_begun_is_answered_at_the_end() -> None:
         with serving() as client:
             client.classifier.gate.clear()
             asked = pool.submit(client.ask, "/predict", picture())
-            wait_until(lambda: client.service.slots._value < client.service.limits.concurrency)
+            wait_until(lambda: client.service.n_connections > 0)
+            time.sleep(0.2)
             threading.Timer(0.3, client.classifier.gate.set).start()
-            client.classifier.gate.wait(5)
         assert asked.result()[0] == 200
         with pytest.raises(OSError, match="refused"):
             socket.create_connection(("127.0.0.1", client.port), timeout=1)
 
 
-def test_pixels_are_shared() -> None:
-    budget, soon = Budget(100), time.monotonic() + 0.2
-    with budget.share(60, soon), budget.share(40, soon), pytest.raises(Refusal), budget.share(1, soon):
+def test_a_client_that_closes_its_side_still_gets_its_answer() -> None:
+    content = picture()
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(content)
+    with serving() as client, socket.create_connection(("127.0.0.1", client.port), timeout=10) as connection:
+        connection.sendall(head + content)
+        connection.shutdown(socket.SHUT_WR)
+        assert everything(connection).startswith(b"HTTP/1.1 200")
+
+
+def test_a_client_that_goes_away_is_no_news() -> None:
+    with serving(max_bytes=10_000) as client:
+        for content in (b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\nabc", b"GET /"):
+            connection = socket.create_connection(("127.0.0.1", client.port), timeout=10)
+            connection.sendall(content)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()  # with a reset
+        wait_until(lambda: client.service.n_connections == 0)
+        assert client.ask("/predict", picture())[0] == 200
+        assert client.said == []
+
+
+def test_budgets_are_shared() -> None:
+    budget = Budget(100)
+    with budget.share(60), budget.share(40), pytest.raises(Refusal), budget.share(1):
         pass
-    with budget.share(100, soon):
+    with budget.share(100):
         assert budget.used == 100
     assert budget.used == 0
 
 
-def test_it_listens_on_loopback_and_knows_when_not() -> None:
-    with Service("127.0.0.1", 0, Limits()) as service:
+def test_it_listens_on_loopback_and_elsewhere_only_with_a_token() -> None:
+    with Service("127.0.0.1", 0) as service:
         assert service.is_loopback
-        assert service.server_address[0] == "127.0.0.1"
-    with Service("0.0.0.0", 0, Limits()) as service:
+        assert service.socket.getsockname()[0] == "127.0.0.1"
+    with pytest.raises(InputError, match=r"--host 0\.0\.0\.0 (.|\n)*needs a --token"):
+        Service("0.0.0.0", 0)
+    for weak in ("short", "spaces are bad", "umlautäöüä"):
+        with pytest.raises(InputError, match="at least 8 letters and digits"):
+            Service("0.0.0.0", 0, token=weak)
+    with Service("0.0.0.0", 0, token="longenough") as service:
         assert not service.is_loopback
-        assert service.is_known_host("any.example")
+        assert service.hosts is None
+
+
+def test_a_token_is_asked_for_everywhere_but_at_health() -> None:
+    with serving("0.0.0.0", token="open5esame") as client:
+        assert client.ask("/health", Host="any.example")[0] == 200
+        for path in ("/", "/metrics", "/docs", "/openapi.json", "/predict", "/?token=wrongword", "/nowhere"):
+            body = picture() if path == "/predict" else None
+            assert client.ask(path, body)[0] == 401
+        assert client.ask("/predict", picture(), Authorization="Bearer open5esame")[0] == 200
+        assert client.ask("/predict", picture(), Authorization="Bearer open5esame!")[0] == 401
+        reply = client.raw(b"GET /?token=open5esame HTTP/1.1\r\nHost: any.example\r\n\r\n").decode()
+        assert reply.startswith("HTTP/1.1 303")
+        cookie = next(line for line in reply.splitlines() if line.lower().startswith("set-cookie"))
+        assert "httponly" in cookie.lower()
+        assert client.ask("/", Cookie="captune_token=open5esame")[0] == 200
+        assert not any("open5esame" in line for line in client.logged)
 
 
 def test_wrong_limits_and_addresses_are_sentences() -> None:
     with pytest.raises(InputError, match=r"--max-bytes is 0(.|\n)*--concurrency is 0(.|\n)*--timeout is -1"):
         Limits(0, 0, -1.0)
     with pytest.raises(InputError, match="--port is 70000"):
-        Service("127.0.0.1", 70_000, Limits())
+        Service("127.0.0.1", 70_000)
     with pytest.raises(CaptuneError, match=r"--host|cannot listen"):
-        Service("203.0.113.7", 0, Limits())
-    with Service("127.0.0.1", 0, Limits()) as taken:
-        taken.server_activate()
+        Service("203.0.113.7", 0, token="longenough")
+    with Service("127.0.0.1", 0) as taken:
+        taken.socket.listen()
         with pytest.raises(CaptuneError, match="Choose another"):
-            Service("127.0.0.1", int(taken.server_address[1]), Limits())
-
-
-def test_a_client_that_goes_away_is_no_news(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find_nobody(handler: Handler) -> None:
-        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")  # what shutdown says after a reset
-
-    monkeypatch.setattr(Handler, "_linger", find_nobody)
-    with serving(max_bytes=10) as client:
-        client.raw(b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n\r\n")
-        assert client.service.finish_open(20)
-        assert client.said == []
+            Service("127.0.0.1", taken.port)

@@ -59,7 +59,10 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """What is known about a dataset without reading it; sizes are None if they depend on the folder."""
+    """What is known about a dataset without reading it; sizes are None if they depend on the folder.
+
+    `domain` says what the images show when a language model is asked about a class, like the setting of that name.
+    """
 
     title: str
     source: str
@@ -68,6 +71,7 @@ class DatasetFacts:
     n_pool: int | None
     n_test: int | None
     template: str = "a photo of a {}"
+    domain: str = "{}"
     urls: tuple[RemoteFile, ...] = ()
 
 

@@ -39,6 +39,7 @@ class CUB(Dataset):
         n_classes=200,
         n_pool=5994,
         n_test=5794,
+        domain="the bird {}",
         urls=(RemoteFile(f"{SITE}/files/CUB_200_2011.tgz", "CUB_200_2011", "97eceeb196236b17998738112f37df78"),),
     )
     layouts = (Layout("official", FOLDERS, ("images", *LISTS), _official),)

@@ -40,6 +40,7 @@ class DTD(Dataset):
         n_classes=47,
         n_pool=3760,
         n_test=1880,
+        domain="a {} texture",
         urls=(RemoteFile(SITE + "download/dtd-r1.0.1.tar.gz", "dtd", "fff73e5086ae6bdbea199a49dfb8a4c1"),),
     )
     layouts = (

@@ -72,6 +72,7 @@ class EuroSAT(Dataset):
         n_classes=10,
         n_pool=N_IMAGES - N_TEST,
         n_test=N_TEST,
+        domain="a satellite photo of {}",
         urls=(RemoteFile(URL, "eurosat/2750", "c8fa014336c82ac7804f0398fcb19387"),),
     )
     layouts = (

@@ -39,6 +39,7 @@ class FGVCAircraft(Dataset):
         n_classes=100,
         n_pool=6667,
         n_test=3333,
+        domain="the aircraft {}",
         urls=(ARCHIVE,),
     )
     layouts = (

@@ -72,6 +72,7 @@ class Flowers102(Dataset):
         n_classes=102,
         n_pool=2040,
         n_test=6149,
+        domain="the flower {}",
         urls=(
             RemoteFile(SITE + "102flowers.tgz", "flowers-102/jpg", "52808999861908f626f3c1f4e79d11fa"),
             RemoteFile(SITE + "imagelabels.mat", "flowers-102/imagelabels.mat", "e0620be6f572b9609742df49c70aed4d"),

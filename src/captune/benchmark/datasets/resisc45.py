@@ -67,6 +67,7 @@ class RESISC45(Dataset):
         n_classes=45,
         n_pool=N_POOL,
         n_test=N_IMAGES - N_POOL,
+        domain="a satellite photo of {}",
         urls=(RemoteFile(URL, "NWPU-RESISC45", "75206b2e16446591afa88e2628744886"),),
     )
     layouts = (

@@ -1,0 +1,137 @@
+"""Opening a session: on images and class names, or on a finished run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from captune.core import registry
+from captune.core.cards import build_card
+from captune.core.errors import InputError
+from captune.core.files import is_file, is_folder
+from captune.core.settings import RunSettings, build_run
+from captune.data.images import ImageCollection
+from captune.data.inputs import Images, collect_images
+from captune.data.labels import read_labels
+from captune.data.precomputed import ClassTexts, split_key
+from captune.data.task import AdaptationTask
+from captune.data.vocabulary import Vocabulary
+from captune.plan import Plan, make_plan, with_preset
+from captune.results.classifier import Classifier
+from captune.results.reading import RunRecord, read_run
+from captune.results.run import CARD, CLASSIFIER
+from captune.review.corrections import FILE, Corrections
+from captune.review.engine import METHOD, NOTHING_APPLIED, Engine, Start, applied
+from captune.review.session import Session
+
+
+def open(
+    images: Images,
+    classes: str | Path | Sequence[str] | Mapping[str, Any] | ClassTexts | None = None,
+    *,
+    labels: Any = None,  # noqa: ANN401 (a path, a mapping or one label per image)
+    corrections: str | Path | None = None,
+    person: str | None = None,
+    **settings: Any,  # noqa: ANN401 (checked against the settings dataclasses)
+) -> Session:
+    """Open a session on images and classes, or on a run folder, and return it.
+
+    Arguments are those of `captune.adapt`; the default method is `transductive`. What people say is appended to the
+    file `corrections`: by default `corrections.jsonl` in a run folder, and otherwise memory only, until `save`.
+    """
+    if classes is None and isinstance(images, (str, Path)) and is_file(Path(images) / CARD):
+        return open_run(images, person=person, **settings)
+    if classes is None:
+        raise InputError("Expected class names as the second argument, or a run folder as the first.")
+    plan = make_plan(images, classes, labels, {"method": METHOD, **settings})
+    plan.check_backbone()
+    return Session(Engine(plan), Corrections(corrections, person), plan.settings.seed)
+
+
+def open_run(
+    folder: str | Path,
+    images: Images | None = None,
+    *,
+    person: str | None = None,
+    **settings: Any,  # noqa: ANN401
+) -> Session:
+    """Open a session on a finished run; pass its images if they were in memory.
+
+    The session begins with the classifier of the run, unless there are corrections that it does not know.
+    """
+    record = read_run(folder)
+    classifier = Classifier.load(Path(folder) / CLASSIFIER)
+    corrections = Corrections(Path(folder) / FILE, person)
+    source = _images_of(record) if images is None else collect_images(images, single=False)
+    start = _start_of(record, classifier, source)
+    plan = _plan_of(record, classifier, source, start, settings)
+    engine = Engine(plan, classifier.backbone, start)
+    engine.folder = Path(folder)
+    is_current = record.card.get("review", {}).get("applied", NOTHING_APPLIED) == applied(corrections.active())
+    if is_current and not settings:
+        engine.adopt(classifier)
+    return Session(engine, corrections, plan.settings.seed)
+
+
+def _plan_of(
+    record: RunRecord, classifier: Classifier, images: ImageCollection, start: Start, settings: Mapping[str, Any]
+) -> Plan:
+    """Return the settings of a run as a plan; its method is replaced by one that takes a second."""
+    stored = dict(record.card["settings"])
+    method = str(settings.get("method", METHOD))
+    method_class = registry.load("methods", method)
+    own = {entry.name for entry in dataclasses.fields(RunSettings)}
+    if stored.get("method") == method:
+        own |= {entry.name for entry in dataclasses.fields(method_class.Settings)}
+    else:
+        stored["preset"] = ""
+    values = {key: value for key, value in stored.items() if key in own} | {"method": method} | dict(settings)
+    run_settings, method_settings = build_run(with_preset(method_class, values, "quick"), method_class.Settings)
+    vocabulary = Vocabulary(start.names, (run_settings.template,))
+    task = AdaptationTask(vocabulary, images)
+    sources = record.card.get("sources", {})
+    return Plan(run_settings, method_class(method_settings), task, images, sources, classifier.backbone)
+
+
+def _start_of(record: RunRecord, classifier: Classifier, images: ImageCollection) -> Start:
+    """Return the classes and labels that a run began with, before anybody corrected them."""
+    stored = record.card.get("review", {}).get("start")
+    if stored is not None:
+        return build_card(Start, stored, str(record.folder / CARD))
+    offered: dict[str, tuple[str, ...]] = {}
+    for facts in record.card["rounds"]:
+        if facts.get("step") == "descriptions":
+            offered = {name: tuple(sentences) for name, sentences in facts["descriptions"].items()}
+    used = classifier.vocabulary.descriptions
+    explicit = {} if offered else {record.names[c]: tuple(sentences) for c, sentences in used.items()}
+    labels: dict[str, str] = {}
+    source = record.card.get("sources", {}).get("labels")
+    if source is not None:
+        if source != "folders" and not is_file(source):
+            raise InputError(
+                f"The labels of this run, {source!r}, cannot be found. Put them back, or open the images instead: "
+                "captune.open(images, classes, labels=...)"
+            )
+        ids = read_labels(source, images, record.names)
+        labels = {images.name(i): record.names[ids[i]] for i in range(len(images)) if ids[i] >= 0}
+    return Start(record.names, explicit, labels, offered)
+
+
+def _images_of(record: RunRecord) -> ImageCollection:
+    """Return the images of a run: from where they came from or, if they are files, by the names in its tables."""
+    source, kind = record.card.get("sources", {}).get("images", ""), record.card.get("image_source", "files")
+    file, _ = split_key(source)
+    if is_folder(source) or is_file(file):
+        found = collect_images(source, single=False)
+        names = {found.name(i) for i in range(len(found))} if len(found) >= len(record.images) else set()
+        if all(record.images.name(i) in names for i in range(len(record.images))):
+            return found
+    if kind != "files":
+        raise InputError(
+            f"The images of this run were {source or 'in memory'}. Pass them: captune.open_run(folder, images), or "
+            "start in the folder from which the run was made."
+        )
+    skipped = [record.images.root / name for name, _ in record.skipped]
+    return record.images + ImageCollection(tuple(skipped), record.images.root)

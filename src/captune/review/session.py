@@ -1,0 +1,357 @@
+"""A session: embeddings in memory, and everything that a person says has its effect within a second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from captune.core.arrays import Bools, Floats, Ints
+from captune.core.errors import InputError, nearest
+from captune.data.images import ImageCollection
+from captune.embeddings.predictions import Predictions
+from captune.results.classifier import Classifier
+from captune.review.answers import Answer, Answers, collect_answers
+from captune.review.changes import Change, compare
+from captune.review.corrections import Correction, Corrections, Kind
+from captune.review.engine import Engine
+from captune.review.estimate import AccuracyEstimate, estimate_accuracy
+from captune.review.groups import Group, cluster, count_groups, describe_groups
+from captune.review.suggestions import CHECK_SHARE, Suggestion, choose_with_checks, sentence
+
+Image = int | str
+"""An image: its position or its name."""
+LABELS_PER_GROUP = 5
+"""Of a group that was named as a whole, so many of the most typical images count as labeled."""
+
+
+class Session:
+    """Images with their embeddings in memory, classes that can be changed, and what people said so far.
+
+    Every change returns what it did to the predictions. Answers are recorded at once (`corrections`); `adapt` is
+    called after every change, with the method that was used last.
+    """
+
+    def __init__(self, engine: Engine, corrections: Corrections | None = None, seed: int = 0) -> None:
+        self.engine, self.seed = engine, seed
+        self.corrections = Corrections() if corrections is None else corrections
+        self._owners: tuple[Ints, Floats] | None = None
+        self._by_name: dict[str, int] | None = None
+        self.answers = self._collect()
+        if not hasattr(engine, "probabilities"):
+            engine.adapt(self.answers, self._training())
+        self._predictions = self._pinned(engine.probabilities)
+
+    @property
+    def images(self) -> ImageCollection:
+        """Return the readable images; an image is its position in this collection."""
+        return self.engine.images
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the class names."""
+        return tuple(self.answers.names)
+
+    @property
+    def descriptions(self) -> dict[str, tuple[str, ...]]:
+        """Return the descriptions of the classes that have some, by people or by a describer."""
+        every = {**self.engine.start.offered, **self.answers.descriptions}
+        return {name: every[name] for name in self.names if name in every}
+
+    @property
+    def predictions(self) -> Predictions:
+        """Return the class probabilities of all images; an image that a person labeled has its label."""
+        return self._predictions
+
+    @property
+    def labels(self) -> dict[int, Answer]:
+        """Return the labels of images by position, those of whole groups included."""
+        return {self.position(image): answer for image, answer in self.answers.used().items() if self.knows(image)}
+
+    @property
+    def classifier(self) -> Classifier:
+        """Return the current classifier, which also classifies new images."""
+        return self.engine.classifier
+
+    # What people say
+
+    def label(self, images: Image | Sequence[Image], name: str, *, suggestion: str = "") -> Change:
+        """Record that images are of a class; `suggestion` is the kind of the suggestion that showed them."""
+        self._check_class(name)
+        found = self._image_names(images)
+        what = f"labeled {len(found)} image{'s' if len(found) != 1 else ''} as {name!r}"
+        return self._say(what, "label", name, images=found, suggestion=suggestion)
+
+    def label_many(self, answers: Mapping[Image, str], *, suggestions: Mapping[Image, str] | None = None) -> Change:
+        """Record the classes of several images, and adapt once."""
+        for name in answers.values():
+            self._check_class(name)
+        shown = suggestions or {}
+        said = [
+            Correction("label", name, self._image_names(image), suggestion=shown.get(image, ""), person=self.person)
+            for image, name in answers.items()
+        ]
+        self.corrections.extend(said)
+        return self._update(f"labeled {len(said)} images")
+
+    def exclude(self, images: Image | Sequence[Image], name: str) -> Change:
+        """Record that images are not of a class."""
+        self._check_class(name)
+        found = self._image_names(images)
+        return self._say(f"{len(found)} images are not {name!r}", "not", name, images=found)
+
+    def skip(self, images: Image | Sequence[Image], *, suggestion: str = "") -> None:
+        """Record that a person cannot name images, so that they are not suggested again."""
+        self.corrections.add("skip", images=self._image_names(images), suggestion=suggestion)
+        self.answers = self._collect()
+
+    def name_group(self, group: int, name: str, *, besides: Image | Sequence[Image] = ()) -> Change:
+        """Record that a whole group is of a class, besides some of its images, which do not belong to it."""
+        self._check_class(name)
+        members = self.group(group)
+        others = self._image_names(besides) if isinstance(besides, (int, str)) or len(besides) else ()
+        if others:
+            self.corrections.add("not", name, images=others, group=group)
+        belonging = tuple(image for image in map(self.images.name, members.images.tolist()) if image not in others)
+        what = f"named group {group} ({len(belonging)} images) {name!r}"
+        return self._say(what, "label", name, images=belonging, group=group)
+
+    def rename(self, old: str, new: str) -> Change:
+        """Give a class another name; the name of another class merges them."""
+        self._check_class(old)
+        if new in self.names:
+            return self.merge([old, new], new)
+        return self._say(f"renamed {old!r} to {new!r}", "rename", self._new_name(new), names=(old,))
+
+    def merge(self, names: Sequence[str], into: str) -> Change:
+        """Make one class of several."""
+        for name in names:
+            self._check_class(name)
+        if len(set(names)) < 2:
+            raise InputError(f"Expected at least two classes to merge, got {list(names)}.")
+        target = into if into in self.names else self._new_name(into)
+        if len(set(self.names) - set(names) | {target}) < 2:
+            raise InputError("This would leave fewer than two classes.")
+        return self._say(f"merged {', '.join(names)} into {into!r}", "merge", target, names=tuple(dict.fromkeys(names)))
+
+    def add(self, name: str, descriptions: Sequence[str] = ()) -> Change:
+        """Add a class."""
+        self.engine.check_texts()
+        return self._say(f"added {name!r}", "add", self._new_name(name), sentences=_sentences(descriptions))
+
+    def remove(self, name: str) -> Change:
+        """Remove a class that does not occur; labels of it are kept, but not used."""
+        self._check_class(name)
+        if len(self.names) < 3:
+            raise InputError(f"Cannot remove {name!r}: at least two classes are needed.")
+        return self._say(f"removed {name!r}", "remove", name)
+
+    def describe(self, name: str, descriptions: Sequence[str]) -> Change:
+        """Replace the descriptions of a class."""
+        self._check_class(name)
+        self.engine.check_texts()
+        return self._say(f"described {name!r}", "describe", name, sentences=_sentences(descriptions))
+
+    def undo(self) -> Change:
+        """Take back the last correction of this person that still holds."""
+        last = self.corrections.last()
+        if last is None:
+            raise InputError("There is nothing to undo.")
+        return self._say(f"took back {last.kind!r} {last.label or ''}".rstrip(), "undo", undoes=last.id)
+
+    def refresh(self) -> Change | None:
+        """Read what others wrote to the corrections file, and adapt if there is something new."""
+        return self._update("read corrections of others") if self.corrections.refresh() else None
+
+    # What captune says
+
+    def adapt(self, method: str | None = None, **settings: Any) -> Change:  # noqa: ANN401 (checked by the method)
+        """Adapt again, with another method or other settings; they are kept for later changes."""
+        if method is not None or settings:
+            self.engine.set_method(method, settings)
+        return self._update(f"adapted with {self.engine.method}")
+
+    def suggest(
+        self, count: int = 20, *, checks: float = CHECK_SHARE, besides: Sequence[Image] = ()
+    ) -> list[Suggestion]:
+        """Return images worth a look; a share of `checks` is drawn at random, to estimate accuracy.
+
+        The same state gives the same suggestions. `besides` are images that are being shown already.
+        """
+        if count < 1 or not 0 <= checks <= 1:
+            raise InputError(f"Expected count of at least 1 and checks from 0 to 1, got {count} and {checks}.")
+        is_labeled = self._mask(self._training(groups=False))
+        hidden = {*self.answers.labels, *self.answers.skipped, *self._image_names(besides)}
+        may_choose = np.flatnonzero(~self._mask(hidden))
+        shown = [self.position(image) for image in besides if not isinstance(image, int)]
+        probabilities = self._predictions.probabilities
+        n_before = sum(answer.is_check for answer in self.answers.labels.values()) + len(shown)
+        found = choose_with_checks(
+            self.engine.vectors, probabilities, is_labeled, may_choose, count, n_before, checks, self.seed
+        )
+        owners = self._group_of()[0]
+        predicted, confidence = self._predictions.labels, self._predictions.confidence
+        return [
+            Suggestion(
+                position=int(position),
+                image=self.images.name(int(position)),
+                label=self.names[predicted[position]],
+                confidence=float(confidence[position]),
+                group=int(owners[position]),
+                represents=int(size),
+                kind=kind,
+                reason=sentence(kind, int(size), float(confidence[position])),
+            )
+            for position, size, kind in zip(found.positions, found.represents, found.kinds, strict=True)
+        ]
+
+    def groups(self) -> list[Group]:
+        """Return the groups of images that belong together, with their current names."""
+        is_labeled = self._mask([image for image, answer in self.answers.used().items() if not answer.is_group])
+        return describe_groups(*self._group_of(), self._predictions.probabilities, self.names, is_labeled)
+
+    def group(self, number: int) -> Group:
+        """Return one group."""
+        found = next((group for group in self.groups() if group.number == number), None)
+        if found is None:
+            raise InputError(f"There is no group {number}. Groups: 0 to {int(self._group_of()[0].max())}.")
+        return found
+
+    def estimate(self) -> AccuracyEstimate | None:
+        """Return the accuracy on images that nobody labeled, from the checks; None without checks."""
+        checks = {self.position(i): a for i, a in self.answers.used().items() if a.is_check and self.knows(i)}
+        rows = np.asarray(sorted(checks), dtype=np.int64)
+        truth = np.asarray([self.names.index(checks[row].label) for row in rows.tolist()], dtype=np.int64)
+        probabilities = self.engine.probabilities[rows]
+        return estimate_accuracy(probabilities.argmax(axis=1), probabilities.max(axis=1), truth) if len(rows) else None
+
+    def save(self, folder: str | Path | None = None, *, overwrite: bool = False) -> Path:
+        """Write the run folder: the one that was opened, or a new one, with a copy of the corrections."""
+        return self.engine.save(folder, overwrite, self.answers, self.corrections, self._predictions, self.estimate())
+
+    # Names and positions
+
+    @property
+    def person(self) -> str:
+        """Return who is answering."""
+        return self.corrections.person
+
+    def knows(self, image: str) -> bool:
+        """Return whether there is an image of this name."""
+        return image in self._positions()
+
+    def position(self, image: Image) -> int:
+        """Return the position of an image."""
+        if isinstance(image, str):
+            found = self._positions().get(image)
+            if found is None:
+                raise InputError(f"No image {image!r}.{nearest(image, list(self._positions())[:5000])}")
+            return found
+        if not 0 <= image < len(self.images):
+            raise InputError(f"No image {image}: expected a position from 0 to {len(self.images) - 1}.")
+        return int(image)
+
+    def __repr__(self) -> str:
+        found = self.estimate()
+        accuracy = "names not verified" if found is None else found.sentence
+        return f"Session({len(self.images)} images, {len(self.names)} classes, {len(self.labels)} labels; {accuracy})"
+
+    # Inside
+
+    def _say(self, what: str, kind: Kind, name: str = "", **details: Any) -> Change:  # noqa: ANN401
+        self.corrections.add(kind, name, **details)
+        renamed = dict.fromkeys(details["names"], name) if kind in ("rename", "merge") else {}
+        return self._update(what, renamed)
+
+    def _update(self, what: str, renamed: dict[str, str] | None = None) -> Change:
+        """Apply all corrections, adapt, and return what changed."""
+        before, problems = (self._predictions.labels, self.names), self.answers.problems
+        self.answers = self._collect()
+        self._predictions = self._pinned(self.engine.adapt(self.answers, self._training()))
+        notes = [*self.engine.notes, *(problem for problem in self.answers.problems if problem not in problems)]
+        owners = None if self._owners is None else self._owners[0]
+        return compare(what, before, (self._predictions.labels, self.names), owners, notes, renamed)
+
+    def _collect(self) -> Answers:
+        start = self.engine.start
+        return collect_answers(self.corrections.active(), start.names, start.descriptions, start.labels)
+
+    def _training(self, groups: bool = True) -> dict[str, Answer]:
+        """Return the labels that adaptation may use: all but checks."""
+        return {
+            image: answer
+            for image, answer in self.answers.used().items()
+            if not answer.is_check
+            and self.knows(image)
+            and (not answer.is_group or (groups and answer.rank < LABELS_PER_GROUP))
+        }
+
+    def _excluded(self) -> list[tuple[int, int]]:
+        """Return pairs of an image and a class that it does not have."""
+        ids = {name: i for i, name in enumerate(self.names)}
+        return [
+            (self.position(image), ids[name])
+            for image, names in self.answers.excluded.items()
+            if self.knows(image)
+            for name in names
+            if name in ids
+        ]
+
+    def _pinned(self, probabilities: Floats) -> Predictions:
+        """Return predictions in which images have the names that a person gave them, and none that a person denied."""
+        pinned = np.array(probabilities)
+        ids = {name: i for i, name in enumerate(self.names)}
+        for position, class_id in self._excluded():
+            pinned[position, class_id] = 0.0
+            pinned[position] /= max(float(pinned[position].sum()), 1e-12)
+        for image, answer in self.answers.used().items():
+            if not answer.is_group and self.knows(image):
+                pinned[self.position(image)] = 0.0
+                pinned[self.position(image), ids[answer.label]] = 1.0
+        return Predictions(np.arange(len(pinned)), pinned)
+
+    def _group_of(self) -> tuple[Ints, Floats]:
+        if self._owners is None:
+            # By the number of classes at the start: groups keep their numbers when classes change.
+            n_groups = count_groups(len(self.images), len(self.engine.start.names))
+            self._owners = cluster(self.engine.vectors, n_groups, self.seed)
+        return self._owners
+
+    def _positions(self) -> dict[str, int]:
+        if self._by_name is None:
+            self._by_name = {self.images.name(i): i for i in range(len(self.images))}
+        return self._by_name
+
+    def _mask(self, images: Mapping[str, Answer] | Sequence[str] | set[str]) -> Bools:
+        mask = np.zeros(len(self.images), dtype=np.bool_)
+        mask[[self.position(image) for image in images if self.knows(image)]] = True
+        return mask
+
+    def _image_names(self, images: Image | Sequence[Image]) -> tuple[str, ...]:
+        several = [images] if isinstance(images, (int, str, np.integer)) else list(images)
+        return tuple(dict.fromkeys(self.images.name(self.position(image)) for image in several))
+
+    def _check_class(self, name: str) -> None:
+        if name not in self.names:
+            raise InputError(
+                f"{name!r} is not a class.{nearest(name, self.names)} Add it first if it is a new one: add({name!r})."
+            )
+
+    def _new_name(self, name: str) -> str:
+        tidy = name.strip() if isinstance(name, str) else ""
+        taken = {known.casefold(): known for known in self.names}
+        if not tidy:
+            raise InputError(f"Expected the name of a class, got {name!r}.")
+        if tidy.casefold() in taken:
+            raise InputError(f"There is already a class {taken[tidy.casefold()]!r}.")
+        return tidy
+
+
+def _sentences(descriptions: Sequence[str]) -> tuple[str, ...]:
+    listed = [descriptions] if isinstance(descriptions, str) else list(descriptions)
+    wrong = next((text for text in listed if not isinstance(text, str) or not text.strip()), None)
+    if wrong is not None:
+        raise InputError(f"Expected descriptions as sentences, got {wrong!r}.")
+    return tuple(text.strip() for text in listed)

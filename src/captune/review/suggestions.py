@@ -1,0 +1,113 @@
+"""Which images are worth a person's look: few that speak for many, and some at random as checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from captune.core.arrays import Bools, Floats, Ints
+from captune.review.corrections import CHECK
+from captune.review.estimate import draw_checks
+from captune.review.groups import cluster
+
+CHECK_SHARE = 0.2
+"""Share of the suggested images that are drawn at random, to estimate accuracy."""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """An image that is worth a look.
+
+    Attributes:
+        position: Position of the image.
+        image: Name of the image.
+        label: Its current class.
+        confidence: Probability of this class.
+        group: Number of the group it belongs to.
+        represents: Number of images it speaks for.
+        kind: `typical`, or `check` for an image drawn at random.
+        reason: Why it was chosen, as a sentence.
+    """
+
+    position: int
+    image: str
+    label: str
+    confidence: float
+    group: int
+    represents: int
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """Chosen images: positions, number of images they speak for, and kinds, each `(chosen,)`."""
+
+    positions: Ints
+    represents: Ints
+    kinds: tuple[str, ...]
+
+
+def choose_images(
+    vectors: Floats, probabilities: Floats, is_labeled: Bools, may_choose: Ints, count: int, seed: int
+) -> Choice:
+    """Choose typical images of clusters without labels, those with the most unclear images first.
+
+    There are as many clusters as labels and choices together, so every choice opens a part of the collection that no
+    label speaks for yet (Hacohen et al., TypiClust, 2022).
+    """
+    allowed = np.zeros(len(vectors), dtype=np.bool_)
+    allowed[may_choose] = True
+    n_labeled = int(np.count_nonzero(is_labeled))
+    owners, distances = cluster(vectors, min(n_labeled + count, len(vectors)), seed)
+    unclear = 1.0 - probabilities.max(axis=1)
+    n_clusters = int(owners.max()) + 1
+    sizes = np.bincount(owners, minlength=n_clusters)
+    is_covered = np.bincount(owners[is_labeled], minlength=n_clusters) > 0
+    worth = np.bincount(owners, weights=unclear + 0.1, minlength=n_clusters)
+    by_worth = sorted(range(n_clusters), key=lambda c: (bool(is_covered[c]), -worth[c]))
+    order = np.lexsort((distances, owners))
+    starts = np.searchsorted(owners[order], np.arange(n_clusters + 1))
+    chosen: list[tuple[int, int]] = []
+    for turn in range(2):  # a second image of a cluster only if there are too few clusters
+        for number in by_worth:
+            members = order[starts[number] : starts[number + 1]]
+            members = members[allowed[members]]
+            if len(chosen) < count and len(members) > turn:
+                chosen.append((int(members[turn]), int(sizes[number])))
+    taken = np.asarray([position for position, _ in chosen], dtype=np.int64)
+    return Choice(taken, np.asarray([size for _, size in chosen], dtype=np.int64), ("typical",) * len(chosen))
+
+
+def choose_with_checks(
+    vectors: Floats,
+    probabilities: Floats,
+    is_labeled: Bools,
+    may_choose: Ints,
+    count: int,
+    n_checks_before: int,
+    check_share: float,
+    seed: int,
+) -> Choice:
+    """Choose images, of which a share are checks; the checks are spread over the others."""
+    n_checks = min(round(check_share * count), len(may_choose))
+    predicted, confidence = probabilities.argmax(axis=1), probabilities.max(axis=1)
+    checks = draw_checks(predicted, confidence, may_choose, n_checks_before, n_checks, seed)
+    rest = np.setdiff1d(may_choose, checks)
+    n_rest = min(count - len(checks), len(rest))
+    found = choose_images(vectors, probabilities, is_labeled, rest, n_rest, seed) if n_rest > 0 else None
+    if found is None:
+        return Choice(checks, np.ones(len(checks), dtype=np.int64), (CHECK,) * len(checks))
+    places = np.linspace(0, len(found.positions), len(checks) + 2)[1:-1].round().astype(np.int64)
+    kinds = np.insert(np.asarray(found.kinds, dtype=object), places, CHECK)
+    positions = np.insert(found.positions, places, checks)
+    return Choice(positions, np.insert(found.represents, places, 1), tuple(str(kind) for kind in kinds))
+
+
+def sentence(kind: str, represents: int, confidence: float) -> str:
+    """Return why an image was chosen."""
+    if kind == CHECK:
+        return "drawn at random, to estimate accuracy"
+    state = "whose name is unclear" if confidence < 0.5 else "that look alike"
+    return f"represents {represents} images {state}"

@@ -1,0 +1,180 @@
+"""The corrections file: nothing that was confirmed is lost, nothing that was cut off stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from captune.core.errors import CaptuneError, InputError, RunFolderError
+from captune.review.answers import collect_answers
+from captune.review.corrections import Correction, Corrections
+
+NAMES = ("cat", "dog", "fox")
+
+
+def test_what_was_said_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "corrections.jsonl"
+    first = Corrections(path, "anna")
+    said = first.add("label", "cat", images=("a.jpg", "ü \u2028b.jpg"), suggestion="check")
+    first.add("merge", "pet", names=("cat", "dog"))
+    again = list(Corrections(path, "ben"))
+    assert again == list(first)
+    assert again[0] == said
+    assert (again[0].person, again[0].kind, again[0].images[1]) == ("anna", "label", "ü \u2028b.jpg")
+    assert path.read_bytes().count(b"\n") == 2
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 7))
+def test_a_line_that_was_cut_off_is_removed_before_the_next_answer(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "corrections.jsonl"
+    Corrections(path).add("label", "cat", images=("a.jpg",))
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:cut])
+    opened = Corrections(path)
+    assert len(opened) == 1
+    opened.add("label", "dog", images=("b.jpg",))
+    assert [said.label for said in Corrections(path)] == ["cat", "dog"]
+    assert path.read_bytes().startswith(whole)
+
+
+def test_a_damaged_line_in_the_middle_is_an_error_that_keeps_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "corrections.jsonl"
+    Corrections(path).add("label", "cat", images=("a.jpg",))
+    content = b'{"kind": "label", "lab\n' + path.read_bytes()
+    path.write_bytes(content)
+    with pytest.raises(RunFolderError, match="not a correction"):
+        Corrections(path)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("line", [b"[]", b'{"kind": "shout"}', b'{"kind": "label", "label": "cat"}', b"7", b"\xff"])
+def test_lines_that_are_no_corrections_are_refused(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "corrections.jsonl"
+    path.write_bytes(line + b"\n")
+    with pytest.raises(RunFolderError, match=r"corrections\.jsonl"):
+        Corrections(path)
+
+
+def test_two_writers_do_not_lose_each_others_answers(tmp_path: Path) -> None:
+    path = tmp_path / "corrections.jsonl"
+    anna, ben = Corrections(path, "anna"), Corrections(path, "ben")
+    for i in range(5):
+        anna.add("label", "cat", images=(f"{i}.jpg",))
+        ben.add("label", "dog", images=(f"{i}.jpg",))
+    assert anna.refresh() == 1  # the others were read while writing
+    assert len(anna) == len(ben) == len(Corrections(path)) == 10
+
+
+def test_files_of_several_people_are_merged_once(tmp_path: Path) -> None:
+    mine, theirs = Corrections(tmp_path / "a.jsonl", "anna"), Corrections(tmp_path / "b.jsonl", "ben")
+    mine.add("label", "cat", images=("a.jpg",))
+    theirs.add("label", "dog", images=("b.jpg",))
+    assert mine.merge([tmp_path / "b.jsonl", tmp_path / "b.jsonl"]) == 1
+    assert mine.merge([tmp_path / "b.jsonl"]) == 0
+    assert [said.person for said in Corrections(tmp_path / "a.jsonl")] == ["anna", "ben"]
+    with pytest.raises(InputError, match=r"c\.jsonl"):
+        mine.merge([tmp_path / "c.jsonl"])
+
+
+def test_undo_takes_back_the_last_own_answer_and_can_be_repeated() -> None:
+    said = Corrections(person="anna")
+    first = said.add("label", "cat", images=("a.jpg",))
+    second = said.add("label", "dog", images=("a.jpg",))
+    said.extend([Correction("label", "fox", ("b.jpg",), person="ben")])
+    assert said.last() == second
+    said.add("undo", undoes=second.id)
+    assert said.last() == first
+    undo = said.add("undo", undoes=first.id)
+    assert [entry.person for entry in said.active()] == ["ben"]
+    said.add("undo", undoes=undo.id)
+    assert said.active()[0] == first
+
+
+def test_an_answer_that_cannot_be_saved_is_told(tmp_path: Path) -> None:
+    said = Corrections(tmp_path / "corrections.jsonl")
+    (tmp_path / "corrections.jsonl").mkdir()
+    with pytest.raises(CaptuneError, match="could not be saved"):
+        said.add("label", "cat", images=("a.jpg",))
+    assert len(said) == 0
+
+
+WRITER = """
+import sys
+from captune.review.corrections import Corrections
+said = Corrections(sys.argv[1], "anna")
+print("ready", flush=True)
+for number in range(100000):
+    said.add("label", "cat", images=(f"{number}.jpg",))
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.05, 0.11])
+def test_a_kill_loses_no_confirmed_answer(tmp_path: Path, seconds: float) -> None:
+    path = tmp_path / "corrections.jsonl"
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "ready\n"
+    time.sleep(seconds)
+    os.kill(writer.pid, signal.SIGKILL)
+    confirmed = [int(line) for line in writer.stdout.read().splitlines() if line]
+    writer.wait()
+    after = Corrections(path, "ben")
+    kept = [said.images[0] for said in after]
+    assert kept[: len(confirmed)] == [f"{number}.jpg" for number in confirmed]
+    after.add("label", "dog", images=("later.jpg",))
+    assert [said.images[0] for said in Corrections(path)] == [*kept, "later.jpg"]
+
+
+def test_answers_follow_renamed_and_merged_classes() -> None:
+    said = Corrections(person="anna")
+    said.add("label", "cat", images=("a.jpg",))
+    said.add("label", "dog", images=("b.jpg",))
+    said.add("rename", "kitten", names=("cat",))
+    said.add("merge", "pet", names=("kitten", "dog"))
+    answers = collect_answers(said.active(), NAMES, {"cat": ["a cat"], "dog": ["a dog"]})
+    assert answers.names == ["pet", "fox"]
+    assert {image: answer.label for image, answer in answers.used().items()} == {"a.jpg": "pet", "b.jpg": "pet"}
+    assert answers.descriptions == {"pet": ("a cat", "a dog")}
+    assert answers.origins("pet") == ("cat", "dog")
+    assert answers.problems == []
+
+
+def test_nothing_is_lost_when_a_class_is_removed() -> None:
+    said = Corrections(person="anna")
+    said.add("label", "cat", images=("a.jpg",))
+    removed = said.add("remove", "cat")
+    answers = collect_answers(said.active(), NAMES)
+    assert answers.names == ["dog", "fox"]
+    assert (answers.used(), len(answers.problems)) == ({}, 1)
+    said.add("undo", undoes=removed.id)
+    assert collect_answers(said.active(), NAMES).used()["a.jpg"].label == "cat"
+
+
+def test_contradictions_between_people_are_told() -> None:
+    said = Corrections(person="anna")
+    said.add("label", "cat", images=("a.jpg",))
+    said.add("label", "dog", images=("a.jpg",))  # a second thought is no contradiction
+    assert collect_answers(said.active(), NAMES).problems == []
+    said.extend([Correction("label", "fox", ("a.jpg",), person="ben")])
+    answers = collect_answers(said.active(), NAMES)
+    assert answers.used()["a.jpg"].label == "fox"
+    assert "anna" in answers.problems[0] and "ben" in answers.problems[0]  # noqa: PT018
+
+
+def test_an_answer_about_an_image_is_stronger_than_one_about_its_group() -> None:
+    said = Corrections(person="anna")
+    said.add("label", "cat", images=("a.jpg",))
+    said.add("not", "dog", images=("c.jpg",), group=3)
+    said.add("label", "dog", images=("a.jpg", "b.jpg", "c.jpg"), group=3)
+    found = collect_answers(said.active(), NAMES).used()
+    assert {image: (answer.label, answer.is_group) for image, answer in found.items()} == {
+        "a.jpg": ("cat", False),
+        "b.jpg": ("dog", True),
+    }

@@ -1,0 +1,205 @@
+"""A session: every change takes effect at once, says what it did, and can be taken back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import captune
+from captune.core.arrays import Ints
+from captune.core.errors import InputError
+from captune.review.session import Session
+
+NAMES = ("cat", "dog", "fox", "owl")
+N_IMAGES = 120
+
+
+def make_world(seed: int = 0) -> tuple[captune.Embeddings, captune.ClassTexts, Ints]:
+    """Return well separated classes whose texts lie, for two of them, at the wrong place."""
+    generator = np.random.default_rng(seed)
+    centers = np.linalg.qr(generator.normal(size=(16, 16)))[0][: len(NAMES)]
+    labels = np.arange(N_IMAGES) % len(NAMES)
+    images = centers[labels] + 0.15 * generator.normal(size=(N_IMAGES, 16))
+    texts = centers[[1, 0, 2, 3]] + 0.3 * generator.normal(size=(4, 16))
+    return captune.Embeddings(images), captune.ClassTexts(NAMES, texts, 20.0), labels
+
+
+@pytest.fixture
+def world() -> tuple[Session, Ints]:
+    images, texts, labels = make_world()
+    return captune.open(images, texts, person="anna"), labels
+
+
+def accuracy(session: Session, labels: Ints) -> float:
+    return float(np.mean(session.predictions.labels == labels))
+
+
+def answer(session: Session, labels: Ints, count: int, checks: float = 0.0) -> captune.Session:
+    for suggestion in session.suggest(count, checks=checks):
+        session.label(suggestion.position, NAMES[labels[suggestion.position]], suggestion=suggestion.kind)
+    return session
+
+
+def test_a_few_answers_name_the_groups(world: tuple[Session, Ints]) -> None:
+    session, labels = world
+    before = accuracy(session, labels)
+    assert accuracy(answer(session, labels, 8), labels) > max(0.95, before + 0.2)
+
+
+def test_every_change_says_what_it_did(world: tuple[Session, Ints]) -> None:
+    session, labels = world
+    before = [session.names[c] for c in session.predictions.labels]
+    image = int(np.flatnonzero(labels == 0)[0])
+    change = session.label(image, "cat")
+    after = [session.names[c] for c in session.predictions.labels]
+    assert after[image] == "cat"
+    assert change.n_changed == sum(a != b for a, b in zip(before, after, strict=True)) > 0
+    assert sum(move.n_images for move in change.moves) == change.n_changed
+    assert all(before.count(move.old) >= move.n_images for move in change.moves)
+    assert str(change.n_changed) in change.sentence
+    assert change.as_dict()["n_changed"] == change.n_changed
+
+
+def test_undo_restores_the_predictions(world: tuple[Session, Ints]) -> None:
+    session, _ = world
+    before = np.array(session.predictions.probabilities)
+    session.label(3, "cat")
+    session.merge(["cat", "dog"], "pet")
+    session.remove("owl")
+    for _ in range(3):
+        session.undo()
+    assert session.names == NAMES
+    np.testing.assert_array_equal(session.predictions.probabilities, before)
+    with pytest.raises(InputError, match="nothing to undo"):
+        session.undo()
+
+
+def test_renaming_changes_no_prediction(world: tuple[Session, Ints]) -> None:
+    session, _ = world
+    assert session.rename("cat", "kitten").n_changed == 0
+    assert session.names == ("kitten", "dog", "fox", "owl")
+
+
+def test_suggestions_are_new_deterministic_and_cover_the_classes(world: tuple[Session, Ints]) -> None:
+    session, labels = world
+    seen: list[int] = []
+    for _ in range(4):
+        batch = session.suggest(10)
+        assert batch == session.suggest(10)
+        positions = [suggestion.position for suggestion in batch]
+        assert len(set(positions)) == 10
+        assert not set(positions) & set(seen)
+        assert sum(suggestion.kind == "check" for suggestion in batch) == 2
+        assert all(suggestion.reason and suggestion.represents >= 1 for suggestion in batch)
+        session.label_many(
+            {s.position: NAMES[labels[s.position]] for s in batch}, suggestions={s.position: s.kind for s in batch}
+        )
+        seen += positions
+    assert set(labels[seen].tolist()) == set(range(4))
+
+
+def test_skipped_and_shown_images_are_not_suggested_again(world: tuple[Session, Ints]) -> None:
+    session, _ = world
+    first = session.suggest(5)
+    session.skip([suggestion.position for suggestion in first])
+    second = session.suggest(5)
+    third = session.suggest(5, besides=[suggestion.image for suggestion in second])
+    every = [suggestion.position for batch in (first, second, third) for suggestion in batch]
+    assert len(set(every)) == 15
+
+
+def test_all_images_can_be_labeled(world: tuple[Session, Ints]) -> None:
+    session, labels = world
+    session.label_many({i: NAMES[c] for i, c in enumerate(labels.tolist())})
+    assert accuracy(session, labels) == 1.0
+    assert session.suggest(5) == []
+
+
+def test_a_group_is_named_with_one_answer(world: tuple[Session, Ints]) -> None:
+    session, labels = world
+    groups = session.groups()
+    assert sorted(np.concatenate([group.images for group in groups]).tolist()) == list(range(N_IMAGES))
+    for group in groups:
+        majority = int(np.bincount(labels[group.images]).argmax())
+        odd = [int(i) for i in group.images if labels[i] != majority]
+        session.name_group(group.number, NAMES[majority], besides=odd)
+    assert accuracy(session, labels) > 0.95
+    assert all(group.share > 0.8 for group in session.groups())
+    with pytest.raises(InputError, match="no group 99"):
+        session.name_group(99, "cat")
+
+
+def test_an_image_never_has_a_class_that_a_person_denied(world: tuple[Session, Ints]) -> None:
+    session, _ = world
+    image = 0
+    for _ in range(3):
+        name = session.names[session.predictions.labels[image]]
+        session.exclude(image, name)
+        assert session.names[session.predictions.labels[image]] != name
+
+
+def test_checks_are_not_used_for_adaptation(world: tuple[Session, Ints]) -> None:
+    session, labels = world
+    assert session.estimate() is None
+    before = np.array(session.engine.probabilities)
+    answer(session, labels, 10, checks=1.0)
+    np.testing.assert_array_equal(session.engine.probabilities, before)
+    found = session.estimate()
+    assert found is not None
+    rows = sorted(session.labels)
+    assert found.accuracy == pytest.approx(np.mean(before[rows].argmax(axis=1) == labels[rows]))
+    assert found.low < found.accuracy < found.high
+    assert "from 10 checked images" in found.sentence
+    assert found.sentence in repr(session)
+
+
+def test_a_saved_session_is_opened_where_it_was_left(world: tuple[Session, Ints], tmp_path: Path) -> None:
+    session, labels = world
+    answer(session, labels, 6, checks=0.5)
+    session.merge(["fox", "owl"], "wild animal")
+    session.exclude(0, "wild animal")
+    session.save(tmp_path / "run")
+    images, _, _ = make_world()
+    again = captune.open_run(tmp_path / "run", images, person="ben")
+    assert again.names == session.names
+    np.testing.assert_allclose(again.predictions.probabilities, session.predictions.probabilities, atol=1e-6)
+    assert again.estimate() == session.estimate()
+    again.label(7, "dog")
+    third = captune.open_run(tmp_path / "run", images)  # the answer was recorded, but the run not saved
+    np.testing.assert_allclose(third.predictions.probabilities, again.predictions.probabilities, atol=1e-6)
+
+
+def test_labels_that_are_known_already_count() -> None:
+    images, texts, labels = make_world()
+    known = {images.name(i): NAMES[labels[i]] for i in range(8)}
+    session = captune.open(images, texts, labels=known)
+    assert accuracy(session, labels) > accuracy(captune.open(images, texts), labels)
+    assert len(session.labels) == 8
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda s: s.label(0, "cats"), "Did you mean 'cat'"),
+        (lambda s: s.label("nowhere.jpg", "cat"), "nowhere"),
+        (lambda s: s.label(N_IMAGES, "cat"), str(N_IMAGES)),
+        (lambda s: s.rename("cow", "cat"), "cow"),
+        (lambda s: s.rename("cat", "  "), "name of a class"),
+        (lambda s: s.merge(["cat"], "pet"), "at least two"),
+        (lambda s: s.merge(list(NAMES), "animal"), "fewer than two"),
+        (lambda s: s.merge(["cat", "dog"], "FOX"), "fox"),
+        (lambda s: s.add("Cat"), "already"),
+        (lambda s: s.add("bear"), "text encoder"),
+        (lambda s: s.describe("cat", ["a cat"]), "text encoder"),
+        (lambda s: s.suggest(0), "at least 1"),
+        (lambda s: s.adapt("capp"), "capp"),
+        (lambda s: s.save(), "folder"),
+    ],
+)
+def test_what_cannot_be_done_is_told_and_not_recorded(world: tuple[Session, Ints], call: object, words: str) -> None:
+    session, _ = world
+    with pytest.raises(captune.CaptuneError, match=words):
+        call(session)  # type: ignore[operator]
+    assert len(session.corrections) == 0
