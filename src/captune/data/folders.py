@@ -28,6 +28,10 @@ class Unused:
         self._counts[kind] = self._counts.get(kind, 0) + count
         self._first.setdefault(kind, name)
 
+    def total(self) -> int:
+        """Return how many files and folders are not used."""
+        return sum(self._counts.values())
+
     def sentence(self, place: str) -> str:
         """Return one line that accounts for everything that is not used, empty if there is nothing."""
         kinds = (f"{kind}: {count} (the first is {self._first[kind]!r})" for kind, count in self._counts.items())
