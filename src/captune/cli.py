@@ -14,7 +14,7 @@ from captune import __version__
 from captune.core.errors import CaptuneError, ToldElsewhereError
 from captune.core.text import printable
 
-COMMANDS = ("demo", "audit", "adapt", "predict", "evaluate", "report", "export", "serve", "benchmark", "list")
+COMMANDS = ("demo", "audit", "adapt", "predict", "evaluate", "report", "review", "export", "serve", "benchmark", "list")
 """In the order of --help; each is a module in captune/commands."""
 
 

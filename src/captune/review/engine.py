@@ -229,6 +229,8 @@ class Engine:
         if target is None:
             raise InputError("Where should the run be saved? Pass a folder.")
         is_own = self.folder is not None and target.resolve() == self.folder.resolve()
+        if is_own and self._last is None:  # the classifier of the run, unchanged
+            return target
         made = self.run(answers, corrections, predictions, estimate)
         with ExitStack() as stack:
             stack.enter_context(claim_folder(target, overwrite or is_own, None))
