@@ -31,7 +31,7 @@ from captune.data.images import find_images
 from captune.data.labels import read_labels
 from captune.data.paths import SUFFIXES
 from captune.data.vocabulary import read_classes
-from captune.methods.cap import Settings as CapSettings
+from captune.methods.cap import Cap
 from faults.records import MUTANTS
 
 T = TypeVar("T")
@@ -191,8 +191,11 @@ def test_everything_in_a_folder_is_accounted_for(place: Path, paths: list[list[s
     assert len(used) + unused.total() == len(seen) + len(hidden)
 
 
+PLAIN = st.sampled_from(["cat", "dog", "river", "é", "猫", "red car", "747"])
+
+
 @tried
-@given(st.one_of(VALUES, st.lists(st.one_of(TEXTS, VALUES), max_size=5)))
+@given(st.one_of(VALUES, st.lists(st.one_of(PLAIN, TEXTS, VALUES), max_size=5), st.lists(PLAIN, max_size=4)))
 def test_class_names_are_distinct_or_refused(place: Path, given_names: Any) -> None:
     if isinstance(given_names, str):
         (place / "names.yaml").write_text(given_names, encoding="utf-8", errors="replace")
@@ -223,13 +226,13 @@ def test_every_label_is_used_or_refused(place: Path, labels: list[str]) -> None:
         assert np.count_nonzero(found >= 0) == sum(bool(label.strip()) for _, label in rows)
 
 
-KEYS = st.one_of(st.sampled_from([*RunSettings.__dataclass_fields__, *CapSettings.__dataclass_fields__]), TEXTS)
+KEYS = st.one_of(st.sampled_from([*RunSettings.__dataclass_fields__, *Cap.Settings.__dataclass_fields__]), TEXTS)
 
 
 @tried
 @given(st.dictionaries(KEYS, st.one_of(NUMBERS, VALUES), max_size=4))
 def test_settings_are_finite_or_refused(values: dict[str, Any]) -> None:
-    built = answer("generated settings", lambda: build_run(values, CapSettings))
+    built = answer("generated settings", lambda: build_run(values, Cap.Settings))
     if built is not None:
         numbers = [value for part in built for value in vars(part).values() if isinstance(value, float)]
         assert np.isfinite(numbers).all()

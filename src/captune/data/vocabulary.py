@@ -65,15 +65,15 @@ def read_classes(source: Any, template: str = DEFAULT_TEMPLATE) -> Vocabulary:  
     if not isinstance(source, Mapping):
         return Vocabulary(read_class_names(source), (template,))
     names = tuple(one_form(name) if isinstance(name, str) else name for name in source)
-    given = ([value] if isinstance(value, str) else list(value or ()) for value in source.values())
-    descriptions = {c: tuple(sentences) for c, sentences in enumerate(given) if sentences}
-    wrong = [
-        f"the description of {names[c]!r} is {sentence!r}, expected a sentence"
+    given = (list(value) if isinstance(value, (list, tuple)) else [value] for value in source.values())
+    descriptions = {c: tuple(sentences) for c, sentences in enumerate(given) if sentences not in ([None], [""], [])}
+    wrong = (
+        f"the description of {shown(names[c])} is {shown(sentence)}, expected a sentence"
         for c, sentences in descriptions.items()
         for sentence in sentences
-        if not isinstance(sentence, str) or not sentence.strip()
-    ]
-    raise_all(wrong, "Cannot use these classes")
+        if not isinstance(sentence, str) or not sentence.strip() or not is_unicode(sentence)
+    )
+    raise_all(first_few(wrong), "Cannot use these classes")
     return Vocabulary(names, (template,), descriptions)
 
 
