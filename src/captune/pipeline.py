@@ -16,6 +16,7 @@ from captune.core.errors import InputError
 from captune.core.restoring import unchanged
 from captune.core.settings import WHERE
 from captune.core.text import shown
+from captune.core.wording import option
 from captune.data.inputs import Images
 from captune.data.precomputed import ClassTexts, Embeddings
 from captune.embeddings.cache import EmbeddingCache, default_folder
@@ -217,7 +218,7 @@ def _keeps_zero_shot(plan: Plan, evidence: Evidence | None, engine: runtime.Runt
     is_doubtful = has_choice and health is not None and health.verdict != "helpful"
     _, keeps = distributed.from_first(lambda: ({}, plan.settings.keep_better and is_doubtful))
     if keeps:
-        engine.say("The zero-shot classifier is kept. To keep the adapted one anyway: --set keep_better=false")
+        engine.say(f"The zero-shot classifier is kept. To keep the adapted one anyway: {option('keep_better', False)}")
     return bool(keeps)
 
 

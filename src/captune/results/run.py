@@ -20,6 +20,7 @@ from captune.core.files import LEFTOVERS, is_file, is_folder, table, write_json,
 from captune.core.locking import hold
 from captune.core.replacing import NEW, finish_replacing, replaced
 from captune.core.settings import resolve_paths
+from captune.core.wording import option
 from captune.data.images import ImageCollection
 from captune.data.precomputed import split_key
 from captune.embeddings.predictions import Predictions
@@ -188,11 +189,11 @@ def _check_claim(target: Path, overwrite: bool, resume: bool | None, card: str, 
     if target.exists() and (not target.is_dir() or _content(target)) and not may_write:
         problem = "is not empty and does not contain a run:"
         if is_started and (was_killed or not is_run):
-            resuming = "" if resume is None else "--resume to continue it, "
-            problem = f"contains an interrupted run: pass {resuming}--overwrite to start over, or"
+            resuming = "" if resume is None else f"{option('resume', True)} to continue it, "
+            problem = f"contains an interrupted run: pass {resuming}{option('overwrite', True)} to start over, or"
         elif is_run:
-            problem = "contains a run: pass --overwrite to replace it, or"
-        raise RunFolderError(f"The output folder {str(target)!r} {problem} choose another --out.")
+            problem = f"contains a run: pass {option('overwrite', True)} to replace it, or"
+        raise RunFolderError(f"The output folder {str(target)!r} {problem} choose another {option('out')}.")
 
 
 def _content(target: Path) -> list[Path]:
