@@ -26,6 +26,11 @@ MOST_BYTES = 512 * 1024 * 1024
 MOST_SCANS = 500
 """Of one JPEG file; cameras and editors write about ten, and each costs as much time as the whole image."""
 FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")
+MOST_EFFORT = 200_000_000
+"""Pixels that are decoded without a deadline: a second or two. A photo of 12 million pixels in ten scans is below."""
+EFFORT_OF_VIDEO = 20
+"""How much longer a pixel takes in AVIF and HEIC files, which are compressed like videos."""
+SECONDS_PER_IMAGE = 30.0
 HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
 RANGE = "captune range"
 """Key in the `info` of a decoded image: the range of values that was guessed when it was scaled to 8 bits."""
@@ -60,8 +65,13 @@ class EncodedImage:
         return content_key(self.content)
 
     def decode(self, smallest: int | None = None) -> Image.Image:
-        """Decode the file."""
-        return decode(self.content, smallest)
+        """Decode the file; one that may take very long, in a process that can be ended."""
+        if effort(self.content) <= MOST_EFFORT:
+            return decode(self.content, smallest)
+        from captune.data.guarded_decoding import GuardedDecoder  # which decodes with this module
+
+        with GuardedDecoder() as decoder:
+            return decoder.image(self.content, SECONDS_PER_IMAGE, smallest)
 
 
 def read_bytes(path: Path, span: Span | None = None) -> bytes:
@@ -126,6 +136,17 @@ def measure(content: bytes) -> tuple[int, int]:
     """Return the width and height in a file's header, or raise an UnreadableImageError with the reason."""
     with _pillow_errors():
         return _open(content).size
+
+
+def effort(content: bytes) -> int:
+    """Return how many times a pixel is computed to decode a file, roughly and from its header alone."""
+    try:
+        width, height = measure(content)
+    except UnreadableImageError:
+        return 0  # found again when it is decoded
+    if content.startswith(b"\xff\xd8"):
+        return width * height * max(1, content.count(b"\xff\xda"))
+    return width * height * (EFFORT_OF_VIDEO if content[4:8] == b"ftyp" else 1)
 
 
 def _open(content: bytes) -> Image.Image:

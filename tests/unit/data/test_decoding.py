@@ -19,7 +19,9 @@ from PIL import Image, features
 
 from captune.core.errors import InputError
 from captune.data import decoding
-from captune.data.decoding import RANGE, UnreadableImageError, as_image, decode, read_bytes
+from captune.data.decoding import RANGE, UnreadableImageError, as_image, decode, effort, read_bytes
+from captune.data.images import find_images
+from captune.data.loading import load_batches
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)
 LOSSLESS = {"PNG": {}, "TIFF": {}, "BMP": {}, "GIF": {}, "WEBP": {"lossless": True}}
@@ -248,3 +250,19 @@ def test_an_unreadable_path_or_open_image_names_the_problem(tmp_path: Path) -> N
         as_image(tmp_path / "cut.jpg")
     with pytest.raises(UnreadableImageError, match="damaged"):
         as_image(Image.open(tmp_path / "cut.jpg"))
+
+
+def test_an_image_that_takes_too_long_is_skipped_and_the_others_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (1200, 1200, 3), dtype=np.uint8)
+    slow = saved(Image.fromarray(noise), "JPEG", progressive=True, quality=95)
+    start = slow.rindex(b"\xff\xda")
+    (tmp_path / "slow.jpg").write_bytes(slow[:-2] + slow[start:-2] * 400 + slow[-2:])  # the last scan again and again
+    (tmp_path / "usual.jpg").write_bytes(slow)
+    assert effort(slow) < decoding.MOST_EFFORT < effort((tmp_path / "slow.jpg").read_bytes())
+    monkeypatch.setattr(decoding, "SECONDS_PER_IMAGE", 0.05)
+    images = find_images(tmp_path)
+    (batch,) = load_batches(images, [np.arange(2)], lambda image, position: np.asarray(image), workers=0)
+    assert batch.positions.tolist() == [1]
+    assert batch.problems == {0: "decoding takes more than 0.05 seconds"}
