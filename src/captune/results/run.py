@@ -117,8 +117,8 @@ class AdaptationRun:
     def _project(self) -> dict[str, Any]:
         """Return inputs and settings as --config takes them, with absolute paths; inputs in memory are left out."""
         inputs: dict[str, Any] = {what: readable(source) for what, source in self.sources.items() if source[:1] != "<"}
-        file = split_key(inputs.get("classes", ""))[0]
-        if "classes" in inputs and not is_file(file) and not is_folder(file):
+        path = split_key(inputs.get("classes", ""))[0]
+        if "classes" in inputs and not (is_file(path) or is_folder(path)):  # names, which may be too long for a path
             inputs["classes"] = list(self.classifier.names)
         return resolve_paths({**inputs, **self.settings}, Path.cwd())
 
