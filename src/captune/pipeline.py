@@ -108,7 +108,7 @@ def _as_worker(plan: Plan, options: Mapping[str, Any], folder: str) -> Run:
     run = carry_out(plan, **options)
     if distributed.rank() == 0:
         run.classifier.save(folder)
-    return replace(run, classifier=None)  # type: ignore[arg-type]
+    return replace(run, classifier=None, discarded=None)  # type: ignore[arg-type]
 
 
 def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
@@ -145,9 +145,9 @@ def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
     if skipped:
         engine.say(f"Skipped {len(skipped)} of {len(plan.images)} images that cannot be read.")
 
-    evidence, kept = _collect_evidence(plan, tuner, context, predictions), "adapted"
+    evidence, kept, discarded = _collect_evidence(plan, tuner, context, predictions), "adapted", None
     if _keeps_zero_shot(plan, evidence, engine):
-        evidence, kept = evidence.undone() if evidence is not None else None, "zero_shot"
+        evidence, kept, discarded = evidence.undone() if evidence is not None else None, "zero_shot", classifier
         classifier, predictions, skipped = _predict(plan, Frozen(backbone, plan.task.vocabulary), context)
 
     times = {"seconds": round(engine.seconds(), 3)}
@@ -163,6 +163,7 @@ def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
         evidence=evidence,
         kept=kept,
         sources=plan.sources,
+        discarded=discarded,
     )
 
 

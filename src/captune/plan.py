@@ -204,15 +204,22 @@ def _check_embedded(images: ImageCollection | None, texts: ClassTexts | None, va
     values["backbone"] = PRECOMPUTED
 
 
-def plan_for_task(task: AdaptationTask, settings: Mapping[str, Any]) -> Plan:
-    """Check settings for an existing task, whose template takes precedence over the one in the settings."""
+def plan_for_task(task: AdaptationTask, settings: Mapping[str, Any], texts: ClassTexts | None = None) -> Plan:
+    """Check settings for an existing task, whose template takes precedence over the one in the settings.
+
+    With `texts`, the images are embeddings.
+    """
     if type(task) is not AdaptationTask:  # a subclass could carry the true labels
         raise InputError(f"Expected an AdaptationTask, got {type(task).__name__}.")
     values = {**settings, "template": task.vocabulary.templates[0]}
     built = _build(values)
     for role in EXAMPLES:
         _check_id(role, values)
-    return Plan(*built, task, task.unlabeled + task.labeled.images)
+    if texts is not None:
+        _check_texts(texts, values, task.unlabeled, None)
+        if built[0].backbone != PRECOMPUTED:
+            raise InputError(f"The images and class texts are embeddings: backbone must be {PRECOMPUTED!r}.")
+    return Plan(*built, task, task.unlabeled + task.labeled.images, class_texts=texts)
 
 
 def _build(settings: Mapping[str, Any], without_encoder: bool = False) -> tuple[RunSettings, Method]:

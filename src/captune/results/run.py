@@ -56,6 +56,7 @@ class AdaptationRun:
         kept: `adapted`, or `zero_shot` if adaptation looked harmful and was discarded.
         sources: The images, classes and labels arguments.
         review: What people's answers say: accuracy and number of labels; None if nobody was asked.
+        discarded: The adapted classifier, if zero-shot is kept.
     """
 
     settings: Mapping[str, Any]
@@ -69,6 +70,7 @@ class AdaptationRun:
     kept: str = "adapted"
     sources: Mapping[str, str] = field(default_factory=dict)
     review: Mapping[str, Any] | None = None
+    discarded: Classifier | None = None
 
     def save(self, folder: str | Path) -> Path:
         """Write the run folder; a run that is already there stays until the new one is complete."""
