@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from captune.backbones.base import Backbone
 from captune.backbones.precomputed import Precomputed
 from captune.core import registry
+from captune.core.arrays import Ints
 from captune.core.errors import InputError, ProblemList, UnknownNameError, nearest, raise_all
 from captune.core.settings import NO_RESULT, RunSettings, build_run, plain
 from captune.data.images import ImageCollection
@@ -133,7 +134,7 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
             collect(lambda role=role: _check_id(role, values))  # type: ignore[misc]
     known = None
     if labels is not None and vocabulary and found:
-        known = collect(lambda: read_labels(labels, found, vocabulary.names))
+        known = collect(lambda: _read_labels(labels, found, vocabulary.names))
     if len(problems) == 1:
         raise InputError(problems[0])
     raise_all(problems, "Cannot start this run")
@@ -147,6 +148,13 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
 
 def _find_images(source: Images, values: Mapping[str, Any]) -> ImageCollection:
     return collect_images(source, values.get("root") or None, str(values.get("image_column") or ""), single=False)
+
+
+def _read_labels(labels: Any, images: ImageCollection, names: Sequence[str]) -> Ints:  # noqa: ANN401
+    known = read_labels(labels, images, names)
+    if not (known >= 0).any():
+        raise InputError(f"The labels {describe_source(labels)!r} are all empty. Leave them out, or correct them.")
+    return known
 
 
 def _take_models(values: dict[str, Any]) -> tuple[Backbone | None, Describer | None]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from captune.core.arrays import Ints
+from captune.core.arrays import Ints, is_embedding
 from captune.core.errors import CaptuneError
 from captune.core.files import cache_folder, digest, drop_leftovers, write_whole
 from captune.core.scratch import is_large
@@ -189,6 +189,8 @@ def _read_part(path: Path, width: int, dtype: np.dtype[Any]) -> _Part | None:
         offset = 8 + header_size + json.loads(content[8 : 8 + header_size])["vectors"]["data_offsets"][0]
         if keys.shape != (len(vectors), KEY_BYTES) or vectors.shape[1:] != (width,) or vectors.dtype != dtype:
             raise ValueError("unexpected shapes")
+        if dtype == np.float32 and not is_embedding(vectors).all():
+            raise ValueError("vectors that are not embeddings")
     except Exception:  # whatever is wrong with a part, embedding its images again repairs it
         with suppress(OSError):
             path.unlink(missing_ok=True)

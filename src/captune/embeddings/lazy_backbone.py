@@ -62,7 +62,7 @@ def open_backbone(identifier: str, cache: EmbeddingCache) -> Backbone:
         loaded = backbone_class.load(name)
         facts = BackboneFacts(loaded.fingerprint(), loaded.embed_dim, loaded.logit_scale, loaded.preprocessing)
         write_json(_path(cache, stamp), {"facts": dataclasses.asdict(facts), "digest": facts.digest()})
-    return LazyBackbone(identifier, facts, partial(cache.open_texts, stamp), partial(backbone_class.load, name), loaded)
+    return LazyBackbone(identifier, facts, partial(cache.open_texts, stamp), backbone_class, name, loaded)
 
 
 def is_remembered(identifier: str, cache: EmbeddingCache) -> bool:
@@ -80,19 +80,21 @@ class LazyBackbone(Backbone):
         identifier: str,
         facts: BackboneFacts,
         open_texts: Callable[[Sequence[str], int], CacheShard],
-        load: Callable[[], Backbone],
+        backbone_class: type[Backbone],
+        name: str,
         loaded: Backbone | None = None,
     ) -> None:
         self.identifier, self.embed_dim, self.logit_scale = identifier, facts.embed_dim, facts.logit_scale
         self.preprocessing = facts.preprocessing
-        self._facts, self._open_texts, self._load, self._device = facts, open_texts, load, torch.device("cpu")
+        self._facts, self._open_texts, self._device = facts, open_texts, torch.device("cpu")
+        self._class, self._name = backbone_class, name
         if loaded is not None:
             self.__dict__["loaded"] = loaded
 
     @cached_property
     def loaded(self) -> Backbone:
         """Load the model, if that has not happened yet."""
-        found = self._load()
+        found = self._class.load(self._name)
         if found.fingerprint() != self._facts.fingerprint:
             raise ModelError(
                 f"The weights of {self.identifier!r} changed while they were in use. Start again with the new ones."
@@ -127,6 +129,10 @@ class LazyBackbone(Backbone):
     @classmethod
     def check(cls, name: str) -> None:
         """Accept any id; `load` reports what is wrong with it."""
+
+    def portable_id(self) -> str:
+        """Return the id as the class of the model writes it, which needs no weights."""
+        return self._class.portable_id(self)
 
     def modules(self) -> Iterator[nn.Module]:
         """Return the modules of the loaded model."""

@@ -31,6 +31,10 @@ class Embedded(HuggingFace):
         assert isinstance(backbone, Embedded)
         return backbone
 
+    def portable_id(self) -> str:
+        """Return the id, whose name is never a path, even if a folder has the same name."""
+        return self.identifier
+
     @classmethod
     def files(cls, name: str) -> Sequence[Path]:
         """Return the files of an included model."""
