@@ -161,7 +161,7 @@ def classes_read_alike(backbone: Backbone, vocabulary: Vocabulary) -> list[tuple
     """Return groups of class names whose texts have the same tokens, e.g. because long texts are cut."""
     texts = [" ".join(vocabulary.texts(class_id)) for class_id in range(len(vocabulary))]
     if isinstance(backbone, LazyBackbone):  # the same tokens have the same embedding, and the cache may know it
-        rows = np.round(embed_texts(backbone, texts), 4)
+        rows = np.round(embed_texts(backbone, texts), 4) + 0.0  # no negative zeros
     else:
         tokens = backbone.tokenize(texts)
         rows = (tokens.ids * tokens.mask).cpu().numpy()
