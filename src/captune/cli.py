@@ -11,7 +11,21 @@ from collections.abc import Sequence
 from captune import __version__
 from captune.core.errors import CaptuneError, ToldElsewhereError
 
-COMMANDS = ("demo", "audit", "adapt", "predict", "evaluate", "report", "export", "serve", "benchmark", "list")
+COMMANDS = (
+    "demo",
+    "audit",
+    "adapt",
+    "suggest",
+    "label",
+    "estimate",
+    "predict",
+    "evaluate",
+    "report",
+    "export",
+    "serve",
+    "benchmark",
+    "list",
+)
 """In the order of --help; each is a module in captune/commands."""
 
 

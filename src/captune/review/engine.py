@@ -32,7 +32,7 @@ from captune.methods.base import Context, Method
 from captune.plan import Plan, with_preset
 from captune.results.classifier import Classifier, predict_collection
 from captune.results.evidence import collect_evidence
-from captune.results.run import AdaptationRun, claim_folder
+from captune.results.run import AdaptationRun, claim_folder, update_review
 from captune.review.answers import Answer, Answers
 from captune.review.corrections import CHECK, FILE, Correction, Corrections
 from captune.review.estimate import AccuracyEstimate
@@ -229,6 +229,11 @@ class Engine:
         if target is None:
             raise InputError("Where should the run be saved? Pass a folder.")
         is_own = self.folder is not None and target.resolve() == self.folder.resolve()
+        if self._last is None:  # nothing changed but the estimate
+            if not is_own:
+                raise InputError(f"Nothing changed yet. Copy the run folder {str(self.folder)!r} instead.")
+            update_review(target, accuracy=None if estimate is None else estimate.as_dict())
+            return target
         made = self.run(answers, corrections, predictions, estimate)
         with ExitStack() as stack:
             stack.enter_context(claim_folder(target, overwrite or is_own, None))
