@@ -20,7 +20,9 @@ import numpy as np
 from captune.benchmark.cells import FORMAT, VERSION, Cell, Results
 from captune.benchmark.datasets.base import LoadedDataset
 from captune.benchmark.splits import Split, make_split
+from captune.concepts.groups import groups_of_predictions
 from captune.core import registry, runtime
+from captune.core.arrays import Floats, Ints
 from captune.core.errors import CaptuneError, RunFolderError
 from captune.core.files import write_json
 from captune.core.launching import launch
@@ -30,7 +32,7 @@ from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.pipeline import carry_out
 from captune.plan import plan_for_task
 from captune.results.classifier import predict_collection
-from captune.results.metrics import Metrics, summarize
+from captune.results.metrics import Metrics, expected_calibration_error, summarize
 from captune.results.run import CARD, CHECKPOINTS, AdaptationRun
 from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
 
@@ -124,7 +126,7 @@ def _measure(job: Job, resume: bool) -> dict[str, Any]:
     plan = plan_for_task(split.task, {"keep_better": False, **job.settings, "seed": cell.seed})
     run = carry_out(plan, out=job.run_folder, resume=resume, report=job.keep_run, keep_checkpoints=True)
     adapted = time.monotonic()
-    metrics, n_unreadable = _evaluate(run, split, cell)
+    metrics, groups, n_unreadable = _evaluate(run, split, cell)
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -138,6 +140,8 @@ def _measure(job: Job, resume: bool) -> dict[str, Any]:
             "skipped": len(run.skipped),
             "test_skipped": n_unreadable,
         },
+        "classes": list(data.names),
+        "groups": groups,
         "seen_classes": split.truth.seen_classes.tolist(),
         "score": metrics.harmonic_mean if split.truth.is_transductive else metrics.accuracy,
         "metrics": metrics.as_dict(),
@@ -157,8 +161,8 @@ def _measure(job: Job, resume: bool) -> dict[str, Any]:
     }
 
 
-def _evaluate(run: AdaptationRun, split: Split, cell: Cell) -> tuple[Metrics, int]:
-    """Return the metrics on the test images, predicted over all classes, and the number of unreadable ones."""
+def _evaluate(run: AdaptationRun, split: Split, cell: Cell) -> tuple[Metrics, list[dict[str, Any]], int]:
+    """Return metrics and confused groups on the test images, over all classes, and the number of unreadable ones."""
     workers = int(run.settings["workers"])
     where = {name: run.settings[name] for name in WHERE}
     engine = runtime.start(seed=cell.seed, workers=None if workers < 0 else workers, **where)
@@ -169,7 +173,29 @@ def _evaluate(run: AdaptationRun, split: Split, cell: Cell) -> tuple[Metrics, in
     truth = split.truth
     seen = truth.seen_classes if truth.is_transductive else None
     labels = truth.test_labels[found.image_index]
-    return summarize(found.probabilities, labels, len(run.classifier.names), seen), len(skipped)
+    metrics = summarize(found.probabilities, labels, len(run.classifier.names), seen)
+    return metrics, _group_numbers(run, found.probabilities, labels), len(skipped)
+
+
+def _group_numbers(run: AdaptationRun, probabilities: Floats, labels: Ints) -> list[dict[str, Any]]:
+    """Return the classes that zero-shot confuses in the pool, and calibration and accuracy of their test images."""
+    arrays = run.evidence.arrays if run.evidence else {}
+    if "before" not in arrays:
+        return []
+    predicted = np.asarray(arrays["before_labels"][arrays["embedded_rows"]], dtype=np.int64)
+    vectors = np.asarray(arrays["vectors"], dtype=np.float32)
+    found = []
+    for group in groups_of_predictions(vectors, predicted, arrays["class_vectors"], arrays["before"]):
+        inside = np.isin(labels, group.classes)
+        if inside.any():
+            own, truth = probabilities[inside], labels[inside]
+            numbers = {
+                "images": len(truth),
+                "accuracy": float(np.mean(own.argmax(axis=1) == truth)),
+                "ece": expected_calibration_error(own, truth),
+            }
+            found.append({"classes": list(group.classes), **numbers})
+    return found
 
 
 def _findings(run: AdaptationRun, split: Split) -> dict[str, Any]:

@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", default="captune-benchmark", metavar="FOLDER", help="folder of the cells (default: captune-benchmark)"
     )
     parser.add_argument("--tables", metavar="FOLDER", help="folder of the tables (default: OUT/tables)")
+    parser.add_argument("--figures", metavar="FOLDER", help="also draw the paper's figures of the finished cells")
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument("--table", action="store_true", help="write the tables of finished cells without running any")
     modes.add_argument("--dry-run", action="store_true", help="list the cells and their cost without running any")
@@ -71,6 +72,11 @@ def run(options: argparse.Namespace) -> int:
     measured = aggregate(suite, results)
     written = write_tables(measured, Path(options.tables or results.folder / "tables"), _command(options))
     screen.print(f"{measured.n_finished} of {measured.n_cells} cells are finished. Tables: {written[0]}")
+    if options.figures:
+        from captune.benchmark.figures import write_figures
+
+        drawn = write_figures(suite, results, Path(options.figures))
+        screen.print(f"{len(drawn)} figures and tables of figures: {options.figures}")
     for file in results.damaged(suite.cells()):
         screen.print(f"damaged: {file} is ignored; delete it or run the suite again")
     for cell, problem in failures:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.core.arrays import Floats, unit_rows
+from captune.concepts.confusion import class_prototypes
+from captune.core.arrays import Floats, Ints, unit_rows
 from captune.core.errors import InputError
 
 
@@ -65,6 +66,19 @@ def confused_groups(
         if len(group) > 1
     ]
     return tuple(sorted(groups, key=lambda group: (-group.closeness, group.classes)))
+
+
+def groups_of_predictions(
+    embeddings: Floats, labels: Ints, class_embeddings: Floats, probabilities: Floats
+) -> tuple[ConfusedGroup, ...]:
+    """Return the confused groups of images `(images, width)` with predicted labels; fewer than three classes have none.
+
+    With zero-shot labels and probabilities, runs with different methods on the same images have the same groups.
+    """
+    if len(class_embeddings) < 3:
+        return ()
+    prototypes = class_prototypes(embeddings, labels, class_embeddings)
+    return confused_groups(class_closeness(prototypes, class_embeddings, probabilities))
 
 
 def _mean_closeness(closeness: NDArray[np.float64], group: list[int]) -> float:

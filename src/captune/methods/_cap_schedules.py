@@ -127,6 +127,7 @@ class CapSchedule(Schedule):
             accepted=self.accepted.tolist(),
             pseudo_labeled=self.pseudo_labels.counts().tolist(),
             largest_margin=round(float(margin.max()), 4) if margin is not None else 0.0,
+            mean_margin=round(mean_of_pairs(margin), 4) if margin is not None else 0.0,
         )
         shares = [facts["accepted_share"] for facts in self.context.rounds if facts["step"] == "epoch"]
         if has_collapsed(shares):
@@ -198,6 +199,12 @@ class ReleasedGrowth(CapSchedule):
         seen = np.unique(np.concatenate([step.unlabeled for step in self.draw(last)]))
         _, probabilities, _ = self.objective.predict(seen)
         return rotate(self.pseudo_labels, seen, probabilities, size, settings.tau, targets, epoch)
+
+
+def mean_of_pairs(margin: Tensor) -> float:
+    """Return the mean margin over all pairs of different classes; the diagonal is zero."""
+    n_classes = len(margin)
+    return float(margin.sum()) / max(1, n_classes * (n_classes - 1))
 
 
 def has_collapsed(accepted_shares: Sequence[float]) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from captune.core.errors import InputError
 from captune.core.progress import duration
 from captune.report.class_table import Column, known
+from captune.report.compared import GroupNumbers, draw_extreme_classes, draw_group_comparison
 from captune.report.drawing import MARKS, SERIES, Drawing, new_figure, shown, style
 from captune.report.measures import Measures
 from captune.report.sections import METRICS, metric
@@ -27,7 +28,12 @@ def compare_runs(runs: Sequence[RunRecord]) -> tuple[dict[str, Any], list[Drawin
     measures = [Measures(run) for run in runs]
     has_truth = all(one.has_truth for one in measures)
     values: list[Any] = [one.accuracies(after=True) if has_truth else one.counts(after=True) for one in measures]
-    drawing = _draw(names, runs[0].names, values, "accuracy" if has_truth else "images predicted as the class")
+    drawings = [_draw(names, runs[0].names, values, "accuracy" if has_truth else "images predicted as the class")]
+    if has_truth:
+        series = {name: column.tolist() for name, column in zip(names, values, strict=True)}
+        drawings.append(draw_extreme_classes(runs[0].names, series))
+        groups = _draw_groups(names, measures)
+        drawings += [groups] if groups else []
     fingerprints = {run.card["environment"].get("data_fingerprint") for run in runs}
     columns = [
         Column(name, known(column), style="{:.1%}") if has_truth else Column(name, column.tolist())
@@ -40,12 +46,30 @@ def compare_runs(runs: Sequence[RunRecord]) -> tuple[dict[str, Any], list[Drawin
         "contents": [("numbers", "Side by side"), ("classes", "Classes"), ("settings", "Settings that differ")],
         "names": names,
         "numbers": _numbers(measures, has_truth),
-        "drawing": drawing,
+        "drawings": drawings,
         "class_caption": "Accuracy of each class in each run" if has_truth else "Images predicted as each class",
         "classes": [Column("Class", runs[0].names, "name"), *columns],
         "settings": _differences(runs),
     }
-    return content, [drawing]
+    return content, drawings
+
+
+def _draw_groups(names: Sequence[str], measures: Sequence[Measures]) -> Drawing | None:
+    """Draw the calibration and accuracy of the groups that zero-shot confuses, for zero-shot and every run."""
+    first = measures[0]
+    measured = [[one.group_measures(group) for one in measures] for group in first.start_groups]
+    found = [
+        (group, numbers)
+        for group, numbers in zip(first.start_groups, measured, strict=True)
+        if all(own["n_images"] for own in numbers)
+    ]
+    if not found:
+        return None
+    groups = [" / ".join(first.run.names[c] for c in group.classes) for group, _ in found]
+    series = {"zero-shot": [GroupNumbers(n[0]["ece_before"], n[0]["accuracy_before"]) for _, n in found]}
+    for i, name in enumerate(names):
+        series[name] = [GroupNumbers(n[i]["ece_after"], n[i]["accuracy_after"]) for _, n in found]
+    return draw_group_comparison(groups, series)
 
 
 def _names(runs: Sequence[RunRecord]) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captune.concepts.confusion import class_prototypes, class_similarity
-from captune.concepts.groups import ConfusedGroup, class_closeness, confused_groups
+from captune.concepts.groups import ConfusedGroup, groups_of_predictions
 from captune.core.arrays import Floats, Ints
 from captune.results.metrics import Metrics, expected_calibration_error, summarize
 from captune.results.reading import RunRecord
@@ -87,10 +87,19 @@ class Measures:
     @cached_property
     def groups(self) -> tuple[ConfusedGroup, ...]:
         """Return the groups of confused classes."""
-        if "before" not in self.run.arrays or self.run.n_classes < 3:
+        return self._groups_of(self.run.labels)
+
+    @cached_property
+    def start_groups(self) -> tuple[ConfusedGroup, ...]:
+        """Return the groups that zero-shot confuses, which are the same for all runs on the same images."""
+        return self._groups_of(self.run.before_labels)
+
+    def _groups_of(self, labels: Ints) -> tuple[ConfusedGroup, ...]:
+        arrays = self.run.arrays
+        if "before" not in arrays:
             return ()
-        texts = self.run.arrays["class_vectors"]
-        return confused_groups(class_closeness(self.prototypes, texts, self.run.arrays["before"]))
+        own = np.asarray(labels[self.embedded_rows], dtype=np.int64)
+        return groups_of_predictions(self.vectors, own, arrays["class_vectors"], arrays["before"])
 
     def group_measures(self, group: ConfusedGroup) -> dict[str, Any]:
         """Return the number of labeled images of a group, and their accuracy and calibration error."""

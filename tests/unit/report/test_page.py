@@ -212,6 +212,10 @@ def test_runs_are_compared_side_by_side(run_folder: Any, tmp_path: Path) -> None
     assert "Balanced accuracy" in reader.text
     assert "<script>alert(1)</script>" in reader.text
     assert (tmp_path / "all-figures" / "compared-classes.csv").is_file()
+    assert (tmp_path / "all-figures" / "compared-extremes.csv").is_file()
+    header = (tmp_path / "all-figures" / "compared-groups.csv").read_text(encoding="utf-8").splitlines()[0]
+    assert header.startswith("group,classes,zero-shot: ECE,zero-shot: accuracy,zero_shot: ECE")
+    assert "Calibration error (ECE)" in reader.text
     assert "Health check" in read(write_report(folders, out=path)).text
 
 
