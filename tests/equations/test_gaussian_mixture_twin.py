@@ -110,8 +110,8 @@ def slow_fit(
 
     texts_say = [[scale * dot(x, t) for t in texts] for x in images]
     text_spread = slow_spread([[row[c] for c in allowed] for row in texts_say])
-    per_class, per_label = n / n_classes, len(labels) / n_classes
-    loud = rule.image_weight * per_class / (per_class + rule.half_weight_at) * (1 + 3 * per_label / (per_label + 1))
+    per_class, often = n / n_classes, (len(labels) / n_classes) ** 4
+    loud = rule.image_weight * per_class / (per_class + rule.half_weight_at) * (1 + 3 * often / (often + 1))
     found = [over_allowed(row) for row in texts_say]
     weights, start, evening = found, None, [0.0] * n_classes
     for number in range(2 * rule.iterations):

@@ -26,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("answer", nargs="*", metavar="IMAGE CLASS", help="images and, last, their class")
     parser.add_argument("--from", dest="source", metavar="FILE", help="filled table, labels (CSV) or Label Studio JSON")
-    parser.add_argument("--group", type=int, metavar="N", help="name a whole group (see: captune suggest --groups)")
+    parser.add_argument(
+        "--group", nargs=2, metavar=("N", "CLASS"), help="name a whole group (see: captune suggest --groups)"
+    )
     parser.add_argument("--besides", nargs="+", default=[], metavar="IMAGE", help="images that are not in the group")
     parser.add_argument("--not", dest="denied", metavar="CLASS", help="the images are not of this class")
     parser.add_argument("--add", action="append", default=[], metavar="CLASS", help="a class that was missing")
@@ -80,7 +82,8 @@ def _apply(options: argparse.Namespace, session: Session) -> list[str]:
         said.append(session.take_answers(options.source))
     images, name = options.answer[:-1], options.answer[-1] if options.answer else ""
     if options.group is not None:
-        said.append(_name_group(session, options.group, options.answer, options.besides))
+        number, group_name = options.group
+        said.append(_name_group(session, number, group_name, options.besides))
     elif options.denied is not None and options.answer:
         said.append(session.exclude(options.answer, options.denied))
     elif options.answer:
@@ -90,10 +93,10 @@ def _apply(options: argparse.Namespace, session: Session) -> list[str]:
     return [str(change) for change in said]
 
 
-def _name_group(session: Session, group: int, answer: Sequence[str], besides: Sequence[str]) -> object:
-    if len(answer) != 1:
-        raise InputError(f"Expected one class for the group, as in --group {group} siamese, got {len(answer)}.")
-    return session.name_group(group, answer[0], besides=besides)
+def _name_group(session: Session, number: str, name: str, besides: Sequence[str]) -> object:
+    if not number.isdigit():
+        raise InputError(f"--group is {number!r}, expected the number of a group (see: captune suggest --groups).")
+    return session.name_group(int(number), name, besides=besides)
 
 
 def _write_report(folder: str) -> None:

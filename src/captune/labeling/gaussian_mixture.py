@@ -240,8 +240,9 @@ class _Problem:
         """Return how far the mixture is heard next to the texts: the more images and labels per class, the further."""
         settings, n_classes = self.settings, len(self.texts)
         per_class = self.count_of_each * len(self.images) / n_classes
-        labeled_per_class = len(self.labels) / n_classes
-        by_labels = 1.0 + 3.0 * labeled_per_class / (labeled_per_class + 1.0)
+        # Fewer than one label per class leave most classes to their names; only more of them speak for the images.
+        labeled = (len(self.labels) / n_classes) ** 4
+        by_labels = 1.0 + 3.0 * labeled / (labeled + 1.0)
         return settings.image_weight * by_labels * per_class / (per_class + settings.half_weight_at)
 
     def _covariance(self, center: Floats) -> Floats:

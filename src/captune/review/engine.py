@@ -206,7 +206,7 @@ class Engine:
             images=self.all_images,
             predictions=Predictions(readable, predictions.probabilities),
             skipped=self.skipped,
-            classifier=self._with_encoder(self.classifier),
+            classifier=self.with_encoder(),
             environment=environment,
             rounds=context.rounds,
             evidence=evidence,
@@ -299,9 +299,11 @@ class Engine:
         vectors = np.stack(list(self._texts.values()))
         return Precomputed(ClassTexts(tuple(self._texts), vectors, self.backbone.logit_scale))
 
-    def _with_encoder(self, classifier: Classifier) -> Classifier:
+    def with_encoder(self) -> Classifier:
         """Return the classifier with the true encoders instead of the table of sentences."""
-        old = classifier.tuner
+        old = self.classifier.tuner
+        if old.backbone is self.backbone:
+            return self.classifier
         tuner = type(old)(self.backbone, old.vocabulary, old.settings)
         tuner.load_state_dict(old.state_dict())
-        return Classifier(tuner.to(self.runtime.device), classifier.tuner_name, classifier.class_vectors)
+        return Classifier(tuner.to(self.runtime.device), self.classifier.tuner_name, self.classifier.class_vectors)

@@ -17,7 +17,7 @@ from captune.results.classifier import Classifier
 from captune.review.answers import Answer, Answers, collect_answers
 from captune.review.changes import Change, compare
 from captune.review.corrections import Correction, Corrections, Kind
-from captune.review.engine import Engine
+from captune.review.engine import Engine, applied
 from captune.review.estimate import AccuracyEstimate, describe_accuracy, estimate_accuracy
 from captune.review.exchange import read_answers
 from captune.review.groups import Group, cluster, count_groups, describe_groups
@@ -44,6 +44,7 @@ class Session:
         self.answers = self._collect()
         if not hasattr(engine, "probabilities"):
             engine.adapt(self.answers, self._training())
+        self._applied = applied(self.corrections.active())
         self._predictions = self._pinned(engine.probabilities)
 
     @property
@@ -75,7 +76,7 @@ class Session:
     @property
     def classifier(self) -> Classifier:
         """Return the current classifier, which also classifies new images."""
-        return self.engine.classifier
+        return self.engine.with_encoder()
 
     # What people say
 
@@ -196,7 +197,7 @@ class Session:
         """Adapt again, with another method or other settings; they are kept for later changes."""
         if method is not None or settings:
             self.engine.set_method(method, settings)
-        return self._update(f"adapted with {self.engine.method}")
+        return self._update(f"adapted with {self.engine.method}", force=True)
 
     def suggest(
         self, count: int = 20, *, checks: float = CHECK_SHARE, besides: Sequence[Image] = ()
@@ -294,11 +295,15 @@ class Session:
         renamed = dict.fromkeys(details["names"], name) if kind in ("rename", "merge") else {}
         return self._update(what, renamed)
 
-    def _update(self, what: str, renamed: dict[str, str] | None = None) -> Change:
+    def _update(self, what: str, renamed: dict[str, str] | None = None, force: bool = False) -> Change:
         """Apply all corrections, adapt, and return what changed."""
         before, problems = (self._predictions.labels, self.names), self.answers.problems
         self.answers = self._collect()
-        self._predictions = self._pinned(self.engine.adapt(self.answers, self._training()))
+        now_applied = applied(self.corrections.active())
+        if force or now_applied != self._applied:  # checks and skipped images change nothing
+            self.engine.adapt(self.answers, self._training())
+            self._applied = now_applied
+        self._predictions = self._pinned(self.engine.probabilities)
         notes = [*self.engine.notes, *(problem for problem in self.answers.problems if problem not in problems)]
         owners = None if self._owners is None else self._owners[0]
         return compare(what, before, (self._predictions.labels, self.names), owners, notes, renamed)
