@@ -1,16 +1,18 @@
 # Every target makes what it needs: `make test` works on a fresh clone.
 PYTHON ?= python3
 VENV := .venv
-BIN := $(VENV)/bin
+BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
+CONSTRAINTS ?= constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 READY := $(VENV)/.ready
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test test-slow test-faults smoke lint bench coverage results clean
+.PHONY: demo demo-lowest demo-newest docs wheel test test-slow test-faults smoke lint bench coverage results clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(PIP) torch
+	$(PIP) -e ".[dev]"
 	touch $(READY)
 
 demo: $(READY)
@@ -49,11 +51,37 @@ TESTBED_FOLDERS := --data $(CAPTUNE_TESTBED)/data --models $(CAPTUNE_TESTBED)/mo
 results: $(READY)
 	$(BIN)/captune benchmark suites/patterns.yaml $(TO_RESULTS)
 ifdef CAPTUNE_TESTBED
+	$(BIN)/captune benchmark suites/beds.yaml $(TESTBED_FOLDERS) $(TO_RESULTS)
 	$(BIN)/captune benchmark suites/ucmerced.yaml $(TESTBED_FOLDERS) $(TO_RESULTS)
 	$(BIN)/captune benchmark suites/ucmerced-ablations.yaml $(TESTBED_FOLDERS) $(TO_RESULTS)
 else
-	@echo "Skipping the UC Merced suites: set CAPTUNE_TESTBED to the folder with data/ and models/."
+	@echo "Skipping the suites of beds and UC Merced: set CAPTUNE_TESTBED to the folder with data/ and models/."
 endif
 
+docs: $(READY)
+	$(PIP) -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --site-dir build/site
+	@echo "Documentation: build/site/index.html"
+
+wheel: $(READY)
+	$(PIP) -e ".[release]"
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+
+# The wheel in an empty environment, with the lowest or the newest versions that pyproject.toml allows. LOWEST replaces
+# versions, such as "torch=2.13.0", that your package index does not have; TORCH chooses the newest torch.
+LOWEST ?=
+TORCH ?= torch
+EMPTY = .venv-$*/$(notdir $(BIN))/python
+demo-lowest demo-newest: demo-%: wheel
+	rm -rf .venv-$*
+	$(PYTHON) -m venv .venv-$*
+	$(BIN)/python scripts/lowest_versions.py $(LOWEST) > .venv-$*/lowest.txt
+	$(EMPTY) -m pip install --quiet $(if $(filter lowest,$*),-c .venv-$*/lowest.txt torch,$(TORCH))
+	$(EMPTY) -m pip install --quiet $(if $(filter lowest,$*),-c .venv-$*/lowest.txt) dist/*.whl
+	cd .venv-$* && ../$(EMPTY) -m captune demo --out captune-demo
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage*
+	rm -rf $(VENV) .venv-lowest .venv-newest dist .pytest_cache .mypy_cache .ruff_cache .coverage*

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import os
 import re
 import socket
 import statistics
@@ -17,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -39,30 +40,36 @@ MALFORMED = {
 }
 SLACK = 1e-4
 FLAT_MEGABYTES = 32
+ROUNDS = 4
 
 
 @contextmanager
-def service(run: Path, concurrency: int) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Run `captune serve` and yield its process and port."""
-    words = ["serve", str(run), "--port", "0", "--concurrency", str(concurrency), "--timeout", "30"]
-    process = subprocess.Popen([sys.executable, "-m", "captune.cli", *words], stderr=subprocess.PIPE, text=True)
+def service(run: Path, concurrency: int, source: Path | None, log: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Run `captune serve`, of this version or of the sources in another folder, and yield its process and port."""
+    words = ["serve", str(run), "--port", "0", "--concurrency", str(concurrency), "--timeout", "60"]
+    environment = os.environ | ({} if source is None else {"PYTHONPATH": str(source / "src")})
+    with log.open("w", encoding="utf-8") as errors:
+        command = [sys.executable, "-m", "captune.cli", *words]
+        process = subprocess.Popen(command, stderr=errors, text=True, env=environment)
     try:
-        while not (line := process.stderr.readline()).startswith("Serving"):
-            if not line:
-                raise SystemExit("the service did not start")
-        yield process, int(re.search(r":(\d+)/", line)[1])
+        while not (found := re.search(r"^Serving .*:(\d+)/", log.read_text(encoding="utf-8"), re.MULTILINE)):
+            time.sleep(0.1)
+            if process.poll() is not None:
+                raise SystemExit(f"the service did not start: {log.read_text(encoding='utf-8')}")
+        yield process, int(found[1])
         process.terminate()
-        process.communicate(timeout=60)
-        if process.returncode != 0:
+        if process.wait(timeout=60) != 0:
             raise SystemExit(f"the service ended with {process.returncode}")
     finally:
         process.kill()
 
 
 def resident(process: subprocess.Popen) -> float:
-    """Return the memory of a process in megabytes."""
-    status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
-    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
+    """Return the memory of a process and its children in megabytes."""
+    children = Path(f"/proc/{process.pid}/task").glob("*/children")
+    numbers = [str(process.pid), *(n for file in children for n in file.read_text(encoding="ascii").split())]
+    statuses = [Path(f"/proc/{number}/status").read_text(encoding="ascii") for number in numbers]
+    return sum(int(re.search(r"VmRSS:\s+(\d+)", status)[1]) for status in statuses) / 1024
 
 
 def post(port: int, content: bytes) -> tuple[int, dict]:
@@ -98,63 +105,108 @@ def make_run(base: Path) -> tuple[Path, Path]:
     return run, base / "images"
 
 
+class Load:
+    """Sends requests to one service, a tenth of them malformed, and compares every answer with the classifier's own."""
+
+    def __init__(self, name: str, process: subprocess.Popen, port: int, run: Path, folder: Path) -> None:
+        self.name, self.process, self.port = name, process, port
+        paths = find_images(folder).paths[:100]
+        self.contents = [path.read_bytes() for path in paths]
+        self.classifier = captune.load(run)
+        self.expected = self.classifier.predict_proba(paths)
+        self.seconds, self.faults, self.right, self.refused = [], [], 0, 0
+        self.elapsed, self.before, self.after = 0.0, 0.0, 0.0
+
+    def warm_up(self, n_requests: int, at_once: int) -> None:
+        """Let libraries take the memory that they take with the first requests."""
+        self.send(n_requests, at_once)
+        self.seconds, self.right, self.refused, self.elapsed = [], 0, 0, 0.0
+        self.before = resident(self.process)
+
+    def send(self, n_requests: int, at_once: int) -> None:
+        """Send requests, so many at a time."""
+        started = time.perf_counter()
+        with ThreadPoolExecutor(at_once) as pool:
+            list(pool.map(self._send_one, range(n_requests)))
+        self.elapsed += time.perf_counter() - started
+        self.after = resident(self.process)
+
+    def _send_one(self, number: int) -> None:
+        image = number % len(self.contents)
+        if number % 10 == 9:
+            kind = list(MALFORMED)[number // 10 % len(MALFORMED)]
+            status = send_malformed(self.port, kind, self.contents[image])
+            self.refused += 400 <= status < 500
+            self.faults += [] if 400 <= status < 500 else [f"{kind}: {status}"]
+            return
+        started = time.perf_counter()
+        status, answer = post(self.port, self.contents[image])
+        self.seconds.append(time.perf_counter() - started)
+        found = {entry["label"]: entry["probability"] for entry in answer.get("predictions", ())}
+        row = [found.get(name, np.nan) for name in self.classifier.names]
+        if status == 200 and float(np.abs(row - self.expected[image]).max()) < SLACK:
+            self.right += 1
+        else:
+            self.faults.append(f"image {image}: {status} {answer}"[:200])
+
+    @property
+    def p95(self) -> float:
+        """Return the seconds in which 95 % of the valid requests were answered."""
+        return sorted(self.seconds)[int(0.95 * (len(self.seconds) - 1))]
+
+    def report(self) -> None:
+        """Print what was measured."""
+        n_sent = len(self.seconds) + self.refused
+        print(f"{self.name}: {n_sent} requests in {self.elapsed:.1f} s, {n_sent / self.elapsed:.0f} a second")
+        print(f"  valid: {self.right} answered right; malformed: {self.refused} refused; faults: {len(self.faults)}")
+        print(f"  seconds: p50 {statistics.median(self.seconds):.3f}, p95 {self.p95:.3f}, max {max(self.seconds):.3f}")
+        print(f"  memory: {self.before:.0f} MB before, {self.after:.0f} MB after")
+        for fault in self.faults[:5]:
+            print(f"  {fault}")
+
+
+def soak(run: Path, folder: Path, n_requests: int, at_once: int, sources: dict[str, Path | None]) -> int:
+    """Load all services in turn, in four rounds, so that other work on the machine concerns all of them."""
+    with ExitStack() as stack:
+        logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        concurrency = max(at_once, 16)
+        loads = [
+            Load(name, *stack.enter_context(service(run, concurrency, source, logs / f"{i}")), run, folder)
+            for i, (name, source) in enumerate(sources.items())
+        ]
+        for load in loads:
+            load.warm_up(2 * at_once, at_once)
+        for _ in range(ROUNDS):
+            for load in loads:
+                load.send(n_requests // ROUNDS, at_once)
+        for load in loads:
+            load.report()
+        this = loads[0]
+        is_slower = any(this.p95 > other.p95 for other in loads[1:])
+        return 1 if this.faults or this.after - this.before > FLAT_MEGABYTES or is_slower else 0
+
+
 def main() -> int:
-    """Measure and print; the exit code is 0 if all requests were answered correctly."""
+    """Measure and print; the exit code is 0 if all answers were right, memory was flat and p95 is not worse."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=1000)
-    parser.add_argument("--at-once", type=int, default=16)
+    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--at-once", type=int, default=200)
     parser.add_argument("--run", type=Path, help="run folder (default: zero-shot with the embedded model)")
     parser.add_argument("--images", type=Path, help="folder of images, with --run")
+    parser.add_argument("--against", metavar="COMMIT", help="measure another commit of this repository as well")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        run, folder = (options.run, options.images) if options.run else make_run(Path(temporary))
-        return soak(run, folder, options.requests, options.at_once)
-
-
-def soak(run: Path, folder: Path, n_requests: int, at_once: int) -> int:
-    """Send all requests, a tenth of them malformed, and compare every answer with the classifier's own."""
-    contents = [path.read_bytes() for path in find_images(folder).paths[:100]]
-    classifier = captune.load(run)
-    expected = classifier.predict_proba(find_images(folder).paths[:100])
-    kinds = list(MALFORMED)
-    seconds, right, wrong, refused, odd = [], 0, [], 0, []
-
-    with service(run, at_once) as (process, port):
-
-        def one(number: int) -> tuple[str, object]:
-            image = number % len(contents)
-            if number % 10 == 9:
-                return "malformed", send_malformed(port, kinds[number // 10 % len(kinds)], contents[image])
-            started = time.perf_counter()
-            status, answer = post(port, contents[image])
-            seconds.append(time.perf_counter() - started)
-            found = {entry["label"]: entry["probability"] for entry in answer.get("predictions", ())}
-            row = [found.get(name, np.nan) for name in classifier.names]
-            return "valid", (status, float(np.abs(row - expected[image]).max()))
-
-        with ThreadPoolExecutor(at_once) as pool:
-            list(pool.map(one, range(4 * at_once)))  # libraries take their memory with the first requests
-            seconds.clear()
-            before, started = resident(process), time.perf_counter()
-            for number, (kind, outcome) in enumerate(pool.map(one, range(n_requests))):
-                if kind == "malformed":
-                    refused += 400 <= outcome < 500
-                    odd += [] if 400 <= outcome < 500 else [f"{kinds[number // 10 % len(kinds)]}: {outcome}"]
-                elif outcome[0] == 200 and outcome[1] < SLACK:
-                    right += 1
-                else:
-                    wrong.append(outcome)
-            elapsed, after = time.perf_counter() - started, resident(process)
-
-    ordered = sorted(seconds)
-    print(f"{n_requests} requests, {at_once} at a time, in {elapsed:.1f} s: {n_requests / elapsed:.0f} requests/s")
-    print(f"valid: {right} answered right, {len(wrong)} not; malformed: {refused} refused, {len(odd)} not")
-    p99 = ordered[int(0.99 * (len(ordered) - 1))]
-    print(f"seconds an answer: p50 {statistics.median(ordered):.3f}, p99 {p99:.3f}, longest {ordered[-1]:.3f}")
-    print(f"memory: {before:.0f} MB after the first {4 * at_once} requests, {after:.0f} MB at the end")
-    for fault in [*wrong[:5], *odd[:5]]:
-        print(f"  {fault}")
-    return 0 if not wrong and not odd and after - before < FLAT_MEGABYTES else 1
+        sources: dict[str, Path | None] = {"this version": None}
+        if options.against:
+            other = Path(temporary) / "other"
+            subprocess.run(["git", "worktree", "add", "--detach", other, options.against], check=True)
+            sources[options.against] = other
+        try:
+            run, folder = (options.run, options.images) if options.run else make_run(Path(temporary))
+            return soak(run, folder, options.requests, options.at_once, sources)
+        finally:
+            if options.against:
+                subprocess.run(["git", "worktree", "remove", "--force", other], check=True)
 
 
 if __name__ == "__main__":

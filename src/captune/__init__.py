@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from captune.review.opening import open_run as open_run
     from captune.review.session import Session as Session
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "CaptuneClassifier",
     "CaptuneError",

@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="time limit for a request and for its response",
     )
+    parser.add_argument("--quiet", action="store_true", help="do not log requests")
 
 
 def add_address_options(parser: argparse.ArgumentParser, port: int) -> None:
@@ -33,7 +34,6 @@ def add_address_options(parser: argparse.ArgumentParser, port: int) -> None:
     parser.add_argument(
         "--token", default="", metavar="WORD", help="word that clients must send; required if others can connect"
     )
-    parser.add_argument("--quiet", action="store_true", help="do not log requests")
 
 
 def run(options: argparse.Namespace) -> None:

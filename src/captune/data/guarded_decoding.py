@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -83,34 +83,21 @@ class GuardedDecoder:
 
     def _ask(self, content: bytes, wish: dict[str, Any], seconds: float) -> NDArray[np.uint8]:
         process = self._process or self._start()
-        is_late = threading.Event()
-
-        def end() -> None:
-            is_late.set()
-            process.kill()  # the pending read then ends, whatever the decoder is doing
-
-        timer = threading.Timer(seconds, end)
-        timer.start()
-        try:
-            assert process.stdin is not None
-            assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        answer, is_late = None, False
+        with suppress(OSError):  # the process ended while it was reading
             _send(process.stdin, wish | {"size": len(content), "max_pixels": self.max_pixels}, content)
-            answer = _receive(process.stdout)
-            if answer is not None and "error" not in answer:
-                pixels = process.stdout.read(int(np.prod(answer["shape"])))
-                if len(pixels) == np.prod(answer["shape"]):
-                    return np.frombuffer(pixels, dtype=np.uint8).reshape(answer["shape"])
-                answer = None
-        except OSError:  # the process ended while it was reading
-            answer = None
-        finally:
-            timer.cancel()
-            if is_late.is_set() or process.poll() is not None:
-                self.close()
-        if answer is not None:
+            is_late = not _arrives(process.stdout, seconds)
+            answer = None if is_late else _receive(process.stdout)
+        if answer is not None and "error" not in answer:
+            pixels = process.stdout.read(int(np.prod(answer["shape"])))
+            if len(pixels) == np.prod(answer["shape"]):
+                return np.frombuffer(pixels, dtype=np.uint8).reshape(answer["shape"])
+        elif answer is not None:
             raise (CostlyImageError if "costly" in answer else UnreadableImageError)(str(answer["error"]))
         self.close()
-        if is_late.is_set():
+        if is_late:
             raise CostlyImageError(f"decoding takes more than {seconds:.3g} seconds")
         raise UnreadableImageError("its decoder crashed")
 
@@ -125,15 +112,10 @@ class GuardedDecoder:
             stderr=subprocess.DEVNULL,
             env=kept | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
         )
-        timer = threading.Timer(SECONDS_TO_START, process.kill)
-        timer.start()
-        try:
-            assert process.stdout is not None
-            if _receive(process.stdout) is None:
-                self.close()
-                raise CaptuneError("The process that decodes images did not start. Is there enough memory?")
-        finally:
-            timer.cancel()
+        assert process.stdout is not None
+        if not _arrives(process.stdout, SECONDS_TO_START) or _receive(process.stdout) is None:
+            self.close()
+            raise CaptuneError("The process that decodes images did not start. Is there enough memory?")
         return process
 
 
@@ -177,6 +159,15 @@ def _address_space() -> int:
         return pages * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 500_000_000
+
+
+def _arrives(pipe: IO[bytes], seconds: float) -> bool:
+    """Return whether something arrives in time; Windows cannot wait for a pipe, there only the other limits hold."""
+    if not hasattr(select, "poll"):
+        return True
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    return bool(poll.poll(1000 * max(0.0, seconds)))
 
 
 def _send(pipe: IO[bytes], head: dict[str, Any], content: bytes | memoryview | Sequence[int] = b"") -> None:

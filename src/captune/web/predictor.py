@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Protocol
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from captune.core.arrays import Floats
 from captune.data.guarded_decoding import MOST_MEMORY, CostlyImageError, GuardedDecoder
 from captune.data.views import Preprocessing
+from captune.web.lanes import DecodingLane
 from captune.web.limits import too_slow
 
 MOST_AT_ONCE = 16
@@ -33,38 +34,6 @@ class AnyClassifier(Protocol):
 
     def score_views(self, views: NDArray[np.uint8]) -> Floats:
         """Return probabilities `(images, classes)` of decoded images `(images, height, width, 3)`."""
-
-
-class DecodingLane:
-    """Some threads with a decoding process each; images wait for the next free one."""
-
-    def __init__(self, n_decoders: int, max_memory: int, **limits: int) -> None:
-        self._own, self._all = threading.local(), list[GuardedDecoder]()
-        self._memory, self._limits = max_memory, limits
-        self._pool = ThreadPoolExecutor(n_decoders, thread_name_prefix="captune-decode", initializer=self._start)
-
-    async def view(self, content: bytes, preprocessing: Preprocessing, until: float, most: float) -> NDArray[np.uint8]:
-        """Return the model's view of an image; `until` is a time of the monotonic clock, `most` bounds the decoding."""
-
-        def decode() -> NDArray[np.uint8]:
-            seconds = min(most, until - time.monotonic())
-            if seconds <= 0:
-                raise too_slow()
-            smallest = 2 * max(preprocessing.image_size, preprocessing.resize)
-            decoder: GuardedDecoder = self._own.decoder
-            return decoder.view(content, preprocessing, seconds, smallest)
-
-        return await asyncio.get_running_loop().run_in_executor(self._pool, decode)
-
-    def close(self) -> None:
-        """End the processes; images that wait are given up."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for decoder in self._all:
-            decoder.close()
-
-    def _start(self) -> None:
-        self._own.decoder = GuardedDecoder(self._memory, **self._limits)
-        self._all.append(self._own.decoder)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,11 +78,10 @@ class Predictor:
             ValueError: The probabilities are not finite.
         """
         until = time.monotonic() + seconds
-        preprocessing = self.classifier.preprocessing
         try:
-            view = await self._light.view(content, preprocessing, until, min(LIGHT_SECONDS, seconds / 2))
+            view = await self._decode(self._light, content, until, min(LIGHT_SECONDS, seconds / 2))
         except CostlyImageError:
-            view = await self._heavy.view(content, preprocessing, until, seconds / 2)
+            view = await self._decode(self._heavy, content, until, seconds / 2)
         job = _Job(view)
         self._jobs.put(job)
         try:
@@ -123,6 +91,18 @@ class Predictor:
         if not np.isfinite(row).all():
             raise ValueError("the model returned probabilities that are not finite")
         return row
+
+    async def _decode(self, lane: DecodingLane, content: bytes, until: float, most: float) -> NDArray[np.uint8]:
+        preprocessing = self.classifier.preprocessing
+        smallest = 2 * max(preprocessing.image_size, preprocessing.resize)
+
+        def view(decoder: GuardedDecoder) -> NDArray[np.uint8]:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise too_slow()
+            return decoder.view(content, preprocessing, min(most, left), smallest)
+
+        return await lane.run(view)
 
     def close(self) -> None:
         """Stop after the current batch."""

@@ -1,0 +1,65 @@
+"""captune review: look at images, name groups, change classes and see the effect, in the browser."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from captune.commands._shared import IMAGES_HELP, LABELS_HELP, add_run_options
+from captune.commands.serve import add_address_options
+
+if TYPE_CHECKING:
+    from captune.review.session import Session
+
+OUT = "captune-review"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("images", metavar="RUN|IMAGES", nargs="?", help=f"run folder, or with --classes: {IMAGES_HELP}")
+    parser.add_argument("--labels", metavar="folders|CSV", help=f"labels that are known already: {LABELS_HELP}")
+    parser.add_argument("--method", help="adaptation method that follows each answer (default: transductive)")
+    parser.add_argument("--person", help="who is answering (default: the user name)")
+    add_run_options(parser, f"with IMAGES: run folder to create, or to continue (default: {OUT})")
+    add_address_options(parser, 8001)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Serve the page until interrupted."""
+    from captune.web.server import Service, check_installed, serve_until_stopped
+
+    check_installed()
+    from captune.web.review.app import reviewing
+
+    with Service(options.host, options.port, token=options.token) as service:
+        session = _open(options)
+        folder = session.engine.folder
+        assert folder is not None
+        with reviewing(session, folder.resolve().name) as app:
+            serve_until_stopped(service, app, f"Reviewing {len(session.images)} images in {folder}")
+
+
+def _open(options: argparse.Namespace) -> Session:
+    """Return a session on a run folder, which is created first if there are only images and classes."""
+    from captune.commands._project import read_project
+    from captune.commands._shared import given_settings
+    from captune.core.files import is_file
+    from captune.results.run import CARD
+    from captune.review.corrections import FILE, Corrections
+    from captune.review.opening import open as open_session
+    from captune.review.opening import open_run
+
+    if options.images and is_file(Path(options.images) / CARD) and not options.classes:
+        return open_run(options.images, person=options.person, **given_settings(options))
+    inputs, settings = read_project(options)
+    folder = Path(inputs.pop("out") or OUT)
+    if is_file(folder / CARD) and not options.overwrite:
+        from captune.web.server import say
+
+        say(f"Continuing in {folder} (pass --overwrite to start over)")
+        return open_run(folder, person=options.person, **settings)
+    session = open_session(**inputs, person=options.person, **settings)
+    session.save(folder, overwrite=options.overwrite)
+    session.corrections = Corrections(folder / FILE, session.person)
+    return session

@@ -1,0 +1,1 @@
+"""The review page: a session in the browser."""

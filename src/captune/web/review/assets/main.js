@@ -1,0 +1,76 @@
+// The head of the page, its keys, and which part is shown.
+
+import { find, follow, make, onState, plural, refresh, say, sendLeftovers, state, undo } from "./core.js";
+import * as classes from "./classes.js";
+import * as compare from "./compare.js";
+import * as groups from "./groups.js";
+import * as looks from "./looks.js";
+import * as map from "./map.js";
+
+const pages = { looks, groups, classes, map, compare };
+
+const current = () => (location.hash.slice(1) in pages ? location.hash.slice(1) : "looks");
+
+const showPage = () => {
+  const name = current();
+  for (const [other, page] of Object.entries(pages)) {
+    find(other).hidden = other !== name;
+    page.open(other === name);
+  }
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.hash === `#${name}`) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
+  }
+};
+
+const takeBack = async () => {
+  const taken = await undo();
+  if (!taken) return;
+  say(`Taken back: ${{ label: "labeled as", not: "not", skip: "skipped", rename: "renamed to", merge: "merged into", add: "added", remove: "removed", describe: "described" }[taken.kind]} ${taken.label || ""}`);
+  if (current() === "looks") looks.bringBack(taken);
+  if (current() === "groups") groups.reload();
+};
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+  const target = event.target;
+  const isTyping = target.closest("textarea, input:not([type=radio]):not([type=checkbox])");
+  if (event.key === "Escape" && isTyping) { target.blur(); return; }
+  if (isTyping) return;
+  if (event.key.toLowerCase() === "u") { event.preventDefault(); takeBack(); return; }
+  const isButton = target.closest("button, a, summary, input");
+  if (current() === "looks" && !(isButton && event.key === "Enter") && looks.press(event.key)) event.preventDefault();
+});
+
+find("undo").addEventListener("click", takeBack);
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const root = document.documentElement;
+const theme = () => root.dataset.theme || (dark.matches ? "dark" : "light");
+const nameTheme = () => { find("theme").textContent = theme() === "dark" ? "Light theme" : "Dark theme"; map.redraw(); };
+root.dataset.theme = localStorage.getItem("captune-theme") || "";
+if (!root.dataset.theme) delete root.dataset.theme;
+find("theme").addEventListener("click", () => {
+  root.dataset.theme = theme() === "dark" ? "light" : "dark";
+  localStorage.setItem("captune-theme", root.dataset.theme);
+  nameTheme();
+});
+dark.addEventListener("change", nameTheme);
+
+let lastVersion = -1;
+onState(() => {
+  find("title").textContent = `captune: ${state.title}`;
+  document.title = `captune: ${state.title}`;
+  const accuracy = state.estimate ? state.estimate.sentence : "Names not verified: 10 looks would tell";
+  find("progress").textContent = `${plural(state.n_answers, "answer")} for ${plural(state.n_images, "image")}. ${accuracy}.`;
+  find("class-names").replaceChildren(...state.classes.map((known) => make("option", { value: known.name })));
+  if (state.problem) say(state.problem);
+  else if (lastVersion >= 0 && state.version > lastVersion && state.change) say([state.change.sentence, ...state.change.notes].join(" "));
+  lastVersion = state.version;
+});
+
+addEventListener("hashchange", () => { showPage(); find("main").focus(); });
+nameTheme();
+await refresh();
+sendLeftovers();
+showPage();
+follow();

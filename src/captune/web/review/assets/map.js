@@ -1,0 +1,265 @@
+// All images as points on a canvas: color by class, thumbnails on hover, a lasso to label.
+
+import { answer, attempt, classPicker, ensureClass, find, make, onState, plural, say, state } from "./core.js";
+
+const NEAR = 14; // pixels from a point within which it is meant
+let points = null; // x, y of each image from 0 to 1
+let now = null;
+let before = null;
+let labeled = null;
+let colors = "now";
+let highlighted = -1;
+let isOpen = false;
+let mapKind = "";
+let version = -1;
+const view = { x: 0, y: 0, scale: 1 };
+const selected = new Set();
+let focused = -1;
+let lasso = null;
+let isLasso = false;
+let drag = null;
+let frame = 0;
+
+const canvas = make("canvas", { id: "canvas", tabindex: "0", role: "application",
+  "aria-label": "Map of all images. Arrow keys go to the next image, Space selects it, plus and minus zoom." });
+const tip = make("div", { id: "tip", hidden: true });
+const status = make("p", { id: "selection", role: "status" });
+const legend = make("ul", { id: "legend", "aria-label": "Classes" });
+const lassoButton = make("button", { type: "button", id: "lasso", "aria-pressed": "false", onclick: () => setLasso(!isLasso) }, "Lasso");
+const radio = (value, text) => make("label", {}, make("input", { type: "radio", name: "colors", value, checked: value === colors,
+  onchange: () => { colors = value; redraw(); } }), text);
+
+const setLasso = (on) => { isLasso = on; lassoButton.setAttribute("aria-pressed", String(on)); canvas.classList.toggle("lasso", on); };
+
+const hue = (c) => (c * 137.508) % 360;
+const cssColor = (c) => `hsl(${hue(c)} 70% ${c % 2 ? 45 : 55}%)`;
+
+/** Return the color of each class as one 32-bit number, for fast drawing. */
+const palette = () => {
+  const found = new Uint32Array(state.classes.length + 1);
+  for (let c = 0; c < found.length; c += 1) {
+    const isGray = c === state.classes.length || (highlighted >= 0 && c !== highlighted);
+    const [s, l] = isGray ? [0, 0.6] : [0.7, c % 2 ? 0.45 : 0.55];
+    const part = (n) => { const k = (n + hue(c) / 30) % 12; return Math.round(255 * (l - s * Math.min(l, 1 - l) * Math.max(-1, Math.min(k - 3, 9 - k, 1)))); };
+    found[c] = (255 << 24) | (part(4) << 16) | (part(8) << 8) | part(0);
+  }
+  return found;
+};
+
+/** Return the factors and offsets that turn points into pixels of the canvas. */
+const frameOf = () => {
+  const [fx, fy] = [canvas.width * 0.94 * view.scale, canvas.height * 0.94 * view.scale];
+  return [fx, fy, canvas.width / 2 - (0.5 + view.x) * fx, canvas.height / 2 - (0.5 + view.y) * fy];
+};
+const place = (i) => { const [fx, fy, left, top] = frameOf(); return [points[2 * i] * fx + left, points[2 * i + 1] * fy + top]; };
+
+const draw = () => {
+  frame = 0;
+  if (!isOpen || !points || !now) return;
+  const ratio = devicePixelRatio || 1;
+  const box = canvas.getBoundingClientRect();
+  const [width, height] = [Math.round(box.width * ratio), Math.round(box.height * ratio)];
+  if (!width || !height) return;
+  if (canvas.width !== width || canvas.height !== height) { canvas.width = width; canvas.height = height; }
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(width, height);
+  const pixels = new Uint32Array(image.data.buffer);
+  const classColors = palette();
+  const shown = colors === "now" ? now : before;
+  const radius = Math.max(1, Math.round(ratio * Math.min(6, (points.length > 40000 ? 1 : points.length > 4000 ? 1.6 : 2.5) * Math.sqrt(view.scale))));
+  const [fx, fy, left, top] = frameOf();
+  for (let i = 0, n = points.length / 2; i < n; i += 1) {
+    const x = Math.round(points[2 * i] * fx + left);
+    const y = Math.round(points[2 * i + 1] * fy + top);
+    if (x < radius || y < radius || x >= width - radius || y >= height - radius) continue;
+    const color = classColors[Math.min(shown[i], classColors.length - 1)];
+    for (let row = y - radius; row < y + radius; row += 1) pixels.fill(color, row * width + x - radius, row * width + x + radius);
+  }
+  context.putImageData(image, 0, 0);
+  drawMarks(context, ratio);
+};
+
+const drawMarks = (context, ratio) => {
+  context.lineWidth = 2 * ratio;
+  context.strokeStyle = getComputedStyle(document.body).color;
+  const ring = (i, radius) => { context.beginPath(); context.arc(...place(i), radius * ratio, 0, 7); context.stroke(); };
+  let drawn = 0;
+  for (const i of selected) { if (drawn > 5000) break; ring(i, 5); drawn += 1; }
+  if (focused >= 0) ring(focused, 9);
+  if (lasso && lasso.length > 1) {
+    context.beginPath();
+    lasso.forEach(([x, y], i) => (i ? context.lineTo(x, y) : context.moveTo(x, y)));
+    context.closePath();
+    context.stroke();
+  }
+};
+
+export const redraw = () => { if (!frame) frame = requestAnimationFrame(draw); };
+
+/** Return the image nearest to a place on the canvas, or -1. */
+const nearest = (x, y, limit, accept = () => true) => {
+  let best = -1;
+  let least = limit * limit;
+  const [fx, fy, left, top] = frameOf();
+  for (let i = 0, n = points.length / 2; i < n; i += 1) {
+    const dx = points[2 * i] * fx + left - x;
+    const dy = points[2 * i + 1] * fy + top - y;
+    const distance = dx * dx + dy * dy;
+    if (distance < least && accept(dx, dy, i)) { least = distance; best = i; }
+  }
+  return best;
+};
+
+const showTip = (i) => {
+  tip.hidden = i < 0;
+  if (i < 0 || tip.dataset.position === String(i)) return;
+  tip.dataset.position = String(i);
+  const name = state.classes[now[i]]?.name ?? "";
+  tip.replaceChildren(make("img", { src: `/image/${i}/192`, alt: "" }), make("span", {}, name));
+  const ratio = devicePixelRatio || 1;
+  const [x, y] = place(i);
+  tip.style.left = `${Math.min(Math.max(0, x / ratio + 14), canvas.clientWidth - 210)}px`;
+  tip.style.top = `${Math.min(Math.max(0, y / ratio + 14), canvas.clientHeight - 210)}px`;
+};
+
+const showSelection = () => {
+  status.textContent = selected.size ? `${plural(selected.size, "image")} selected` : "";
+  labelForm.hidden = !selected.size;
+  clearButton.hidden = !selected.size;
+  redraw();
+};
+const labelForm = classPicker("Class of the selected images", "Label them", async (name) => {
+  if (!selected.size || !(await ensureClass(name))) return;
+  answer("label", [...selected], name);
+  say(`${plural(selected.size, "image")} labeled as ${name}.`);
+  selected.clear();
+  showSelection();
+});
+const clearButton = make("button", { type: "button", hidden: true, onclick: () => { selected.clear(); showSelection(); } }, "Clear selection");
+
+const isInside = (x, y) => {
+  let inside = false;
+  for (let i = 0, j = lasso.length - 1; i < lasso.length; j = i, i += 1) {
+    const [[ax, ay], [bx, by]] = [lasso[i], lasso[j]];
+    if ((ay > y) !== (by > y) && x < ((bx - ax) * (y - ay)) / (by - ay) + ax) inside = !inside;
+  }
+  return inside;
+};
+
+const pointer = (event) => {
+  const box = canvas.getBoundingClientRect();
+  const ratio = canvas.width / box.width;
+  return [(event.clientX - box.left) * ratio, (event.clientY - box.top) * ratio];
+};
+
+canvas.addEventListener("pointerdown", (event) => {
+  if (!points) return;
+  canvas.setPointerCapture(event.pointerId);
+  const start = pointer(event);
+  if (isLasso || event.shiftKey) lasso = [start];
+  else drag = { start, x: view.x, y: view.y, moved: false };
+});
+canvas.addEventListener("pointermove", (event) => {
+  if (!points) return;
+  const [x, y] = pointer(event);
+  if (lasso) { lasso.push([x, y]); redraw(); return; }
+  if (drag) {
+    const [fx, fy] = frameOf();
+    drag.moved ||= Math.hypot(x - drag.start[0], y - drag.start[1]) > 4;
+    view.x = drag.x - (x - drag.start[0]) / fx;
+    view.y = drag.y - (y - drag.start[1]) / fy;
+    redraw();
+    return;
+  }
+  showTip(nearest(x, y, NEAR * (devicePixelRatio || 1)));
+});
+canvas.addEventListener("pointerup", (event) => {
+  if (lasso) {
+    if (lasso.length > 2) {
+      for (let i = 0, n = points.length / 2; i < n; i += 1) if (isInside(...place(i))) selected.add(i);
+    }
+    lasso = null;
+    setLasso(false);
+    showSelection();
+  } else if (drag && !drag.moved) {
+    const found = nearest(...pointer(event), NEAR * (devicePixelRatio || 1));
+    if (found >= 0) { toggle(found); showTip(found); }
+  }
+  drag = null;
+});
+canvas.addEventListener("pointerleave", () => { if (document.activeElement !== canvas) showTip(-1); });
+canvas.addEventListener("wheel", (event) => { event.preventDefault(); zoom(event.deltaY < 0 ? 1.2 : 1 / 1.2, pointer(event)); }, { passive: false });
+
+const toggle = (i) => { if (selected.has(i)) selected.delete(i); else selected.add(i); showSelection(); };
+
+const zoom = (by, [x, y] = [canvas.width / 2, canvas.height / 2]) => {
+  const scale = Math.min(200, Math.max(1, view.scale * by));
+  const [dx, dy] = [(x - canvas.width / 2) / (0.94 * canvas.width), (y - canvas.height / 2) / (0.94 * canvas.height)];
+  view.x += dx / view.scale - dx / scale;
+  view.y += dy / view.scale - dy / scale;
+  view.scale = scale;
+  redraw();
+};
+
+const ARROWS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
+canvas.addEventListener("keydown", (event) => {
+  if (!points) return;
+  if (event.key in ARROWS) {
+    const [ax, ay] = ARROWS[event.key];
+    const from = focused >= 0 ? place(focused) : [canvas.width / 2, canvas.height / 2];
+    const ahead = (dx, dy, i) => i !== focused && dx * ax + dy * ay > 0 && Math.abs(dx * ay - dy * ax) <= dx * ax + dy * ay;
+    const found = nearest(...from, Infinity, focused < 0 ? () => true : ahead);
+    if (found >= 0) { focused = found; showTip(found); status.textContent = state.classes[now[found]]?.name ?? ""; redraw(); }
+  } else if (event.key === " " && focused >= 0) toggle(focused);
+  else if (event.key === "+" || event.key === "=") zoom(1.3);
+  else if (event.key === "-") zoom(1 / 1.3);
+  else return;
+  event.preventDefault();
+});
+
+const numbers = async (path, Kind) => {
+  const response = await fetch(path);
+  if (!response.ok) throw new Error(path);
+  return new Kind(await response.arrayBuffer());
+};
+
+const load = () => attempt(async () => {
+  if (!points || mapKind !== state.map) { mapKind = state.map; points = await numbers("/api/map/points", Float32Array); }
+  if (version !== state.version) {
+    version = state.version;
+    const all = await numbers("/api/map/classes", Uint16Array);
+    const n = all.length / 3;
+    [now, before, labeled] = [all.subarray(0, n), all.subarray(n, 2 * n), all.subarray(2 * n)];
+  }
+  showLegend();
+  note.textContent = { quick: "A better map is being computed …", full: "" }[mapKind] ?? "";
+  redraw();
+});
+
+const showLegend = () => {
+  const counts = new Map();
+  for (const c of now) counts.set(c, (counts.get(c) || 0) + 1);
+  const order = [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a)).slice(0, 60);
+  legend.replaceChildren(...order.map((c) => {
+    const dot = make("span", { class: "dot" });
+    dot.style.background = cssColor(c);
+    return make("li", {}, make("button", { type: "button", "aria-pressed": String(c === highlighted),
+      onclick: () => { highlighted = c === highlighted ? -1 : c; showLegend(); redraw(); } }, dot, state.classes[c]?.name ?? "", make("span", { class: "note" }, ` ${counts.get(c)}`)));
+  }));
+};
+
+const note = make("p", { class: "note" });
+labelForm.hidden = true;
+find("map-box").append(
+  make("div", { class: "tools" }, make("fieldset", {}, make("legend", {}, "Color by class"), radio("now", "now"), radio("before", "at the start")),
+    lassoButton,
+    make("button", { type: "button", "aria-label": "Zoom in", onclick: () => zoom(1.4) }, "+"),
+    make("button", { type: "button", "aria-label": "Zoom out", onclick: () => zoom(1 / 1.4) }, "−"), status, labelForm, clearButton),
+  note, make("div", { class: "canvas-box" }, canvas, tip), legend);
+
+export const open = (visible) => {
+  isOpen = visible;
+  if (visible) load();
+};
+addEventListener("resize", redraw);
+onState(() => { if (isOpen) load(); });

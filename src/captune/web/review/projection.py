@@ -1,0 +1,86 @@
+"""A map of all images: similar images are near each other in two dimensions."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+
+from captune.core.arrays import Floats, evenly_spaced
+from captune.core.files import cache_folder, digest, write_whole
+from captune.core.scratch import row_parts
+
+VERSION = b"1"
+N_LANDMARKS = 2000
+"""Images that t-SNE places; others follow the landmarks that they resemble most."""
+N_NEIGHBORS = 6
+N_COMPONENTS = 50
+
+
+def project_quickly(vectors: Floats) -> Floats:
+    """Return the first two principal components from 0 to 1, `(images, 2)`."""
+    return _fit_square(_components(vectors, 2))
+
+
+def project(vectors: Floats, seed: int = 0, folder: Path | None = None) -> Floats:
+    """Return a t-SNE map from 0 to 1, `(images, 2)`, computed once and then read from the cache."""
+    key = digest(VERSION + str((vectors.shape, seed)).encode() + np.ascontiguousarray(vectors).tobytes())
+    path = (folder or cache_folder() / "maps") / f"{key}.npy"
+    try:
+        found: Floats = np.load(path, allow_pickle=False)
+        if found.shape == (len(vectors), 2) and np.isfinite(found).all():
+            return found
+    except (OSError, ValueError):
+        pass
+    points = _compute(vectors, seed)
+    file = io.BytesIO()
+    np.save(file, points, allow_pickle=False)
+    write_whole(path, file.getvalue())
+    return points
+
+
+def _compute(vectors: Floats, seed: int) -> Floats:
+    if len(vectors) < 10:
+        return project_quickly(vectors)
+    from sklearn.manifold import TSNE
+
+    landmarks = evenly_spaced(len(vectors), N_LANDMARKS)
+    reduced = _components(vectors, min(N_COMPONENTS, *vectors.shape))
+    perplexity = min(30.0, (len(landmarks) - 1) / 3)
+    placed = TSNE(2, perplexity=perplexity, random_state=seed, init="pca").fit_transform(reduced[landmarks])
+    return _fit_square(_spread(reduced, reduced[landmarks], np.asarray(placed, dtype=np.float32), landmarks, seed))
+
+
+def _spread(points: Floats, landmarks: Floats, placed: Floats, index: np.ndarray, seed: int) -> Floats:
+    """Place all points at a weighted mean of their nearest landmarks, with some noise so that none hides another."""
+    n_neighbors = min(N_NEIGHBORS, len(landmarks))
+    lengths = np.square(landmarks).sum(axis=1)
+    found = np.empty((len(points), 2), dtype=np.float32)
+    for rows in row_parts(len(points), len(landmarks)):
+        distances = lengths - 2 * (points[rows] @ landmarks.T) + np.square(points[rows]).sum(axis=1, keepdims=True)
+        near = np.argpartition(distances, n_neighbors - 1, axis=1)[:, :n_neighbors]
+        weights = 1.0 / np.maximum(np.take_along_axis(distances, near, axis=1), 1e-6) ** 2
+        weights /= weights.sum(axis=1, keepdims=True)
+        found[rows] = (placed[near] * weights[:, :, None]).sum(axis=1)
+    found += np.random.default_rng(seed).normal(0, 0.004, found.shape).astype(np.float32) * np.ptp(placed, axis=0)
+    found[index] = placed
+    return found
+
+
+def _components(vectors: Floats, n_components: int) -> Floats:
+    """Return the first principal components, `(images, components)`."""
+    mean = vectors.mean(axis=0)
+    covariance = np.zeros((vectors.shape[1], vectors.shape[1]))
+    for rows in row_parts(len(vectors), vectors.shape[1]):
+        part = (vectors[rows] - mean).astype(np.float64)
+        covariance += part.T @ part
+    directions = np.linalg.eigh(covariance)[1][:, ::-1][:, :n_components].astype(np.float32)
+    return np.asarray((vectors - mean) @ directions, dtype=np.float32)
+
+
+def _fit_square(points: Floats) -> Floats:
+    if points.shape[1] < 2:
+        points = np.pad(points, ((0, 0), (0, 2 - points.shape[1])))
+    low, high = points.min(axis=0), points.max(axis=0)
+    return np.asarray((points - low) / np.maximum(high - low, 1e-9), dtype=np.float32)

@@ -1,0 +1,271 @@
+"""The review page in a real browser, with a silent console: by keyboard, in two windows, over a kill, on a phone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import BrowserTab
+from reviewed import NASTY, ReviewClient, ReviewProcess, make_review, review_page, saved_answers
+from served import wait_until
+
+pytestmark = pytest.mark.slow
+PAGES = ("looks", "groups", "classes", "map", "compare")
+AXE = Path(os.environ.get("CAPTUNE_AXE", Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_review(tmp_path_factory.mktemp("review"))
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def address(run: Path) -> Iterator[str]:
+    with review_page(run) as found:
+        yield found
+
+
+@pytest.fixture
+def open_tab(browser: Any, address: str) -> Iterator[Callable[..., BrowserTab]]:
+    tabs: list[BrowserTab] = []
+
+    def open_one(page: str = "looks", **options: Any) -> BrowserTab:
+        tabs.append(BrowserTab(browser, f"{address}#{page}", **options))
+        tabs[-1].page.locator(f"#{page}").wait_for(state="visible")
+        return tabs[-1]
+
+    yield open_one
+    for tab in tabs:
+        assert tab.complaints == []
+        assert [asked for asked in tab.asked if not asked.startswith((address, "data:"))] == []
+        tab.page.context.close()
+
+
+def wait_for_look(tab: BrowserTab) -> str:
+    tab.page.locator("#choices button").first.wait_for(timeout=30_000)
+    return str(tab.page.locator(".stage .note").inner_text()).split(":")[0]
+
+
+def test_twenty_images_are_labeled_by_keyboard(open_tab: Callable[..., BrowserTab], run: Path, address: str) -> None:
+    tab = open_tab()
+    seen, expected = [], []
+    for number in range(20):
+        image = wait_for_look(tab)
+        assert image not in seen
+        seen.append(image)
+        names = tab.page.locator("#choices .name").all_inner_texts()
+        key = ("Enter", "1", "3", "s")[number % 4]
+        expected.append(("skip", "") if key == "s" else ("label", names[2 if key == "3" else 0]))
+        tab.page.keyboard.press(key)
+        tab.page.wait_for_function(
+            "(old) => !document.querySelector('.stage .note')?.textContent.startsWith(old + ':')", arg=image
+        )
+    wait_until(lambda: len(saved_answers(run)) == 20)
+    assert saved_answers(run) == expected
+    wait_until(lambda: ReviewClient(address).get("api/state")["n_answers"] == 15, 30)
+    tab.page.wait_for_function("() => document.getElementById('progress').textContent.startsWith('15 answers')")
+    assert "checked images" in tab.page.inner_text("#progress")
+
+
+def test_undo_brings_the_image_back(open_tab: Callable[..., BrowserTab], run: Path) -> None:
+    tab = open_tab()
+    first = wait_for_look(tab)
+    tab.page.keyboard.press("2")
+    wait_until(lambda: len(saved_answers(run)) == 1)
+    tab.page.keyboard.press("u")
+    tab.page.wait_for_function(
+        "(name) => document.querySelector('.stage .note').textContent.startsWith(name + ':')", arg=first
+    )
+    assert saved_answers(run) == []
+
+
+def test_a_group_is_named_besides_a_marked_image(open_tab: Callable[..., BrowserTab], run: Path) -> None:
+    tab = open_tab("groups")
+    row = tab.page.locator("article.group").first
+    row.wait_for()
+    size = int(row.locator("h3 .note").inner_text().split(" of ")[1].split()[0])
+    row.locator(".mark").first.click()
+    assert row.locator(".mark").first.get_attribute("aria-pressed") == "true"
+    row.locator(".picker input").fill("zebra")
+    row.locator(".picker input").press("Enter")
+    tab.page.locator(".group.done").wait_for(timeout=30_000)
+    assert tab.page.locator(".group.done").inner_text() == f"{size - 1} image{'s' if size != 2 else ''}: zebra"
+    assert saved_answers(run) == [("not", "zebra"), ("label", "zebra")]
+
+
+def test_a_class_is_renamed_and_another_window_follows(open_tab: Callable[..., BrowserTab]) -> None:
+    tab, other = open_tab("classes"), open_tab("classes")
+    field = tab.page.get_by_label("Name of zebra", exact=True)
+    field.fill("striped horse")
+    field.press("Enter")
+    tab.page.get_by_label("Name of striped horse", exact=True).wait_for(timeout=30_000)
+    assert "Renamed 'zebra' to 'striped horse'" in tab.page.inner_text("#news")
+    other.page.get_by_label("Name of striped horse", exact=True).wait_for(timeout=30_000)
+    assert other.page.get_by_label("Name of zebra", exact=True).count() == 0
+
+
+def test_classes_are_merged_added_described_and_removed(open_tab: Callable[..., BrowserTab], run: Path) -> None:
+    tab = open_tab("classes")
+    tab.page.on("dialog", lambda dialog: dialog.accept())
+    for name in ("gingham", "tartan"):
+        tab.page.get_by_label(f"Merge {name}", exact=True).check()
+    tab.page.get_by_label("Name of the merged class").fill("plaid")
+    tab.page.get_by_role("button", name="Merge", exact=True).click()
+    tab.page.get_by_label("Name of plaid", exact=True).wait_for(timeout=30_000)
+    tab.page.get_by_label("Name of the new class").fill("velvet")
+    tab.page.get_by_role("button", name="Add class").click()
+    row = tab.page.locator('[data-name="velvet"]')
+    row.wait_for(timeout=30_000)
+    row.locator("summary").click()
+    row.locator("textarea").fill("a soft dark fabric\nvelvet folds")
+    row.get_by_role("button", name="Save descriptions").click()
+    tab.page.wait_for_function("() => document.getElementById('news').textContent.includes('Described')")
+    tab.page.locator('[data-name="velvet"]').get_by_role("button", name="Remove").click()
+    tab.page.locator('[data-name="velvet"]').wait_for(state="detached", timeout=30_000)
+    assert [kind for kind, _ in saved_answers(run)] == ["merge", "add", "describe", "remove"]
+
+
+def test_two_windows_lose_nothing(open_tab: Callable[..., BrowserTab], run: Path) -> None:
+    tabs = [open_tab(), open_tab()]
+    images = set()
+    for _ in range(5):
+        for tab in tabs:
+            images.add(wait_for_look(tab))
+            tab.page.keyboard.press("Enter")
+    wait_until(lambda: len(saved_answers(run)) == 10)
+    assert len(images) == 10
+    for tab in tabs:
+        tab.page.wait_for_function("() => document.getElementById('progress').textContent.startsWith('10 answers')")
+
+
+def test_a_killed_server_loses_no_answer(browser: Any, run: Path) -> None:
+    first = ReviewProcess(run)
+    tab = BrowserTab(browser, first.address)
+    wait_for_look(tab)
+    for _ in range(3):
+        tab.page.keyboard.press("Enter")
+        wait_for_look(tab)
+    wait_until(lambda: len(saved_answers(run)) == 3)
+    first.kill()
+    for _ in range(3):  # the page goes on with the images it has
+        tab.page.keyboard.press("Enter")
+        wait_for_look(tab)
+    tab.page.wait_for_function("() => document.getElementById('trouble').textContent.includes('will be saved')")
+    again = ReviewProcess(run, first.port)
+    try:
+        wait_until(lambda: len(saved_answers(run)) == 6, 30)
+        tab.page.wait_for_function("() => document.getElementById('trouble').hidden", timeout=30_000)
+        tab.page.wait_for_function(
+            "() => document.getElementById('progress').textContent.startsWith('6 answers')", timeout=60_000
+        )
+    finally:
+        again.kill()
+    tab.page.context.close()
+
+
+def test_the_lasso_labels_the_images_inside(open_tab: Callable[..., BrowserTab], run: Path, address: str) -> None:
+    tab = open_tab("map")
+    tab.page.locator("#legend button").first.wait_for(timeout=30_000)
+    tab.page.get_by_role("button", name="Lasso").click()
+    box = tab.page.locator("#canvas").bounding_box()
+    tab.page.mouse.move(box["x"] + 2, box["y"] + 2)
+    tab.page.mouse.down()
+    for x, y in ((0.99, 0.01), (0.99, 0.99), (0.01, 0.99)):
+        tab.page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
+    tab.page.mouse.up()
+    n_images = ReviewClient(address).get("api/state")["n_images"]
+    tab.page.wait_for_function(
+        f"() => document.getElementById('selection').textContent === '{n_images} images selected'"
+    )
+    tab.page.get_by_label("Class of the selected images").fill("zebra")
+    tab.page.get_by_role("button", name="Label them").click()
+    wait_until(lambda: saved_answers(run) == [("label", "zebra")])
+
+
+def test_the_map_works_by_keyboard_and_shows_pictures(open_tab: Callable[..., BrowserTab]) -> None:
+    tab = open_tab("map")
+    tab.page.locator("#legend button").first.wait_for(timeout=30_000)
+    tab.page.locator("#canvas").focus()
+    tab.page.keyboard.press("ArrowRight")
+    tab.page.locator("#tip img").wait_for(state="visible")
+    first = tab.page.get_attribute("#tip", "data-position")
+    tab.page.keyboard.press(" ")
+    tab.page.keyboard.press("ArrowLeft")
+    assert tab.page.get_attribute("#tip", "data-position") != first
+    tab.page.keyboard.press(" ")
+    assert tab.page.inner_text("#selection") == "2 images selected"
+
+
+def test_compare_shows_what_changed(open_tab: Callable[..., BrowserTab], address: str) -> None:
+    client = ReviewClient(address)
+    client.post("api/class", action="merge", names=["zebra", "tartan"], new="plaid")
+    client.post("api/class", action="remove", name="argyle")
+    tab = open_tab("compare")
+    tab.page.locator("article.move").first.wait_for(timeout=30_000)
+    assert tab.page.locator("article.move img").count() > 0
+    tab.page.get_by_label("since the page was started").check()
+    tab.page.locator("article.move").first.wait_for()
+
+
+def test_labels_are_downloaded(open_tab: Callable[..., BrowserTab]) -> None:
+    tab = open_tab()
+    tab.page.locator("#exports summary").click()
+    with tab.page.expect_download(timeout=60_000) as waiting:
+        tab.page.get_by_role("link", name="Labels as CSV").click()
+    path = waiting.value.path()
+    assert Path(path).read_text(encoding="utf-8").startswith("path,")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_fits_a_phone(open_tab: Callable[..., BrowserTab], page: str, theme: str) -> None:
+    tab = open_tab(page, viewport={"width": 360, "height": 780}, color_scheme=theme)
+    tab.page.wait_for_timeout(1500)
+    assert tab.width() <= 360
+
+
+def test_themes_follow_the_system_and_the_button(open_tab: Callable[..., BrowserTab]) -> None:
+    light, dark = open_tab(color_scheme="light"), open_tab(color_scheme="dark")
+    assert light.ground() != dark.ground()
+    light.page.click("#theme")
+    assert light.ground() == dark.ground()
+    light.page.reload()
+    assert light.ground() == dark.ground()
+
+
+def test_names_with_html_are_text(open_tab: Callable[..., BrowserTab], address: str) -> None:
+    client = ReviewClient(address)
+    client.post("api/class", action="rename", name="zebra", new=NASTY)
+    client.post("api/answer", kind="label", images=[0, 1, 2], label=NASTY)
+    for page in PAGES:
+        tab = open_tab(page)
+        tab.page.wait_for_timeout(1000)
+        assert tab.page.title() == "captune: patterns <i>"
+        assert tab.page.locator('img[src="x"]').count() == 0
+    tab = open_tab("classes")
+    tab.page.get_by_label(f"Name of {NASTY}", exact=True).wait_for()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("page", PAGES)
+def test_axe_finds_nothing_serious(browser: Any, address: str, page: str, theme: str) -> None:
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed: npm install --prefix . axe-core, or set CAPTUNE_AXE")
+    tab = BrowserTab(browser, f"{address}#{page}", color_scheme=theme, bypass_csp=True)
+    tab.page.wait_for_timeout(2000)
+    tab.page.add_script_tag(content=AXE.read_text(encoding="utf-8"))
+    found = tab.page.evaluate("axe.run()")["violations"]
+    serious = [entry for entry in found if entry["impact"] in ("serious", "critical")]
+    assert not serious, json.dumps([[entry["id"], entry["nodes"][0]["html"]] for entry in serious], indent=1)
+    tab.page.context.close()

@@ -1,0 +1,221 @@
+"""The routes of the review page: answers are on disk when the response arrives, and everything else follows."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import numpy as np
+import pytest
+from reviewed import ReviewClient, make_review, review_page, saved_answers
+from served import wait_until
+
+from captune.web.review.projection import project, project_quickly
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_review(tmp_path_factory.mktemp("review"))
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def page(run: Path) -> Iterator[ReviewClient]:
+    with review_page(run) as address:
+        yield ReviewClient(address)
+
+
+def settle(page: ReviewClient, version: int) -> Any:
+    """Return the state after the session has followed."""
+    wait_until(lambda: page.get("api/state")["version"] >= version, 30)
+    return page.get("api/state")
+
+
+def test_an_answer_is_on_disk_before_the_response_and_changes_the_prediction(page: ReviewClient, run: Path) -> None:
+    look = page.get("api/looks?window=a&count=5")[0]
+    other = look["choices"][3][0]
+    found = page.post("api/answer", kind="label", images=[look["position"]], label=other, suggestion=look["kind"])
+    assert saved_answers(run) == [("label", other)]
+    state = settle(page, 1)
+    assert state["n_answers"] == 1
+    assert page.get(f"api/facts?positions={look['position']}")[0]["choices"][0] == [other, 1.0]
+    assert page.post("api/undo", id=found["id"])["images"] == [look["position"]]
+    assert saved_answers(run) == []
+    assert settle(page, 2)["n_answers"] == 0
+
+
+def test_the_same_answer_sent_twice_counts_once(page: ReviewClient, run: Path) -> None:
+    answer = {"kind": "label", "images": [3], "label": "zebra", "id": "0" * 32}
+    for _ in range(2):
+        page.post("api/answer", **answer)
+    assert len(saved_answers(run)) == 1
+
+
+def test_two_windows_get_different_images(page: ReviewClient) -> None:
+    first = {look["position"] for look in page.get("api/looks?window=a&count=8")}
+    second = {look["position"] for look in page.get("api/looks?window=b&count=8")}
+    assert len(first) == len(second) == 8
+    assert not first & second
+
+
+def test_a_group_is_named_at_once_besides_some_images(page: ReviewClient) -> None:
+    group = page.get("api/groups")[0]
+    change = page.post("api/group", group=[group["number"]], label="zebra", besides=group["images"][:1])
+    assert "zebra" in change["sentence"]
+    state = page.get("api/state")
+    assert state["version"] >= 1
+    named = [page.get(f"api/facts?positions={image}")[0] for image in group["images"]]
+    assert named[0]["choices"][0][0] != "zebra"
+    assert not named[0]["is_labeled"]
+    assert all(one["is_labeled"] for one in named[1:])
+
+
+def test_classes_are_renamed_merged_added_and_removed(page: ReviewClient) -> None:
+    before = {entry["name"]: entry["count"] for entry in page.get("api/state")["classes"]}
+    page.post("api/class", action="rename", name="zebra", new="striped horse")
+    moved = page.get("api/moves?since=start")  # a new name alone is no change, but it may attract other images
+    assert sum(len(move["images"]) for move in moved) < sum(before.values()) / 4
+    assert not {"zebra"} & {name for move in moved for name in (move["old"], move["new"])}
+    page.post("api/class", action="merge", names=["gingham", "tartan"], new="plaid")
+    page.post("api/class", action="add", name="velvet", sentences=["a soft dark fabric"])
+    page.post("api/class", action="describe", name="velvet", sentences=["soft", "  "])
+    page.post("api/class", action="remove", name="ikat")
+    state = page.get("api/state")
+    names = [entry["name"] for entry in state["classes"]]
+    assert {"striped horse", "plaid", "velvet"} <= set(names)
+    assert not {"zebra", "gingham", "tartan", "ikat"} & set(names)
+    assert next(entry for entry in state["classes"] if entry["name"] == "velvet")["descriptions"] == ["soft"]
+    assert sum(entry["count"] for entry in state["classes"]) == sum(before.values())
+
+
+def test_compare_tells_which_images_moved(page: ReviewClient) -> None:
+    position = page.get("api/groups")[0]["images"][0]
+    old, new = (page.get(f"api/facts?positions={position}")[0]["choices"][i][0] for i in (0, 5))
+    page.post("api/answer", kind="label", images=[position], label=new)
+    settle(page, 1)
+    moves = {(move["old"], move["new"]): move["images"] for move in page.get("api/moves?since=last")}
+    assert position in moves[old, new]
+
+
+def test_the_map_has_a_place_and_classes_for_every_image(page: ReviewClient) -> None:
+    n_images = page.get("api/state")["n_images"]
+    points = np.frombuffer(page.get("api/map/points"), dtype="<f4").reshape(-1, 2)
+    classes = np.frombuffer(page.get("api/map/classes"), dtype="<u2").reshape(3, -1)
+    assert len(points) == n_images == classes.shape[1]
+    assert points.min() >= 0
+    assert points.max() <= 1
+    wait_until(lambda: page.get("api/state")["map"] == "full", 60)
+
+
+def test_pictures_are_small_and_only_of_the_collection(page: ReviewClient) -> None:
+    assert page.get("image/0/96").startswith(b"\xff\xd8")
+    for path in ("image/0/97", "image/100000/96", "image/-1/96", "image/x/96", "assets/..%2fapp.py", "assets/app.py"):
+        with pytest.raises(HTTPError) as error:
+            page.get(path)
+        assert error.value.code in (400, 404, 422)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("api/answer", {"kind": "label", "images": [0], "label": "no such class"}),
+        ("api/answer", {"kind": "label", "images": [], "label": "zebra"}),
+        ("api/answer", {"kind": "label", "images": [10**6], "label": "zebra"}),
+        ("api/answer", {"kind": "label", "images": ["0"], "label": "zebra"}),
+        ("api/answer", {"kind": "shout", "images": [0]}),
+        ("api/answer", {"kind": "label", "images": [0], "label": ["zebra"]}),
+        ("api/class", {"action": "rename", "name": "no such class", "new": "x"}),
+        ("api/class", {"action": "add", "name": "  "}),
+        ("api/class", {"action": "add", "name": "ZEBRA"}),
+        ("api/class", {"action": "merge", "names": ["zebra"], "new": "x"}),
+        ("api/class", {"action": "explode"}),
+        ("api/group", {"group": [10**6], "label": "zebra"}),
+        ("api/group", {"label": "zebra"}),
+        ("api/undo", {"id": "unknown"}),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_sentence(
+    page: ReviewClient, run: Path, path: str, body: dict[str, Any]
+) -> None:
+    with pytest.raises(HTTPError) as error:
+        page.post(path, **body)
+    assert error.value.code == 400
+    assert json.loads(error.value.read())["error"]
+    assert saved_answers(run) == []
+
+
+def test_pages_of_other_sites_cannot_answer(page: ReviewClient, run: Path) -> None:
+    head = f"POST /api/answer HTTP/1.1\r\nHost: 127.0.0.1:{page.address.split(':')[2].strip('/')}\r\n"
+    body = json.dumps({"kind": "label", "images": [0], "label": "zebra"})
+    for more in ("Origin: http://evil.example\r\nContent-Type: application/json\r\n", "Content-Type: text/plain\r\n"):
+        with socket.create_connection(("127.0.0.1", int(page.address.split(":")[2].strip("/")))) as connection:
+            connection.sendall(f"{head}{more}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+            assert connection.recv(12).split()[1] in (b"403", b"415")
+    assert saved_answers(run) == []
+
+
+def test_answers_of_another_program_are_followed(page: ReviewClient, run: Path) -> None:
+    from captune.review.corrections import FILE, Corrections
+
+    image = page.get("api/facts?positions=7")[0]["image"]
+    Corrections(run / FILE, "somebody else").add("label", "zebra", images=(image,))
+    settle(page, 1)
+    assert page.get("api/facts?positions=7")[0]["choices"][0][0] == "zebra"
+
+
+def test_events_tell_of_changes_and_end_with_the_service(run: Path) -> None:
+    from urllib.request import urlopen
+
+    with review_page(run) as address:
+        client, events = ReviewClient(address), urlopen(address + "events", timeout=30)
+        assert json.loads(events.readline().removeprefix(b"data: "))["version"] == 0
+        client.post("api/answer", kind="label", images=[3], label="zebra")
+        while json.loads((events.readline() + events.readline()).strip().removeprefix(b"data: "))["version"] < 1:
+            pass
+        started = time.monotonic()
+    assert time.monotonic() - started < 5
+    assert events.read() is not None
+
+
+@pytest.mark.parametrize(("format", "start"), [("csv", b"path,"), ("label_studio", b"["), ("coco", b"{")])
+def test_labels_are_exported(page: ReviewClient, format: str, start: bytes) -> None:
+    page.post("api/answer", kind="label", images=[3], label="zebra")
+    settle(page, 1)
+    content = page.get(f"api/export/{format}")
+    assert content.lstrip().startswith(start)
+    assert b"zebra" in content
+
+
+def test_a_map_is_computed_once(tmp_path: Path) -> None:
+    groups = np.eye(8, dtype=np.float32)[np.arange(400) % 4]
+    vectors = groups + np.random.default_rng(0).normal(0, 0.05, (400, 8)).astype(np.float32)
+    points = project(vectors, folder=tmp_path)
+    file = next(tmp_path.glob("*.npy"))
+    written = file.stat().st_mtime_ns
+    assert np.array_equal(project(vectors, folder=tmp_path), points)
+    assert file.stat().st_mtime_ns == written
+    distances = np.linalg.norm(points[:, None] - points[None], axis=2) + np.eye(400)
+    assert np.mean(np.arange(400) % 4 == np.argmin(distances, axis=1) % 4) > 0.95
+    assert project_quickly(vectors).shape == (400, 2)
+    assert project(vectors[:3], folder=tmp_path).shape == (3, 2)
+
+
+def test_many_images_follow_their_landmarks(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    centers = rng.normal(size=(10, 32)).astype(np.float32)
+    vectors = centers[np.arange(20_000) % 10] + rng.normal(0, 0.1, (20_000, 32)).astype(np.float32)
+    points = project(vectors, folder=tmp_path)
+    means = np.stack([points[c::10].mean(axis=0) for c in range(10)])
+    nearest = np.linalg.norm(points[:, None] - means[None], axis=2).argmin(axis=1)
+    assert np.mean(nearest == np.arange(20_000) % 10) > 0.9
