@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from captune.backbones.base import Backbone, load_backbone
 from captune.backbones.precomputed import Precomputed
 from captune.core import registry
+from captune.core.arrays import Ints
 from captune.core.errors import InputError, ProblemList, UnknownNameError, nearest, raise_all
 from captune.core.settings import NO_RESULT, RunSettings, build_run, plain
 from captune.data.images import ImageCollection
@@ -132,7 +133,7 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
             collect(lambda role=role: _check_id(role, values))  # type: ignore[misc]
     known = None
     if labels is not None and vocabulary and found:
-        known = collect(lambda: read_labels(labels, found, vocabulary.names, new_names(rename, merge)))
+        known = collect(lambda: _read_labels(labels, found, vocabulary.names, new_names(rename, merge)))
     if len(problems) == 1:
         raise InputError(problems[0])
     raise_all(problems, "Cannot start this run")
@@ -165,6 +166,18 @@ def _listed(names: str | Sequence[str]) -> list[str]:
 
 def _find_images(source: Images, values: Mapping[str, Any]) -> ImageCollection:
     return collect_images(source, values.get("root") or None, str(values.get("image_column") or ""), single=False)
+
+
+def _read_labels(
+    labels: Any,  # noqa: ANN401
+    images: ImageCollection,
+    names: Sequence[str],
+    renamed: Mapping[str, str],
+) -> Ints:
+    known = read_labels(labels, images, names, renamed)
+    if not (known >= 0).any():
+        raise InputError(f"The labels {describe_source(labels)!r} are all empty. Leave them out, or correct them.")
+    return known
 
 
 def _take_models(values: dict[str, Any]) -> tuple[Backbone | None, Describer | None]:
