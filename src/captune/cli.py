@@ -15,7 +15,22 @@ from captune.core.errors import CaptuneError, ToldElsewhereError
 from captune.core.text import printable
 from captune.core.wording import speaking_flags
 
-COMMANDS = ("demo", "audit", "adapt", "predict", "evaluate", "report", "review", "export", "serve", "benchmark", "list")
+COMMANDS = (
+    "demo",
+    "audit",
+    "adapt",
+    "suggest",
+    "label",
+    "estimate",
+    "predict",
+    "evaluate",
+    "report",
+    "review",
+    "export",
+    "serve",
+    "benchmark",
+    "list",
+)
 """In the order of --help; each is a module in captune/commands."""
 
 

@@ -25,8 +25,16 @@ LABEL_COLUMNS = ("label", "class", "class_name", "category", "target")
 ROWS_AT_ONCE = 8192
 
 
-def read_labels(source: Any, images: ImageCollection, names: Sequence[str]) -> Ints:  # noqa: ANN401
-    """Return the class id of every image, -1 for unlabeled ones; labels are class names or class ids."""
+def read_labels(
+    source: Any,  # noqa: ANN401
+    images: ImageCollection,
+    names: Sequence[str],
+    new_names: Mapping[str, str] | None = None,
+) -> Ints:
+    """Return the class id of every image, -1 for unlabeled ones; labels are class names or class ids.
+
+    Labels may still have the old names of classes in `new_names`.
+    """
     problems = Problems()
     if isinstance(source, (str, os.PathLike)):
         pairs = _stored_labels(Path(source), images, problems)
@@ -37,6 +45,9 @@ def read_labels(source: Any, images: ImageCollection, names: Sequence[str]) -> I
     else:
         pairs = _aligned_labels(source, images)
     class_ids: dict[Any, int] = {i: i for i in range(len(names))} | {one_form(name): i for i, name in enumerate(names)}
+    class_ids |= {
+        one_form(old): class_ids[one_form(new)] for old, new in (new_names or {}).items() if one_form(new) in class_ids
+    }
     labels = np.full(len(images), -1, dtype=np.int64)
     unknown: Counter[str] = Counter()
     for position, given in pairs:

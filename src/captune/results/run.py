@@ -148,6 +148,12 @@ def read_run_card(folder: str | Path) -> dict[str, Any]:
     return read_card(Path(folder) / CARD, FORMAT, VERSION, missing)
 
 
+def update_review(folder: str | Path, **facts: Any) -> None:  # noqa: ANN401 (JSON values)
+    """Change what run.json says about people's answers."""
+    card = read_run_card(folder)
+    write_json(Path(folder) / CARD, {**card, "review": {**card.get("review", {}), **facts}})
+
+
 @contextmanager
 def claim_folder(folder: str | Path, overwrite: bool, resume: bool | None = False, card: str = CARD) -> Iterator[Path]:
     """Lock an output folder, after checking that it can be written and that nothing of value would be replaced.
