@@ -2,10 +2,12 @@
 
     python benchmarks/inside.py                 # UC Merced in CAPTUNE_TESTBED, with its descriptions
     python benchmarks/inside.py --seeds 3
+    python benchmarks/inside.py --without-vote  # the paper's baseline: no neighborhood vote, a start from zero-shot
 
 Labels are looked at afterwards only. The arms are those of the ablation: neither part, concept alignment (CA), the
-confusion-aware margin (CACM), both. "Margin on confusions" is the mean margin between a label and the classes that its
-images are truly taken for, over the mean margin of all pairs: above 1, margins lie where confusions are.
+confusion-aware margin (CACM), both; "accepted" counts confident predictions on accepted unlabeled images. "Margin on
+confusions" is the mean margin between a label and the classes that its images are truly taken for, over the mean margin
+of all pairs: above 1, margins lie where confusions are.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ ARMS: dict[str, dict[str, Any]] = {
     "CA": {"margin": False},
     "CACM": {"concept_alignment": False},
     "CA + CACM": {},
+    "CACM, accepted": {"concept_alignment": False, "count_on": "accepted"},
+    "CA + CACM, accepted": {"count_on": "accepted"},
 }
+WITHOUT_VOTE = {"neighbors": 0, "start_from": "zero_shot", "describe": "all"}
 COLUMNS = (
     "accuracy",
     "first labels right",
@@ -44,7 +49,7 @@ COLUMNS = (
 )
 
 
-def look_inside(testbed: Path, arm: str, seed: int) -> list[float]:
+def look_inside(testbed: Path, arm: str, seed: int, changes: dict[str, Any]) -> list[float]:
     """Run one arm on UC Merced's pool and return the numbers of its columns."""
     data = testbed / "data" / "ucmerced"
     names, images = read_class_names(data / "train"), find_images(data / "train")
@@ -56,6 +61,7 @@ def look_inside(testbed: Path, arm: str, seed: int) -> list[float]:
         "describer": f"file:{data / 'descriptions.yaml'}",
         "seed": seed,
         "start_share": 0.0,  # what training does is looked at alone
+        **changes,
         **ARMS[arm],
     }
     task = AdaptationTask(Vocabulary(names, ("a photo of a {}",)), images)
@@ -89,6 +95,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--testbed", default=os.environ.get("CAPTUNE_TESTBED"), help="default: CAPTUNE_TESTBED")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--without-vote", action="store_true", help="no neighborhood vote, a start from zero-shot")
     words = parser.parse_args()
     if not (words.testbed and Path(words.testbed, "models", "aerial-dual").is_dir()):
         print("skipped: set CAPTUNE_TESTBED to the folder with data/ucmerced and models/aerial-dual")
@@ -96,7 +103,9 @@ def main() -> int:
     print("| arm | " + " | ".join(COLUMNS) + " |")
     print("|---" * (len(COLUMNS) + 1) + "|", flush=True)
     for arm in ARMS:
-        means = np.mean([look_inside(Path(words.testbed), arm, seed) for seed in range(words.seeds)], axis=0)
+        changes = WITHOUT_VOTE if words.without_vote else {}
+        found = [look_inside(Path(words.testbed), arm, seed, changes) for seed in range(words.seeds)]
+        means = np.mean(found, axis=0)
         print(f"| {arm} | " + " | ".join(f"{mean:.1f}" for mean in means[:-2]), end=" | ")
         print(" | ".join(f"{mean:.2f}" for mean in means[-2:]) + " |", flush=True)
     return 0

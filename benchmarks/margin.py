@@ -83,10 +83,9 @@ def run_cell(path: Path, settings: dict[str, Any], seed: int) -> dict[str, Any]:
             probabilities = softmax_rows(tuner.logits(images, classes).numpy())
             metrics = summarize(probabilities, content[f"{part}_labels"], n_classes=len(names))
             found |= {f"{part}_{name}": getattr(metrics, name) for name in ("accuracy", "lowest_five", "ece")}
-    similarity = context.arrays.get("similarity")
-    if similarity is not None:
+    if "similarity" in context.arrays:
         pairs = ~np.eye(len(names), dtype=bool)
-        found["negative"] = float(np.mean(similarity[pairs] < 0))
+        found["negative"] = float(np.mean(context.arrays["similarity"][pairs] < 0))
     return found
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from captune import __version__
 from captune.core.errors import CaptuneError, ToldElsewhereError
+from captune.core.wording import speaking_flags
 
 COMMANDS = ("demo", "audit", "adapt", "predict", "evaluate", "report", "review", "export", "serve", "benchmark", "list")
 """In the order of --help; each is a module in captune/commands."""
@@ -20,7 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # hide messages for torch developers
     try:
-        code: int | None = options.call(options)
+        with speaking_flags():
+            code: int | None = options.call(options)
         sys.stdout.flush()  # not at exit, so that a closed pipe raises where it is handled
         return code or 0
     except ToldElsewhereError:

@@ -15,6 +15,7 @@ from captune.core import distributed, launching, runtime
 from captune.core.errors import InputError
 from captune.core.restoring import unchanged
 from captune.core.settings import WHERE
+from captune.core.wording import option
 from captune.data.inputs import Images
 from captune.data.precomputed import ClassTexts, Embeddings
 from captune.embeddings.cache import EmbeddingCache, default_folder
@@ -105,7 +106,7 @@ def _as_worker(plan: Plan, options: Mapping[str, Any], folder: str) -> Run:
     run = carry_out(plan, **options)
     if distributed.rank() == 0:
         run.classifier.save(folder)
-    return replace(run, classifier=None)  # type: ignore[arg-type]
+    return replace(run, classifier=None, discarded=None)  # type: ignore[arg-type]
 
 
 def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
@@ -134,9 +135,9 @@ def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
     if skipped:
         engine.say(f"Skipped {len(skipped)} of {len(plan.images)} images that cannot be read.")
 
-    evidence, kept = _collect_evidence(plan, tuner, context, predictions), "adapted"
+    evidence, kept, discarded = _collect_evidence(plan, tuner, context, predictions), "adapted", None
     if _keeps_zero_shot(plan, evidence, engine):
-        evidence, kept = evidence.undone() if evidence is not None else None, "zero_shot"
+        evidence, kept, discarded = evidence.undone() if evidence is not None else None, "zero_shot", classifier
         classifier, predictions, skipped = _predict(plan, Frozen(backbone, plan.task.vocabulary), context)
 
     times = {"seconds": round(engine.seconds(), 3)}
@@ -152,6 +153,7 @@ def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
         evidence=evidence,
         kept=kept,
         sources=plan.sources,
+        discarded=discarded,
     )
 
 
@@ -207,7 +209,7 @@ def _keeps_zero_shot(plan: Plan, evidence: Evidence | None, engine: runtime.Runt
     is_doubtful = has_choice and health is not None and health.verdict != "helpful"
     _, keeps = distributed.from_first(lambda: ({}, plan.settings.keep_better and is_doubtful))
     if keeps:
-        engine.say("The zero-shot classifier is kept. To keep the adapted one anyway: --set keep_better=false")
+        engine.say(f"The zero-shot classifier is kept. To keep the adapted one anyway: {option('keep_better', False)}")
     return bool(keeps)
 
 

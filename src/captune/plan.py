@@ -11,7 +11,7 @@ from captune.backbones.base import Backbone, load_backbone
 from captune.backbones.precomputed import Precomputed
 from captune.core import registry
 from captune.core.errors import InputError, ProblemList, UnknownNameError, nearest, raise_all
-from captune.core.settings import NO_RESULT, RunSettings, build_run
+from captune.core.settings import NO_RESULT, RunSettings, build_run, plain
 from captune.data.images import ImageCollection
 from captune.data.inputs import Images, collect_images, describe_source
 from captune.data.labels import read_labels
@@ -106,7 +106,9 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
     """Read and check settings, class names, images and labels; one error lists all problems."""
     problems = ProblemList()
     collect = problems.collect
-    values = dict(settings)
+    values = {name: plain(value) for name, value in settings.items()}
+    if isinstance(settings.get("describer"), Path):
+        values["describer"] = f"file:{settings['describer']}"
     backbone, describer = collect(lambda: _take_models(values)) or (None, None)
     found = collect(lambda: _find_images(images, values))
     texts = collect(lambda: read_class_texts(classes))
@@ -194,22 +196,37 @@ def _check_embedded(images: ImageCollection | None, texts: ClassTexts | None, va
     values["backbone"] = PRECOMPUTED
 
 
-def plan_for_task(task: AdaptationTask, settings: Mapping[str, Any]) -> Plan:
-    """Check settings for an existing task, whose template takes precedence over the one in the settings."""
+def plan_for_task(task: AdaptationTask, settings: Mapping[str, Any], texts: ClassTexts | None = None) -> Plan:
+    """Check settings for an existing task, whose template takes precedence over the one in the settings.
+
+    With `texts`, the images are embeddings.
+    """
     if type(task) is not AdaptationTask:  # a subclass could carry the true labels
         raise InputError(f"Expected an AdaptationTask, got {type(task).__name__}.")
     values = {**settings, "template": task.vocabulary.templates[0]}
     built = _build(values)
     for role in EXAMPLES:
         _check_id(role, values)
-    return Plan(*built, task, task.unlabeled + task.labeled.images)
+    if texts is not None:
+        _check_texts(texts, values, task.unlabeled, None)
+        if built[0].backbone != PRECOMPUTED:
+            raise InputError(f"The images and class texts are embeddings: backbone must be {PRECOMPUTED!r}.")
+    return Plan(*built, task, task.unlabeled + task.labeled.images, class_texts=texts)
 
 
 def _build(settings: Mapping[str, Any], without_encoder: bool = False) -> tuple[RunSettings, Method]:
-    method_class: type[Method] = registry.load("methods", str(settings.get("method", RunSettings.method)))
+    name = str(settings.get("method", RunSettings.method))
+    method_class: type[Method] = registry.load("methods", name)
     values = with_preset(method_class, settings, "quick" if without_encoder else "")
-    run_settings, method_settings = build_run(values, method_class.Settings)
+    run_settings, method_settings = build_run(values, method_class.Settings, lambda key: _has_it(key, name))
     return run_settings, method_class(method_settings)
+
+
+def _has_it(key: str, method: str) -> str:
+    """Return which other methods have a setting that this one does not have, as a sentence."""
+    others = {name: registry.load("methods", name).Settings for name in registry.names("methods")}
+    having = [name for name, cls in others.items() if key in {field.name for field in dataclasses.fields(cls)}]
+    return f" It is a setting of {', '.join(having)}, not of {method}." if having else ""
 
 
 def _check_id(role: registry.Role, settings: Mapping[str, Any]) -> None:

@@ -179,7 +179,7 @@ def test_a_killed_run_resumes_to_the_same_bits(
     process.send_signal(signal.SIGKILL)
     process.wait()
     if not (out / "run.json").exists():  # it may have been faster than the kill
-        with pytest.raises(RunFolderError, match="--resume"):
+        with pytest.raises(RunFolderError, match="resume=True"):
             adapt(photos, clip_folder, preset, **changes, out=out)
         resumed = adapt(photos, clip_folder, preset, **changes, out=out, resume=True)
         assert bits(resumed) == bits(whole)

@@ -31,7 +31,7 @@ CAP = {"epochs": 2, "iterations": 2, "neighbors": 3, "k": 4}
 
 
 @parametrize_with_checks(
-    [CaptuneClassifier(method="transductive"), CaptuneClassifier(method="zero_shot")],
+    [CaptuneClassifier(method="transductive"), CaptuneClassifier(settings=CAP)],
     expected_failed_checks=lambda estimator: CANNOT_APPLY,
 )
 @pytest.mark.filterwarnings("ignore")

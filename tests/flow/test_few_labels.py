@@ -168,7 +168,7 @@ def _stopped_at(part: int, epoch: int) -> Any:
 def test_only_text_prompts_are_averaged(photos: Path, clip_folder: Path) -> None:
     run = adapt(photos, clip_folder, "upl")
     assert run.classifier.tuner.state_dict()["context"].shape[0] == 3
-    with pytest.raises(InputError, match=r"ensemble = 3: only the tuner text_prompts.*--set ensemble=1"):
+    with pytest.raises(InputError, match=r"ensemble = 3: only the tuner text_prompts.*ensemble=1"):
         adapt(photos, clip_folder, "upl", tuner="feature_adapter")
 
 

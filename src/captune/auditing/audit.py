@@ -23,6 +23,7 @@ from captune.core.errors import InputError
 from captune.core.files import write_json
 from captune.core.restoring import unchanged
 from captune.core.settings import Positive, RunSettings, build_run
+from captune.core.wording import option
 from captune.data.descriptions import write_descriptions
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.inputs import Images
@@ -240,11 +241,14 @@ def _next_steps(facts: Mapping[str, Any], settings: RunSettings, images: ImageCo
     undescribed = [row["name"] for row in facts["classes"] if row["is_mismatched"] and not row["description"]]
     if undescribed:
         steps.append(
-            f"Describe {', '.join(undescribed)}: pass --describer openai:gpt-4o-mini, or write sentences about the "
-            "appearance of these classes to a YAML file and pass --describer file:descriptions.yaml."
+            f"Describe {', '.join(undescribed)}: pass {option('describer', 'openai:gpt-4o-mini')}, or write sentences "
+            "about the appearance of these classes to a YAML file and pass "
+            f"{option('describer', 'file:descriptions.yaml')}."
         )
     elif facts["mismatched"]:
-        steps.append("Check and edit descriptions.yaml, then adapt with --describer file:descriptions.yaml.")
+        steps.append(
+            f"Check and edit descriptions.yaml, then adapt with {option('describer', 'file:descriptions.yaml')}."
+        )
     if facts["confused_groups"]:
         steps.append("Look at the confused classes, and merge classes that even you cannot tell apart.")
     place = images.root if images.kind == "files" else "IMAGES"

@@ -159,7 +159,12 @@ class OpenClip(Backbone):
         """Return a backbone around a model in memory, with its tokenizer."""
         if not callable(tokenizer):
             raise ModelError("Pass the model's tokenizer: captune.wrap(model, open_clip.get_tokenizer(...))")
-        text = model if hasattr(model, "token_embedding") else model.text
+        text = model if hasattr(model, "token_embedding") else getattr(model, "text", None)
+        if text is None or not hasattr(model.visual, "preprocess_cfg"):  # of CLIP's first release, for example
+            raise ModelError(
+                f"Cannot use this {type(model).__name__}: it does not say how its images are preprocessed. Load the "
+                "same weights with open_clip.create_model or with transformers."
+            )
         vision = model.visual
         is_transformer = hasattr(vision, "conv1") and hasattr(vision, "transformer")
         sides: list[Side] = []

@@ -13,6 +13,7 @@ import numpy as np
 from captune.core import errors
 from captune.core.arrays import Bools, Floats
 from captune.core.errors import CaptuneError, ProcessLostError, ToldElsewhereError
+from captune.core.wording import option
 
 if TYPE_CHECKING:
     import torch
@@ -133,7 +134,7 @@ def lost_message(which: str, n_processes: int, how: str) -> str:
     """Return the message for a process that ended before its work was done."""
     return (
         f"{which} of {n_processes} {how}, often because memory ran out. Everything saved so far is kept: continue with "
-        "the same command and --resume, with any number of processes."
+        f"{option('resume', True)}, with any number of processes."
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from captune.core import distributed, errors
 from captune.core.errors import CaptuneError, InputError, ProcessLostError, ToldElsewhereError
 from captune.core.restoring import unchanged
+from captune.core.wording import speaking_flags, speaks_flags
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -73,7 +74,7 @@ def launch(devices: int, num_nodes: int, work: Callable[..., T], *arguments: obj
             **_rendezvous(num_nodes),
         )
         try:
-            return elastic_launch(config, _work)(work, arguments).get(0)
+            return elastic_launch(config, _work)(work, arguments, speaks_flags()).get(0)
         except ChildFailedError as error:
             raise _cause(error, devices * num_nodes) from None
         except SignalException:
@@ -98,12 +99,13 @@ def _rendezvous(num_nodes: int) -> dict[str, Any]:
         ) from error
 
 
-def _work(work: Callable[..., T], arguments: tuple[object, ...]) -> T | None:
+def _work(work: Callable[..., T], arguments: tuple[object, ...], names_flags: bool) -> T | None:
     """Do the work in one of the processes; only the first result travels back."""
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # Ctrl-C reaches the launcher alone, which passes it on once
     try:
-        result = work(*arguments)
+        with speaking_flags(names_flags):
+            result = work(*arguments)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except ToldElsewhereError as error:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -89,12 +90,16 @@ NO_RESULT = frozenset(("workers", "cache", "accelerator", "devices", "strategy",
 """Settings that change results by rounding at most, so a run can be resumed with different values."""
 
 
+ARGUMENTS = ("images", "classes", "labels", "out", "overwrite", "resume", "quiet", "progress")
+"""Arguments that are not settings, but that a misspelled setting may be meant to be."""
+
+
 def build(cls: type[T], values: Mapping[str, Any], what: str) -> T:
     """Build a settings dataclass from plain values, or raise one error that lists all problems."""
     known = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     problems = [f"no setting {key!r}.{nearest(key, known)}" for key in values if key not in known]
     adapter: TypeAdapter[T] = TypeAdapter(cls)
-    given = {key: value for key, value in values.items() if key in known}
+    given = {key: plain(value) for key, value in values.items() if key in known}
     try:
         # Strict JSON rules: no text for numbers, no 1 for true, but lists may become tuples.
         built = adapter.validate_json(json.dumps(given, allow_nan=False), strict=True)
@@ -106,12 +111,24 @@ def build(cls: type[T], values: Mapping[str, Any], what: str) -> T:
     return built
 
 
-def build_run(values: Mapping[str, Any], method_settings: type[T]) -> tuple[RunSettings, T]:
+def plain(value: Any) -> Any:  # noqa: ANN401
+    """Return a value as text, a number or a list: that of a path, or of a scalar or array of NumPy or PyTorch."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def build_run(
+    values: Mapping[str, Any], method_settings: type[T], explain_unknown: Callable[[str], str] = lambda key: ""
+) -> tuple[RunSettings, T]:
     """Build the settings of a run and its method from flat values, or raise one error that lists all problems."""
     run_keys = {field.name for field in dataclasses.fields(RunSettings)}
     own_keys = {field.name for field in dataclasses.fields(method_settings)}  # type: ignore[arg-type]
     known = run_keys | own_keys
-    problems = ProblemList(f"no setting {key!r}.{nearest(key, known)}" for key in values if key not in known)
+    unknown = [key for key in values if key not in known]
+    problems = ProblemList(
+        f"no setting {key!r}.{explain_unknown(key) or nearest(key, known | set(ARGUMENTS))}" for key in unknown
+    )
     parts: list[Any] = []
     for cls, keys in ((RunSettings, run_keys), (method_settings, own_keys)):
         own = {key: value for key, value in values.items() if key in keys}

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from captune.core.errors import DescriberError, raise_all
 from captune.core.settings import Positive, Rate
+from captune.core.wording import option
 from captune.describers._cache import AnswerCache
 
 PAPER_PROMPT = "Please describe the most distinguishing visual features of [CLS], in one sentence."
@@ -191,7 +192,7 @@ def describe_classes(
     found = {request.name: sentences for request, (sentences, _) in zip(requests, outcomes, strict=True) if sentences}
     problems = {request.name: problem for request, (_, problem) in zip(requests, outcomes, strict=True) if problem}
     if queue.stopped and not found:
-        raise DescriberError(f"{queue.stopped} Fix this, or use the class names alone: --describer none.")
+        raise DescriberError(f"{queue.stopped} Fix this, or use the class names alone: {option('describer', 'none')}.")
     return Descriptions(found, problems)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from captune.core.arrays import Floats, Ints, evenly_spaced
 from captune.core.errors import CaptuneError, InputError
+from captune.core.wording import option
 from captune.data.images import find_images
 from captune.data.labels import read_labels
 from captune.exports.base import ExportSettings, FinishedRun
@@ -58,7 +59,7 @@ def read_examples(run: FinishedRun, settings: ExportSettings) -> Examples:
     if not readable:
         raise InputError(
             f"No {'labeled ' if truth is not None else ''}image can be read at {str(images.root)!r}, but an export is "
-            "checked with real images. Pass a folder of images with --images."
+            f"checked with real images. Pass a folder of images as {option('images')}."
         )
     stacked = np.stack(list(readable.values()))
     parts = [classifier.score_views(stacked[i : i + BATCH]) for i in range(0, len(stacked), BATCH)]

@@ -11,6 +11,7 @@ import numpy as np
 from captune.core import runtime
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError, RunFolderError
+from captune.core.wording import option
 from captune.embeddings.cache import EmbeddingCache
 from captune.exports.base import ExportSettings, FinishedRun
 from captune.results.classifier import predict_collection
@@ -65,7 +66,7 @@ def choose_labels(run: FinishedRun, settings: ExportSettings) -> LabelTable:
         highest = f", the highest is {confidence.max():.4f}" if len(confidence) else ""
         raise InputError(
             f"None of the {len(confidence)} labels in {str(run.folder)!r} has a confidence of at least "
-            f"{settings.min_confidence}{highest}. Lower --min-confidence."
+            f"{settings.min_confidence}{highest}. Lower {option('min_confidence')}."
         )
     rows = rows[kept]
     names = tuple(record.images.name(int(row)) for row in rows)
@@ -94,7 +95,8 @@ def _pseudo_labels(run: FinishedRun) -> tuple[Ints, Ints, Floats]:
     path, record = run.folder / PSEUDO_LABELS, run.record
     if not path.is_file():
         raise InputError(
-            f"The run {str(run.folder)!r} (method {record.method}) has no pseudo-labels. Use --source predictions."
+            f"The run {str(run.folder)!r} (method {record.method}) has no pseudo-labels. "
+            f"Use {option('source', 'predictions')}."
         )
     row_of = {record.images.name(row): row for row in range(len(record.images))}
     class_ids = {name: i for i, name in enumerate(record.names)}

@@ -17,14 +17,13 @@ from captune.core.errors import CaptuneError, InputError
 from captune.core.files import write_json
 from captune.core.restoring import unchanged
 from captune.core.settings import Positive, Share, build
+from captune.core.wording import option
 from captune.results.classifier import Classifier
 from captune.results.reading import RunRecord, read_run
 from captune.results.run import CLASSIFIER, EXPORTS
 
 MARK = "captune-export.json"
 """A file in every exported folder, so that --overwrite never removes any other folder."""
-FLAGS = {"n_checked": "check"}
-"""Flags that are not named like their setting."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +105,7 @@ def export(
     """Export a run folder to another tool's format; `settings` are fields of `ExportSettings`."""
     name = format.replace("-", "_")
     writer: ExportFormat = registry.load("exports", name)()
-    texts = {key: str(value) if isinstance(value, Path) else value for key, value in settings.items()}
-    checked = build(ExportSettings, texts, "export settings")
+    checked = build(ExportSettings, settings, "export settings")
     _check_settings(writer, name, checked)
     finished = FinishedRun(run)
     _ = finished.record  # fails early if this is not a run
@@ -122,12 +120,9 @@ def _check_settings(writer: ExportFormat, name: str, settings: ExportSettings) -
     changed = [field.name for field in dataclasses.fields(settings) if getattr(settings, field.name) != field.default]
     wrong = [key for key in changed if key not in writer.takes]
     if wrong:
-        flags = [
-            ", ".join(f"--{FLAGS.get(key, key.replace('_', '-'))}" for key in ks)
-            for ks in (wrong, sorted(writer.takes))
-        ]
+        listed = [", ".join(map(option, keys)) for keys in (wrong, sorted(writer.takes))]
         raise InputError(
-            f"The format {name.replace('_', '-')} does not take {flags[0]}. It takes: {flags[1] or 'none'}."
+            f"The format {name.replace('_', '-')} does not take {listed[0]}. It takes: {listed[1] or 'none'}."
         )
 
 
@@ -137,16 +132,20 @@ def _check_target(writer: ExportFormat, target: Path, overwrite: bool) -> None:
             is_export = (target / MARK).is_file()
             is_taken = target.is_file() or (target.is_dir() and any(target.iterdir()))
             if is_taken and not (is_export and overwrite):
-                hint = "pass --overwrite to replace it, or choose" if is_export else "it is not an export. Choose"
-                raise InputError(f"The folder {str(target)!r} already exists: {hint} another --out.")
+                replace = f"pass {option('overwrite', True)} to replace it, or choose"
+                hint = replace if is_export else "it is not an export. Choose"
+                raise InputError(f"The folder {str(target)!r} already exists: {hint} another {option('out')}.")
         elif target.is_dir():
             raise InputError(f"{str(target)!r} is a folder, expected a file such as {str(target / writer.target)!r}.")
         elif target.exists() and not overwrite:
             raise InputError(
-                f"The file {str(target)!r} already exists: pass --overwrite to replace it, or choose another --out."
+                f"The file {str(target)!r} already exists: pass {option('overwrite', True)} to replace it, or choose "
+                f"another {option('out')}."
             )
     except OSError as error:
-        raise InputError(f"{str(target)!r} cannot be used: {error.strerror}. Choose another --out.") from error
+        raise InputError(
+            f"{str(target)!r} cannot be used: {error.strerror}. Choose another {option('out')}."
+        ) from error
 
 
 def _write_folder(

@@ -16,6 +16,7 @@ from captune.backbones.hf import HuggingFace
 from captune.core.arrays import Floats
 from captune.core.errors import InputError
 from captune.core.files import write_json, write_whole
+from captune.core.wording import option
 from captune.exports._checking import compare, read_examples, require_agreement
 from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
 
@@ -110,8 +111,9 @@ def _plain_backbone(run: FinishedRun) -> Any:  # noqa: ANN401 (its model and tok
                 reason = f"the tuner {classifier.tuner_name!r} has its own decision rule"
     if reason:
         raise InputError(
-            f"The run {str(run.folder)!r} cannot be exported to transformers: {reason}. Use --format onnx for the "
-            "model; the label formats (csv, parquet, label-studio, coco, cleanlab) work for every run."
+            f"The run {str(run.folder)!r} cannot be exported to transformers: {reason}. Use "
+            f"{option('format', 'onnx')} for the model; "
+            "the label formats (csv, parquet, label-studio, coco, cleanlab) work for every run."
         )
     return backbone
 

@@ -20,6 +20,7 @@ from captune.concepts.confusion import (
     confusion_margin,
 )
 from captune.core.arrays import Ints
+from captune.core.wording import option
 from captune.data.task import AdaptationTask
 from captune.labeling.growth import add_confident, released_size, rotate
 from captune.labeling.neighborhood import NeighborhoodVote
@@ -134,7 +135,7 @@ class CapSchedule(Schedule):
             self.context.say(
                 f"In epoch {epoch + 1} only {shares[-1]:.1%} of the pseudo-labels were accepted, compared to "
                 f"{max(shares):.0%} at best: the training is collapsing. Stop it, and start a new run with "
-                "--set gradient_clip=1 or a lower learning_rate."
+                f"{option('gradient_clip', 1)} or a lower learning_rate."
             )
 
     def progress(self, epoch: int, sums: Mapping[str, Tensor]) -> str:

@@ -16,6 +16,7 @@ from captune.core import distributed, registry
 from captune.core.arrays import Floats, Ints, softmax_rows
 from captune.core.errors import InputError
 from captune.core.settings import NonNegative, NonNegativeFloat, Positive, Rate, Share, ShareBelowOne, build
+from captune.core.wording import option
 from captune.data.task import AdaptationTask, LabeledImages
 from captune.embeddings.embed import embed_classes
 from captune.labeling.pseudo_labels import PseudoLabels, Source
@@ -174,8 +175,8 @@ class FewLabelTraining:
             tuner: Tuner = tuner_class(self.backbone, self.task.vocabulary, chosen)
         if not any(parameter.requires_grad for parameter in tuner.parameters()):
             raise InputError(
-                f"tuner = {self.settings.tuner!r} has nothing to train. Choose another with --set tuner=..., "
-                "such as text_prompts or feature_adapter."
+                f"tuner = {self.settings.tuner!r} has nothing to train. Choose another, for example "
+                f"{option('tuner', 'text_prompts')} or {option('tuner', 'feature_adapter')}."
             )
         return tuner.to(self.context.runtime.device)
 

@@ -18,6 +18,7 @@ from captune.core import distributed
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError
 from captune.core.runtime import Runtime
+from captune.core.wording import option
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.task import AdaptationTask
 from captune.data.views import StrongView
@@ -92,7 +93,8 @@ class Context:
         if n_missing := len(found.undescribed()):
             self.say(
                 f"{n_missing} of them have no description and keep their name. A description of what such images show "
-                "usually helps: try --describer openai:gpt-4o-mini or --describer file:descriptions.yaml."
+                f"usually helps: try {option('describer', 'openai:gpt-4o-mini')} or "
+                f"{option('describer', 'file:descriptions.yaml')}."
             )
         for name, problem in found.descriptions.problems.items():
             self.say(f"{name}: {problem}")
@@ -127,7 +129,8 @@ class Context:
         if isinstance(self.describer, NoDescriber):
             raise InputError(
                 "describe = 'all' needs descriptions, but the describer is 'none'. "
-                "Choose one: --describer file:descriptions.yaml or --describer openai:gpt-4o-mini."
+                f"Choose one: {option('describer', 'file:descriptions.yaml')} or "
+                f"{option('describer', 'openai:gpt-4o-mini')}."
             )
         return self.described(vocabulary)
 

@@ -173,7 +173,7 @@ class Cap(Method):
         if len(task.unlabeled) == 0:
             raise InputError(
                 f"All {len(task.labeled.labels)} images are labeled, but CAP learns from unlabeled images. "
-                "Add unlabeled images, or remove some labels from --labels."
+                "Add unlabeled images, or remove some labels."
             )
         images = context.embed(backbone, task.unlabeled).vectors
         presets = {"quick": replace(CapSettings(), **QUICK), "full": CapSettings()}

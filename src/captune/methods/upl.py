@@ -11,6 +11,7 @@ import torch
 from captune.backbones.base import Backbone
 from captune.core.errors import InputError
 from captune.core.settings import NonNegative, NonNegativeFloat, Positive, Rate
+from captune.core.wording import option
 from captune.data.task import AdaptationTask
 from captune.labeling.selection import top_k_per_class
 from captune.methods._few_labels import QUICK, FewLabelSettings, FewLabelTraining
@@ -57,7 +58,7 @@ class Upl(Method):
         if settings.ensemble > 1 and settings.tuner != "text_prompts":
             raise InputError(
                 f"ensemble = {settings.ensemble}: only the tuner text_prompts can be averaged, not {settings.tuner!r}. "
-                "Add --set ensemble=1."
+                f"Pass {option('ensemble', 1)}."
             )
         training = FewLabelTraining(task, backbone, context, settings)
         labels = top_k_per_class(training.zero_shot(), settings.k, task.target_classes, predicted_only=True)

@@ -16,9 +16,10 @@ from safetensors.numpy import save as save_arrays
 
 from captune.core.cards import read_card
 from captune.core.errors import RunFolderError
-from captune.core.files import LEFTOVERS, table, write_json, write_whole
+from captune.core.files import LEFTOVERS, is_file, is_folder, table, write_json, write_whole
 from captune.core.locking import hold
 from captune.core.settings import resolve_paths
+from captune.core.wording import option
 from captune.data.images import ImageCollection
 from captune.data.precomputed import split_key
 from captune.embeddings.predictions import Predictions
@@ -52,6 +53,7 @@ class AdaptationRun:
         kept: `adapted`, or `zero_shot` if adaptation looked harmful and was discarded.
         sources: The images, classes and labels arguments.
         review: What people's answers say: accuracy and number of labels; None if nobody was asked.
+        discarded: The adapted classifier, if zero-shot is kept.
     """
 
     settings: Mapping[str, Any]
@@ -65,6 +67,7 @@ class AdaptationRun:
     kept: str = "adapted"
     sources: Mapping[str, str] = field(default_factory=dict)
     review: Mapping[str, Any] | None = None
+    discarded: Classifier | None = None
 
     def save(self, folder: str | Path) -> Path:
         """Write the run folder; run.json is written last, so a folder that has it is complete."""
@@ -106,7 +109,8 @@ class AdaptationRun:
     def _project(self) -> dict[str, Any]:
         """Return inputs and settings as --config takes them, with absolute paths; inputs in memory are left out."""
         inputs: dict[str, Any] = {what: readable(source) for what, source in self.sources.items() if source[:1] != "<"}
-        if "classes" in inputs and not Path(split_key(inputs["classes"])[0]).exists():
+        path = split_key(inputs.get("classes", ""))[0]
+        if "classes" in inputs and not (is_file(path) or is_folder(path)):  # names, which may be too long for a path
             inputs["classes"] = list(self.classifier.names)
         return resolve_paths({**inputs, **self.settings}, Path.cwd())
 
@@ -169,11 +173,11 @@ def _check_claim(target: Path, overwrite: bool, resume: bool | None, card: str, 
     if target.exists() and (not target.is_dir() or _content(target)) and not may_write:
         problem = "is not empty and does not contain a run:"
         if is_started and (was_killed or not is_run):
-            resuming = "" if resume is None else "--resume to continue it, "
-            problem = f"contains an interrupted run: pass {resuming}--overwrite to start over, or"
+            resuming = "" if resume is None else f"{option('resume', True)} to continue it, "
+            problem = f"contains an interrupted run: pass {resuming}{option('overwrite', True)} to start over, or"
         elif is_run:
-            problem = "contains a run: pass --overwrite to replace it, or"
-        raise RunFolderError(f"The output folder {str(target)!r} {problem} choose another --out.")
+            problem = f"contains a run: pass {option('overwrite', True)} to replace it, or"
+        raise RunFolderError(f"The output folder {str(target)!r} {problem} choose another {option('out')}.")
 
 
 def _content(target: Path) -> list[Path]:

@@ -17,6 +17,7 @@ from captune.core import distributed
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import TrainingError
 from captune.core.runtime import Runtime
+from captune.core.wording import option
 from captune.data.images import ImageCollection
 from captune.data.loading import load_batches
 from captune.data.views import Preprocessing, strong_view, view_generator, weak_view
@@ -36,7 +37,7 @@ class Request(NamedTuple):
         if largest < distributed.size() > 1:
             raise TrainingError(
                 f"A step has at most {largest} images of each kind, too few for {distributed.size()} processes. "
-                "Increase train_batch, e.g. --set train_batch=32, or use fewer processes."
+                f"Increase it, for example {option('train_batch', 32)}, or use fewer processes."
             )
         return Request(*(distributed.part(positions) for positions in self))
 

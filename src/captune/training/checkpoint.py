@@ -17,6 +17,7 @@ from torch import Tensor
 
 from captune.core.errors import RunFolderError
 from captune.core.files import LEFTOVERS, digest, write_whole
+from captune.core.wording import option
 
 VERSION = 1
 KEPT = 2
@@ -81,7 +82,7 @@ class CheckpointFolder:
             if note["key"] != self.key:
                 raise RunFolderError(
                     f"The checkpoints in {str(self.folder)!r} were made with other settings, images or weights. "
-                    "Resume with exactly the command that was interrupted, or start a new run in another --out."
+                    f"Resume with exactly what was interrupted, or start a new run in another folder ({option('out')})."
                 )
             part = int(path.name.partition("-")[0])
             return part, Checkpoint(note["epoch"], note["step"], load_tensors(content), note["facts"])

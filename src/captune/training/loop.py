@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from captune.core import distributed
 from captune.core.errors import TrainingError
 from captune.core.runtime import EARLIER, Runtime
+from captune.core.wording import option, speaks_flags
 from captune.training.checkpoint import Checkpoint, CheckpointFolder, with_prefix
 
 
@@ -117,7 +118,8 @@ def fit(
                 state.save(epoch, step)
             if interrupts.received:
                 distributed.gather(None)  # no process ends before the checkpoint is written
-                hint = " Nothing is lost: continue with the same command and --resume." if checkpoints else ""
+                again = f"the same {'command' if speaks_flags() else 'call'} and {option('resume', True)}"
+                hint = f" Nothing is lost: continue with {again}." if checkpoints else ""
                 runtime.say(f"\nStopped in epoch {epoch + 1} after {step} steps.{hint}")
                 raise KeyboardInterrupt
     objective.eval()
@@ -158,7 +160,7 @@ def _step(
         saved = f" The last good state is in {state.last_saved}." if state.last_saved else ""
         raise TrainingError(
             f"The loss became {float(loss)}: the training diverged.{saved} "
-            "Try again with a lower learning_rate, e.g. --set learning_rate=0.003."
+            f"Try again with a lower learning rate, for example {option('learning_rate', 0.003)}."
         )
     optimizer.zero_grad(set_to_none=True)
     runtime.fabric.backward(result.loss)

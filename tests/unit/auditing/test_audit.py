@@ -35,7 +35,7 @@ def test_it_names_misleading_names_and_says_what_to_do(world: Path, tmp_path: Pa
     assert {"scales", "quilted"} <= set(found["mismatched"])
     assert "polka-dotted" not in found["mismatched"]
     assert "truth" not in found
-    assert any("Describe" in step and "--describer" in step for step in found["next_steps"])
+    assert any("Describe" in step and "describer=" in step for step in found["next_steps"])
     assert json.loads((tmp_path / "audit" / "audit.json").read_text()) == found
     assert not (tmp_path / "audit" / "descriptions.yaml").exists()
     page = (tmp_path / "audit" / "report.html").read_text(encoding="utf-8")

@@ -212,7 +212,7 @@ def test_errors_in_the_setup_stop_everything(
             open_describer("openai:m", None, QUICK).describe(DescriptionRequest("river"))
         assert len(server.questions) == 1
         assert advice in str(caught.value)
-        with pytest.raises(DescriberError, match="--describer none") as caught_all:
+        with pytest.raises(DescriberError, match="describer='none'") as caught_all:
             describe([f"class {i}" for i in range(500)])
         assert len(server.questions) <= 1 + QUICK.parallel
     assert KEY not in str(caught.value) + str(caught_all.value)

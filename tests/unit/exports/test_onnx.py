@@ -174,7 +174,7 @@ def test_a_model_that_answers_differently_is_not_written(
 def test_images_that_moved_are_asked_for(clip: HuggingFace, tmp_path: Path) -> None:
     make_run(tmp_path / "a" / "run", clip)
     (tmp_path / "a" / "photos").rename(tmp_path / "moved")
-    with pytest.raises(InputError, match="--images"):
+    with pytest.raises(InputError, match="folder of images as images"):
         export(tmp_path / "a" / "run", "onnx", tmp_path / "model.onnx")
     export(tmp_path / "a" / "run", "onnx", tmp_path / "model.onnx", images=str(tmp_path / "moved"), n_checked=3)
     assert OnnxClassifier(tmp_path / "model.onnx").card.check["n_images"] == 3

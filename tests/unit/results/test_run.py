@@ -136,7 +136,7 @@ def test_a_folder_is_claimed_only_when_nothing_is_lost(tmp_path: Path) -> None:
         claim(tmp_path / "file", overwrite=True)
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / CARD).write_text(json.dumps({}))
-    with pytest.raises(RunFolderError, match="--overwrite"):
+    with pytest.raises(RunFolderError, match="overwrite=True"):
         claim(tmp_path / "old")
     assert claim(tmp_path / "old", overwrite=True) == tmp_path / "old"
     assert [path.name for path in (tmp_path / "old").iterdir()] == [CARD]
@@ -152,7 +152,7 @@ def test_an_interrupted_run_is_resumed_or_started_anew(tmp_path: Path) -> None:
     ours.write_text("x")
     leftover = tmp_path / CHECKPOINTS / ".captune-x.part"
     leftover.write_text("a kill in the middle of a write")
-    with pytest.raises(RunFolderError, match="--resume"):
+    with pytest.raises(RunFolderError, match="resume=True"):
         claim(tmp_path)
     claim(tmp_path, resume=True)
     assert ours.is_file()
@@ -169,7 +169,7 @@ def test_a_kill_before_the_first_checkpoint_or_while_results_are_written_can_be_
     claim(tmp_path)  # nothing was written yet: as good as empty
     (tmp_path / LOCK).touch()
     (tmp_path / "predictions.csv").write_text("half of a run")
-    with pytest.raises(RunFolderError, match=r"--resume.*--overwrite"):
+    with pytest.raises(RunFolderError, match=r"resume=True.*overwrite=True"):
         claim(tmp_path)
     assert (tmp_path / LOCK).exists()
     claim(tmp_path, resume=True)
@@ -178,7 +178,7 @@ def test_a_kill_before_the_first_checkpoint_or_while_results_are_written_can_be_
     claim(tmp_path, resume=True)
     (tmp_path / LOCK).touch()
     with (
-        pytest.raises(RunFolderError, match="--overwrite"),
+        pytest.raises(RunFolderError, match="overwrite=True"),
         claim_folder(tmp_path, False, None),
     ):
         pass
