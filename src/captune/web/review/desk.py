@@ -227,6 +227,8 @@ class Desk:
 
     def _follow(self) -> None:
         """Adapt after every answer; several that arrive meanwhile are taken together."""
+        with self._thinking:
+            self.session.groups()  # takes a while the first time; the page will ask for it soon
         while not self._is_closed:
             self._wake.wait(SECONDS_BETWEEN_LOOKS)
             self._wake.clear()
