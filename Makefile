@@ -51,10 +51,11 @@ TESTBED_FOLDERS := --data $(CAPTUNE_TESTBED)/data --models $(CAPTUNE_TESTBED)/mo
 results: $(READY)
 	$(BIN)/captune benchmark suites/patterns.yaml $(TO_RESULTS)
 ifdef CAPTUNE_TESTBED
+	$(BIN)/captune benchmark suites/beds.yaml $(TESTBED_FOLDERS) $(TO_RESULTS)
 	$(BIN)/captune benchmark suites/ucmerced.yaml $(TESTBED_FOLDERS) $(TO_RESULTS)
 	$(BIN)/captune benchmark suites/ucmerced-ablations.yaml $(TESTBED_FOLDERS) $(TO_RESULTS)
 else
-	@echo "Skipping the UC Merced suites: set CAPTUNE_TESTBED to the folder with data/ and models/."
+	@echo "Skipping the suites of beds and UC Merced: set CAPTUNE_TESTBED to the folder with data/ and models/."
 endif
 
 docs: $(READY)

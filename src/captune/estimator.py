@@ -135,8 +135,9 @@ class CaptuneClassifier(ClassifierMixin, BaseEstimator):
         if _is_matrix(source):
             limits = {"ensure_min_samples": 2, "ensure_min_features": 2} if reset else {}
             return Embeddings(validate_data(self, source, reset=reset, **limits))
-        if reset and hasattr(self, "n_features_in_"):  # of an earlier fit
-            del self.n_features_in_
+        for name in ("n_features_in_", "feature_names_in_"):  # of an earlier fit to embeddings
+            if reset and hasattr(self, name):
+                delattr(self, name)
         return collect_images(source, column=str((self.settings or {}).get("image_column", "")), single=not reset)
 
     def _read_classes(self, labels: NDArray[Any]) -> tuple[Any, NDArray[Any]]:

@@ -15,10 +15,12 @@ from captune.core import distributed, launching, runtime
 from captune.core.errors import InputError
 from captune.core.restoring import unchanged
 from captune.core.settings import WHERE
+from captune.core.text import shown
 from captune.core.wording import option
 from captune.data.inputs import Images
 from captune.data.precomputed import ClassTexts, Embeddings
 from captune.embeddings.cache import EmbeddingCache, default_folder
+from captune.embeddings.embed import classes_read_alike
 from captune.embeddings.predictions import Predictions
 from captune.methods.base import Context
 from captune.plan import Plan, make_plan
@@ -90,7 +92,7 @@ def carry_out(
                 if report:
                     _write_report(folder, engine)
         if folder is not None and engine.is_writer and not keep_checkpoints:
-            drop_checkpoints(folder / CHECKPOINTS)  # last, so that a killed process never loses its training
+            _drop_checkpoints(folder, engine)  # last, so that a killed process never loses its training
     return run
 
 
@@ -106,7 +108,7 @@ def _as_worker(plan: Plan, options: Mapping[str, Any], folder: str) -> Run:
     run = carry_out(plan, **options)
     if distributed.rank() == 0:
         run.classifier.save(folder)
-    return replace(run, classifier=None)  # type: ignore[arg-type]
+    return replace(run, classifier=None, discarded=None)  # type: ignore[arg-type]
 
 
 def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
@@ -126,6 +128,14 @@ def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
     )
     if plan.settings.preset:
         engine.say(f"Method {plan.settings.method}, preset {plan.settings.preset}.")
+    if plan.images.unused:
+        engine.say(plan.images.unused)
+    if plan.class_texts is None:
+        for names in classes_read_alike(backbone, plan.task.vocabulary):
+            engine.say(
+                f"The text encoder reads {' and '.join(shown(name) for name in names[:3])} as the same text, so these "
+                "classes cannot be told apart by their names. Use other or shorter names, or describe them."
+            )
     if isinstance(plan.images, Embeddings) and plan.images.was_scaled:
         engine.say("The embeddings were not of length one and have been normalized.")
 
@@ -135,9 +145,9 @@ def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
     if skipped:
         engine.say(f"Skipped {len(skipped)} of {len(plan.images)} images that cannot be read.")
 
-    evidence, kept = _collect_evidence(plan, tuner, context, predictions), "adapted"
+    evidence, kept, discarded = _collect_evidence(plan, tuner, context, predictions), "adapted", None
     if _keeps_zero_shot(plan, evidence, engine):
-        evidence, kept = evidence.undone() if evidence is not None else None, "zero_shot"
+        evidence, kept, discarded = evidence.undone() if evidence is not None else None, "zero_shot", classifier
         classifier, predictions, skipped = _predict(plan, Frozen(backbone, plan.task.vocabulary), context)
 
     times = {"seconds": round(engine.seconds(), 3)}
@@ -153,6 +163,7 @@ def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
         evidence=evidence,
         kept=kept,
         sources=plan.sources,
+        discarded=discarded,
     )
 
 
@@ -210,6 +221,13 @@ def _keeps_zero_shot(plan: Plan, evidence: Evidence | None, engine: runtime.Runt
     if keeps:
         engine.say(f"The zero-shot classifier is kept. To keep the adapted one anyway: {option('keep_better', False)}")
     return bool(keeps)
+
+
+def _drop_checkpoints(folder: Path, engine: runtime.Runtime) -> None:
+    try:
+        drop_checkpoints(folder / CHECKPOINTS)
+    except OSError as error:
+        engine.say(f"The run is saved, but its checkpoints could not be deleted: {error}")
 
 
 def _write_report(folder: Path, engine: runtime.Runtime) -> None:

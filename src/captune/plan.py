@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from captune.backbones.base import Backbone, load_backbone
 from captune.backbones.precomputed import Precomputed
 from captune.core import registry
+from captune.core.arrays import Ints
 from captune.core.errors import InputError, ProblemList, UnknownNameError, nearest, raise_all
 from captune.core.settings import NO_RESULT, RunSettings, build_run, plain
 from captune.data.images import ImageCollection
 from captune.data.inputs import Images, collect_images, describe_source
 from captune.data.labels import read_labels
 from captune.data.precomputed import ClassTexts, Embeddings, is_array_file
+from captune.data.renaming import new_names, rename_classes
 from captune.data.task import AdaptationTask, make_task
 from captune.data.vocabulary import read_classes
 from captune.describers.base import Describer, describer_of, open_describer
@@ -117,6 +120,10 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
         values["template"] = "{}"  # the text of a class is found by its name
     template = str(values.get("template", RunSettings.template))
     vocabulary = collect(lambda: read_classes(classes if texts is None else texts.names, template))
+    rename, merge = collect(lambda: _take_names(values)) or ({}, {})
+    if vocabulary and (rename or merge):
+        named = vocabulary
+        vocabulary = collect(lambda: rename_classes(named, rename, merge, embedded=texts is not None))
     if isinstance(found, Embeddings) or texts is not None:
         collect(lambda: _check_embedded(found, texts, values))
     built = collect(lambda: _build(values, without_encoder=isinstance(found, Embeddings) or texts is not None))
@@ -126,7 +133,7 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
             collect(lambda role=role: _check_id(role, values))  # type: ignore[misc]
     known = None
     if labels is not None and vocabulary and found:
-        known = collect(lambda: read_labels(labels, found, vocabulary.names))
+        known = collect(lambda: _read_labels(labels, found, vocabulary.names, new_names(rename, merge)))
     if len(problems) == 1:
         raise InputError(problems[0])
     raise_all(problems, "Cannot start this run")
@@ -135,11 +142,42 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
     task = make_task(vocabulary, found, known, labeled_are_complete=run_settings.target_classes == "auto")
     given = {"images": images, "classes": classes, "labels": labels}
     sources = {what: describe_source(value) for what, value in given.items() if value is not None}
+    if rename or merge:
+        sources["renamed"] = json.dumps(new_names(rename, merge), ensure_ascii=False)
     return Plan(run_settings, method, task, found, sources, backbone, texts, describer)
+
+
+def _take_names(values: dict[str, Any]) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Take the new names of classes out of the settings: they change class names and labels, but no method."""
+    rename, merge = values.pop("rename", None) or {}, values.pop("merge", None) or {}
+    try:
+        renamed = {str(old): str(new) for old, new in rename.items()}
+        merged = {str(new): [name.strip() for name in _listed(names)] for new, names in merge.items()}
+    except (AttributeError, TypeError):
+        raise InputError(
+            f"Expected rename={{'old': 'new'}} and merge={{'new': ['a', 'b']}}, got {rename!r} and {merge!r}."
+        ) from None
+    return renamed, merged
+
+
+def _listed(names: str | Sequence[str]) -> list[str]:
+    return names.split(",") if isinstance(names, str) else [str(name) for name in names]
 
 
 def _find_images(source: Images, values: Mapping[str, Any]) -> ImageCollection:
     return collect_images(source, values.get("root") or None, str(values.get("image_column") or ""), single=False)
+
+
+def _read_labels(
+    labels: Any,  # noqa: ANN401
+    images: ImageCollection,
+    names: Sequence[str],
+    renamed: Mapping[str, str],
+) -> Ints:
+    known = read_labels(labels, images, names, renamed)
+    if not (known >= 0).any():
+        raise InputError(f"The labels {describe_source(labels)!r} are all empty. Leave them out, or correct them.")
+    return known
 
 
 def _take_models(values: dict[str, Any]) -> tuple[Backbone | None, Describer | None]:
@@ -196,15 +234,22 @@ def _check_embedded(images: ImageCollection | None, texts: ClassTexts | None, va
     values["backbone"] = PRECOMPUTED
 
 
-def plan_for_task(task: AdaptationTask, settings: Mapping[str, Any]) -> Plan:
-    """Check settings for an existing task, whose template takes precedence over the one in the settings."""
+def plan_for_task(task: AdaptationTask, settings: Mapping[str, Any], texts: ClassTexts | None = None) -> Plan:
+    """Check settings for an existing task, whose template takes precedence over the one in the settings.
+
+    With `texts`, the images are embeddings.
+    """
     if type(task) is not AdaptationTask:  # a subclass could carry the true labels
         raise InputError(f"Expected an AdaptationTask, got {type(task).__name__}.")
     values = {**settings, "template": task.vocabulary.templates[0]}
     built = _build(values)
     for role in EXAMPLES:
         _check_id(role, values)
-    return Plan(*built, task, task.unlabeled + task.labeled.images)
+    if texts is not None:
+        _check_texts(texts, values, task.unlabeled, None)
+        if built[0].backbone != PRECOMPUTED:
+            raise InputError(f"The images and class texts are embeddings: backbone must be {PRECOMPUTED!r}.")
+    return Plan(*built, task, task.unlabeled + task.labeled.images, class_texts=texts)
 
 
 def _build(settings: Mapping[str, Any], without_encoder: bool = False) -> tuple[RunSettings, Method]:

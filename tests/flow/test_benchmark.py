@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import dataset_copies as copies
+import numpy as np
 import pytest
 import yaml
 from toys import write_images
@@ -96,6 +98,58 @@ def test_a_cell_is_measured_with_what_the_method_never_saw(
     assert set(content["inputs"]) == {"data", "backbone"}
     assert content["remarks"] == []
     assert not results.run_folder(cell).exists()
+
+
+def write_embeddings(root: Path, n_classes: int = 4, per_class: int = 20) -> None:
+    """Write embeddings in clear groups, and texts that lie near them."""
+    generator = np.random.default_rng(0)
+    centers = 3 * generator.normal(size=(n_classes, 8))
+    arrays: dict[str, Any] = {"names": np.array([f"class {c}" for c in range(n_classes)]), "logit_scale": 20.0}
+    for part in ("train", "test"):
+        labels = np.repeat(np.arange(n_classes), per_class)
+        arrays |= {
+            f"{part}_images": centers[labels] + generator.normal(size=(len(labels), 8)),
+            f"{part}_labels": labels,
+        }
+    np.savez(root / "groups.npz", **arrays, texts=centers + 2 * generator.normal(size=centers.shape))
+
+
+def test_cells_of_embeddings_report_what_is_adapted_and_what_is_kept(captune: Command, tmp_path: Path) -> None:
+    write_embeddings(tmp_path)
+    rows = {"groups": {"dataset": "npz:groups.npz", "backbone": "precomputed"}}
+    changes = {"datasets": rows, "settings": ["ul"], "defaults": {"preset": "quick"}}
+    methods = {"zero_shot": None, "zlap": None, "cap": {**SHORT, "epochs": 1}}
+    split = {"images_per_class": 15, "absent_share": 0.25}
+    suite = write_suite(tmp_path, "", methods=methods, **{**changes, "defaults": {"preset": "quick", "split": split}})
+    done = captune("benchmark", suite, "--data", tmp_path, "--out", tmp_path / "out", "--workers", 0)
+    assert done.code == 0, done.out + done.err
+    found = {}
+    for path in (tmp_path / "out" / "cells").glob("*.json"):
+        content = json.loads(path.read_text())
+        found[content["cell"]["settings"]["method"]] = content
+    zero_shot = found["zero_shot"]
+    assert zero_shot["counts"] == zero_shot["counts"] | {"unlabeled": 45, "test": 60, "classes": 4}
+    for method, content in found.items():
+        kept = content["kept"]
+        is_adapted = method == "zero_shot" or content["health"]["verdict"] == "helpful"
+        assert kept["classifier"] == ("adapted" if is_adapted else "zero_shot")
+        source = content if is_adapted else zero_shot
+        assert kept["pool"] == source["pool"]
+        assert kept["metrics"] == source["metrics"]
+    assert found["zlap"]["pool"] != zero_shot["pool"]
+    assert found["cap"]["pseudo_labels"][0]["precision"] is not None
+
+
+def test_methods_may_get_embeddings_of_the_images(tmp_path: Path, data: Path, backbone: str) -> None:
+    defaults = {"backbone": backbone, "split": {"embedded": True}}
+    suite = read_suite(write_suite(tmp_path, backbone, settings=["ul", "ssl"], defaults=defaults))
+    here, results = Environment(data, None, {"workers": 0}), Results(tmp_path / "out")
+    for cell in suite.cells():
+        content = measure(make_job(cell, here, results))
+        assert content["counts"]["unlabeled"] == {"ul": 30, "ssl": 24}[cell.setting]
+        plain = dataclasses.replace(cell, split=dataclasses.replace(cell.split, embedded=False))
+        if cell.method == "zero_shot":
+            assert measure(make_job(plain, here, results))["metrics"] == content["metrics"]
 
 
 def test_two_suites_on_one_folder_measure_a_cell_once(tmp_path: Path, data: Path, backbone: str) -> None:

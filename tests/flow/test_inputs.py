@@ -319,6 +319,40 @@ def test_an_item_that_fails_is_skipped_and_the_others_are_kept(world: World) -> 
     assert found.skipped == {4: "the dataset raised RuntimeError: the disk is gone"}
 
 
+def test_bad_images_do_not_replace_a_run(world: World, tmp_path: Path) -> None:
+    run(world.folder, out=tmp_path / "run")
+    for bad in (Items(world.pixels, fails=tuple(range(N))), captune.Embeddings(world.vectors[:, :8])):
+        with pytest.raises(captune.CaptuneError):
+            run(bad, out=tmp_path / "run", overwrite=True)
+    kept = captune.load(tmp_path / "run", backbone=ToyBackbone())
+    assert kept.predict(world.folder) == [NAMES[label] for label in predicted(world)]
+    with pytest.raises(InputError, match="Expected 9 labels, one per image, got 8"):
+        kept.evaluate(world.folder, LABELS[1:])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda vectors: np.where(np.arange(N)[:, None] == 2, np.nan, vectors), "not finite in row 2"),
+        (lambda vectors: np.where(np.arange(N)[:, None] == 3, 0, vectors), "only zeros in row 3"),
+        (lambda vectors: vectors[:, :8], "have width 8, but the class texts have width 12"),
+        (lambda vectors: vectors[:, :, None], "expected 2 axes"),
+        (lambda vectors: vectors[:0], r"shape (0, 12)"),
+    ],
+    ids=["NaN", "zeros", "width", "axes", "nothing"],
+)
+def test_bad_files_are_one_clear_error(
+    change: Callable[[Any], Any], words: str, world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "images.npz", vectors=change(world.vectors))
+    np.savez(tmp_path / "texts.npz", names=NAMES, texts=world.vectors[:3])
+    out = tmp_path / "run"
+    adapt = ["adapt", f"{tmp_path}/images.npz", "--classes", f"{tmp_path}/texts.npz", "--out", str(out)]
+    assert main(adapt) == 2
+    assert words in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_other_lengths_are_normalized_and_said_once(world: World, capfd: pytest.CaptureFixture[str]) -> None:
     values = {"method": "cap", "workers": 0, "backbone": ToyBackbone(), "epochs": 1, "iterations": 1, "k": 1}
     found = captune.adapt(captune.Embeddings(7 * world.vectors), NAMES, **values)

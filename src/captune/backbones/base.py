@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from captune.core.errors import ModelError
 from captune.core.settings import DEFAULT_BACKBONE
 from captune.data.views import Preprocessing
 
+MOST_LOG_SCALE = 80.0
+"""Logarithm of the largest logit scale: beyond, single precision overflows."""
 Side: TypeAlias = Literal["image", "text"]
 Edit: TypeAlias = Callable[[int, Tensor], Tensor]
 """`edit(depth, tokens)` returns the tokens `(batch, length, width)` that enter the layer at this depth.
@@ -168,6 +171,10 @@ class Backbone(ABC):
         """Load the model of a saved classifier, with its class names and what `state` returned."""
         return cls.load(name)
 
+    def portable_id(self) -> str:
+        """Return the id for a saved classifier, in which a local path is absolute."""
+        return self.identifier
+
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a saved classifier must contain because the id does not lead to them."""
         return {}
@@ -242,6 +249,17 @@ class Backbone(ABC):
 
 
 PLUGIN_BASE = Backbone
+
+
+def scale_of(parameter: float, identifier: str) -> float:
+    """Return the logit scale, the exponential of CLIP's parameter, which is 4.6 in most models."""
+    scale = math.exp(parameter) if parameter < MOST_LOG_SCALE else math.inf
+    if not math.isfinite(scale):
+        raise ModelError(
+            f"The logit scale of {identifier!r} is exp({parameter}), expected a finite number. Its weights are "
+            "damaged: download or save the model again."
+        )
+    return scale
 
 
 def load_backbone(identifier: str) -> Backbone:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from captune.backbones import _hub
-from captune.backbones.base import Backbone, TextTower, Tokens, Tower
+from captune.backbones.base import Backbone, TextTower, Tokens, Tower, scale_of
 from captune.core import registry
 from captune.core.errors import ModelError
 from captune.data.views import Preprocessing, Resample
@@ -157,7 +157,7 @@ class HuggingFace(Backbone):
             self.text_tower = SiglipTextTower(model.text_model, model.text_model.head)
             self.embed_dim = int(model.config.text_config.projection_size)
         self.longest_text = int(model.config.text_config.max_position_embeddings)
-        self.logit_scale = math.exp(model.logit_scale.item())
+        self.logit_scale = scale_of(model.logit_scale.item(), identifier)
         self.freeze()
 
     @classmethod
@@ -190,6 +190,10 @@ class HuggingFace(Backbone):
     def check(cls, name: str) -> None:
         """Read only the configuration, so that a wrong name is found before anything else."""
         _hub.load_config(_hub.local_path(name), SUPPORTED, cls.examples)
+
+    def portable_id(self) -> str:
+        """Return the id with an absolute folder."""
+        return _hub.with_absolute_folder(self.identifier)
 
     def modules(self) -> Iterator[nn.Module]:
         """Return the whole model."""

@@ -64,6 +64,10 @@ class Precomputed(Backbone):
         texts = ClassTexts(tuple(names), tensors["texts"].numpy(), tensors["logit_scale"].item())
         return cls(texts, load_backbone(name) if name else None)
 
+    def portable_id(self) -> str:
+        """Return the id with that of the image encoder."""
+        return self.identifier if self.encoder is None else f"precomputed:{self.encoder.portable_id()}"
+
     def state(self) -> dict[str, Tensor]:
         """Return the texts, which no file may hold."""
         names = np.frombuffer(json.dumps(list(self.texts.names)).encode(), dtype=np.uint8).copy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,7 +18,7 @@ from captune.plan import with_preset
 from captune.results.run import CHECKPOINTS
 from captune.training.checkpoint import digest_of, holds_checkpoints
 
-FORMAT, VERSION = "captune-cell", 1
+FORMAT, VERSION = "captune-cell", 2
 EXCLUDED_SETTINGS = ("seed", "workers", "cache", "root", "target_classes")
 """Run settings that follow from the cell's other fields or from the machine."""
 COMMON_SETTINGS = ("backbone", "template", "describer", "domain")
@@ -52,7 +53,13 @@ class Cell:
     @property
     def name(self) -> str:
         """Return the stem of the cell's file names."""
-        return f"{self.dataset}-{self.setting}-{self.method}-{self.seed}-{self.key}"
+        return f"{self.group}-{self.seed}-{self.key}"
+
+    @property
+    def group(self) -> str:
+        """Return how the file names of cells of the same dataset, setting and method begin."""
+        dataset = re.sub(r"[^\w.-]+", "_", self.dataset)  # an id such as npz:folder/file.npz
+        return f"{dataset}-{self.setting}-{self.method}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the cell as plain values."""
@@ -153,12 +160,14 @@ def _result_schema() -> Any:  # noqa: ANN401 (a model class, made at run time)
     groups = dict.fromkeys(("seen_accuracy", "unseen_accuracy", "harmonic_mean"), float | None)
     return record(
         format=Literal["captune-cell"],
-        version=Literal[1],
+        version=Literal[2],
         cell=record(settings=dict[str, Any]),
         inputs=dict[str, str],
         counts=record(test=int),
         score=float,
         metrics=record(**metrics, **groups),
+        pool=record(**metrics),
+        kept=record(classifier=str, metrics=record(**metrics), pool=record(**metrics)),
         leakage=int,
         remarks=list[str],
         mismatched=list[str] | None,

@@ -77,13 +77,18 @@ def split_sizes(cell: Cell, environment: Environment) -> SplitSizes | None:
         return None
     split = cell.split
     n_pool += n_test if split.leaky else 0
+    n_absent = int(n_classes * split.absent_share)
+    n_pool, n_test = (n * (n_classes - n_absent) // n_classes for n in (n_pool, n_test))
     n_seen = int(n_classes * split.seen_share) if cell.setting == "trzsl" else 0
     labeled = {"ul": 0, "ssl": split.n_labels * n_classes, "trzsl": n_pool * n_seen // n_classes}[cell.setting]
     kept = split.unlabeled_share
     if split.imbalance > 1:
         places = max(1, n_classes - n_seen - 1)
         kept *= sum(split.imbalance ** (-i / places) for i in range(n_classes - n_seen)) / (n_classes - n_seen)
-    return SplitSizes(int((n_pool - labeled) * kept), labeled, n_test, n_classes, n_classes - n_seen)
+    unlabeled = int((n_pool - labeled) * kept)
+    if split.images_per_class:
+        unlabeled = min(unlabeled, split.images_per_class * (n_classes - n_seen - n_absent))
+    return SplitSizes(unlabeled, labeled, n_test, n_classes, n_classes - n_seen)
 
 
 def count_steps(settings: Mapping[str, Any], sizes: SplitSizes) -> int:
@@ -124,7 +129,7 @@ def _seconds(
     """Return the mean time of finished cells that differ only in seed or settings, else what the speed gives."""
     if sizes is None:
         return None
-    files = sorted((results.folder / "cells").glob(f"{cell.dataset}-{cell.setting}-{cell.method}-*.json"))
+    files = sorted((results.folder / "cells").glob(f"{cell.group}-*.json"))
     times = [float(content["seconds"]["all"]) for file in files if (content := read_result(file)) is not None]
     similar = [seconds for seconds in times if seconds > 0]
     if similar:

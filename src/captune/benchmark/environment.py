@@ -5,16 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import captune
 from captune.benchmark.cells import Cell
-from captune.benchmark.datasets.base import Dataset, LoadedDataset
-from captune.benchmark.splits import shared_images
-from captune.core import registry
+from captune.benchmark.datasets.base import Dataset, LoadedDataset, open_dataset
+from captune.benchmark.splits import make_split, shared_images
 from captune.core.errors import InputError
 from captune.core.files import is_file, is_folder
 
@@ -23,11 +22,11 @@ PACKAGE = Path(captune.__file__).parent
 
 @dataclass(frozen=True)
 class FoundDataset:
-    """A dataset on this machine: its content, fingerprint, and the number of test images that are in the pool."""
+    """A dataset on this machine: its content, fingerprint, and the positions of images in both pool and test."""
 
     data: LoadedDataset
     fingerprint: str
-    n_shared: int
+    shared: Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,7 @@ class Environment:
 
     def reader(self, name: str) -> Dataset:
         """Return the reader of a dataset."""
-        reader: Dataset = registry.load("datasets", name)()
-        return reader
+        return open_dataset(name)
 
     def is_found(self, name: str) -> bool:
         """Return whether a dataset's files exist, without reading them."""
@@ -69,7 +67,12 @@ class Environment:
     def leakage(self, cell: Cell) -> int:
         """Return the number of test images whose content is also in the pool of a cell."""
         found = self.find(cell.dataset)
-        return len(found.data.test) if cell.split.leaky else found.n_shared
+        if cell.split.leaky or not found.shared:
+            return len(found.data.test) if cell.split.leaky else 0
+        split = make_split(found.data, cell.setting, cell.split_seed, cell.split)
+        pool, test = {*split.task.unlabeled.paths, *split.task.labeled.images.paths}, set(split.test.paths)
+        names = ((found.data.pool.paths[i], found.data.test.paths[j]) for i, j in found.shared)
+        return sum(one in pool and other in test for one, other in names)
 
     def inputs(self, cell: Cell) -> dict[str, str]:
         """Return fingerprints of the data, descriptions and weights that a cell uses."""
@@ -95,8 +98,7 @@ class Environment:
         if self.root is None and not self.is_found(name):
             raise InputError(f"The dataset {name!r} needs --data FOLDER, the folder that contains it.")
         data = self.reader(name).load(self.root or Path())
-        fingerprint = f"{data.pool.fingerprint}-{data.test.fingerprint}"
-        return FoundDataset(data, fingerprint, len(shared_images(data.pool, data.test)))
+        return FoundDataset(data, data.fingerprint, shared_images(data.pool, data.test))
 
 
 def digest_path(path: Path) -> str:

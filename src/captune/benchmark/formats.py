@@ -17,6 +17,15 @@ TEX = str.maketrans(
     | {"±": r"$\pm$", "–": "--", "−": "$-$", "→": r"$\to$"}
 )
 """LaTeX escapes."""
+SHOWN_TITLES = {
+    "score": "{}",
+    "pool_accuracy": "{}, accuracy on the images adapted to",
+    "kept_accuracy": "{}, accuracy of the classifier that is kept",
+    "kept_pool_accuracy": "{}, accuracy of the classifier that is kept on the images adapted to",
+    "balanced_accuracy": "{}, balanced accuracy",
+    "ece": "{}, expected calibration error",
+    "pool_ece": "{}, expected calibration error on the images adapted to",
+}
 Grid = list[list[str]]
 """A header and rows of text."""
 
@@ -70,8 +79,10 @@ def score_grids(part: MeasuredTable) -> Iterator[tuple[str, Grid, list[str]]]:
     if len(file.settings) == 1:
         setting = file.settings[0]
         columns = [(dataset, (dataset, setting)) for dataset in file.datasets]
-        if grid := _score_grid(part, columns):
-            yield SETTING_TITLES[setting], grid, list(file.datasets)
+        for number in file.shows:
+            if grid := _score_grid(part, columns, number):
+                heading = SHOWN_TITLES[number].format(SETTING_TITLES[setting])
+                yield heading, grid, list(file.datasets) if number == "score" else []
         return
     for dataset in file.datasets:
         columns = [(SETTING_TITLES[setting], (dataset, setting)) for setting in file.settings]
@@ -79,10 +90,13 @@ def score_grids(part: MeasuredTable) -> Iterator[tuple[str, Grid, list[str]]]:
             yield (dataset if len(file.datasets) > 1 else ""), grid, [dataset]
 
 
-def _score_grid(part: MeasuredTable, columns: Sequence[tuple[str, tuple[str, str]]]) -> Grid:
+def _score_grid(part: MeasuredTable, columns: Sequence[tuple[str, tuple[str, str]]], number: str = "score") -> Grid:
     entries = part.entries
     columns = [column for column in columns if any(key[:2] == column[1] for key in entries)]
-    has_paper = {place: any(e.published for key, e in entries.items() if key[:2] == place) for _, place in columns}
+    has_paper = {
+        place: number == "score" and any(e.published for key, e in entries.items() if key[:2] == place)
+        for _, place in columns
+    }
     header = ["method"]
     for title, place in columns:
         header += [title, f"*{title} paper*", "diff"] if has_paper[place] else [title]
@@ -91,7 +105,7 @@ def _score_grid(part: MeasuredTable, columns: Sequence[tuple[str, tuple[str, str
         row = [method]
         for _, place in columns:
             entry = entries.get((*place, method))
-            row.append(show_score(entry))
+            row.append(show_score(entry, number))
             if has_paper[place]:
                 published, difference = (entry.published, entry.difference) if entry else (None, None)
                 row += [f"*{show_published(published)}*" if published else MISSING]
@@ -102,10 +116,21 @@ def _score_grid(part: MeasuredTable, columns: Sequence[tuple[str, tuple[str, str
 
 
 def detail_grid(part: MeasuredTable) -> Grid:
-    """Return one row of details per finished dataset, setting and method."""
-    metrics = ("accuracy", "balanced_accuracy", "lowest_five", "seen_accuracy", "unseen_accuracy")
-    header = ["dataset", "setting", "method", "accuracy", "balanced", "lowest five", "seen", "unseen"]
-    header += ["pseudo-labels right, first → last", "health", "minutes", "memory MB"]
+    """Return one row of details per finished dataset, setting and method, without columns that are empty."""
+    metrics = {
+        "accuracy": "accuracy",
+        "balanced": "balanced_accuracy",
+        "lowest five": "lowest_five",
+        "seen": "seen_accuracy",
+        "unseen": "unseen_accuracy",
+        "calibration error": "ece",
+        "accuracy, pool": "pool_accuracy",
+        "calibration error, pool": "pool_ece",
+        "accuracy, kept": "kept_accuracy",
+        "accuracy, pool, kept": "kept_pool_accuracy",
+    }
+    header = ["dataset", "setting", "method", *metrics]
+    header += ["pseudo-labels right, first → last", "health", "seconds", "memory MB"]
     rows = []
     for (dataset, setting, method), entry in part.entries.items():
         get = entry.numbers.get
@@ -114,10 +139,11 @@ def detail_grid(part: MeasuredTable) -> Grid:
         first, last = get("first_precision"), get("last_precision")
         precision = f"{first.mean:.1f} → {last.mean:.1f}" if first and last else MISSING
         verdicts = ", ".join(f"{verdict} {n}" for verdict, n in sorted(entry.verdicts.items())) or MISSING
-        cost = [show(get("minutes"), 2), show(get("memory_mb"), 0, deviation=False)]
-        scores = [show(get(name)) for name in metrics]
+        cost = [show(get("seconds")), show(get("memory_mb"), 0, deviation=False)]
+        scores = [show(get(name)) for name in metrics.values()]
         rows.append([dataset, SETTING_TITLES[setting], method, *scores, precision, verdicts, *cost])
-    return [header, *rows]
+    is_used = [not rows or any(row[i] != MISSING for row in rows) for i in range(len(header))]
+    return [[word for word, used in zip(row, is_used, strict=True) if used] for row in (header, *rows)]
 
 
 def minutes_grid(part: MeasuredTable) -> Grid:
@@ -209,9 +235,9 @@ def show(number: Number | None, digits: int = 1, deviation: bool = True) -> str:
     return f"{number.mean:.{digits}f}{spread}"
 
 
-def show_score(entry: Entry | None) -> str:
-    """Return the score, with the number of finished seeds if some are missing."""
-    number = entry.numbers.get("score") if entry else None
+def show_score(entry: Entry | None, name: str = "score") -> str:
+    """Return the score or another number, with the number of finished seeds if some are missing."""
+    number = entry.numbers.get(name) if entry else None
     missing = f" ({number.n} of {entry.n_seeds})" if entry and number and number.n < entry.n_seeds else ""
     return show(number) + missing
 

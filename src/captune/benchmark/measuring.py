@@ -1,42 +1,37 @@
-"""Measures one cell in a separate process, so that its peak memory is known and a crash costs only one cell."""
+"""Measures one cell: a run of the pipeline, evaluated with the labels that the method never saw."""
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import os
 import shutil
-import signal
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from captune.backbones.base import Backbone, load_backbone
 from captune.benchmark.cells import FORMAT, VERSION, Cell, Results
-from captune.benchmark.datasets.base import LoadedDataset
+from captune.benchmark.datasets.base import LoadedDataset, open_dataset
+from captune.benchmark.evaluating import evaluate, open_engine
 from captune.benchmark.splits import Split, make_split
-from captune.concepts.groups import groups_of_predictions
-from captune.core import registry, runtime
-from captune.core.arrays import Floats, Ints
-from captune.core.errors import CaptuneError, RunFolderError
+from captune.core.errors import RunFolderError
 from captune.core.files import write_json
 from captune.core.launching import launch
 from captune.core.locking import hold
-from captune.core.settings import WHERE
-from captune.embeddings.cache import EmbeddingCache, default_folder
+from captune.data.precomputed import Embeddings
+from captune.embeddings.embed import embed_images
 from captune.pipeline import carry_out
 from captune.plan import plan_for_task
-from captune.results.classifier import predict_collection
-from captune.results.metrics import Metrics, expected_calibration_error, summarize
 from captune.results.run import CARD, CHECKPOINTS, AdaptationRun
 from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
 
-INTERRUPTED = 130
 SECONDS_TO_WAIT = 120.0
 """How long to wait for the process of a killed suite to finish its step."""
 LEAKY_REMARK = "The pool contains the test images, as in the published tables: these numbers do not generalize."
@@ -121,12 +116,17 @@ def _measure_or_restart(job: Job, folder: Path) -> dict[str, Any]:
 def _measure(job: Job, resume: bool) -> dict[str, Any]:
     started = time.monotonic()
     cell = Cell.from_dict(job.cell)
-    data: LoadedDataset = registry.load("datasets", cell.dataset)().load(Path(job.root))
+    data, backbone = prepare(cell.dataset, job.root, str(job.settings["backbone"]))
+    if cell.split.embedded and data.texts is None:
+        data = _embed(data, backbone, job.settings)
     split = make_split(data, cell.setting, cell.split_seed, cell.split, str(cell.settings["template"]))
-    plan = plan_for_task(split.task, {"keep_better": False, **job.settings, "seed": cell.seed})
+    plan = plan_for_task(split.task, {**job.settings, "seed": cell.seed}, data.texts)
+    plan = dataclasses.replace(plan, backbone=backbone)
     run = carry_out(plan, out=job.run_folder, resume=resume, report=job.keep_run, keep_checkpoints=True)
-    adapted = time.monotonic()
-    metrics, groups, n_unreadable = _evaluate(run, split, cell)
+    ended = time.monotonic()
+    kept = evaluate(run, run.classifier, split)
+    adapted = evaluate(run, run.discarded, split) if run.discarded else kept
+    metrics = adapted.test
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -138,13 +138,15 @@ def _measure(job: Job, resume: bool) -> dict[str, Any]:
             "test": len(split.test),
             "classes": len(data.names),
             "skipped": len(run.skipped),
-            "test_skipped": n_unreadable,
+            "test_skipped": adapted.n_unreadable,
         },
         "classes": list(data.names),
-        "groups": groups,
+        "groups": adapted.groups,
         "seen_classes": split.truth.seen_classes.tolist(),
         "score": metrics.harmonic_mean if split.truth.is_transductive else metrics.accuracy,
         "metrics": metrics.as_dict(),
+        "pool": adapted.pool.as_dict(),
+        "kept": {"classifier": run.kept, "metrics": kept.test.as_dict(), "pool": kept.pool.as_dict()},
         "leakage": job.leakage,
         "remarks": [*([LEAKY_REMARK] if cell.split.leaky else ()), *data.remarks],
         **_findings(run, split),
@@ -152,7 +154,7 @@ def _measure(job: Job, resume: bool) -> dict[str, Any]:
             "adapt": run.environment["seconds"],
             "embedding": run.environment["seconds_of_steps"].get("Embedding images", 0.0),
             "training": run.environment["seconds_of_steps"].get("Training", 0.0),
-            "test": round(time.monotonic() - adapted, 3),
+            "test": round(time.monotonic() - ended, 3),
             "all": round(time.monotonic() - started, 3),
             "processor": round(sum(os.times()[:4]), 3),
         },
@@ -161,41 +163,24 @@ def _measure(job: Job, resume: bool) -> dict[str, Any]:
     }
 
 
-def _evaluate(run: AdaptationRun, split: Split, cell: Cell) -> tuple[Metrics, list[dict[str, Any]], int]:
-    """Return metrics and confused groups on the test images, over all classes, and the number of unreadable ones."""
-    workers = int(run.settings["workers"])
-    where = {name: run.settings[name] for name in WHERE}
-    engine = runtime.start(seed=cell.seed, workers=None if workers < 0 else workers, **where)
-    cache = EmbeddingCache(Path(str(run.settings["cache"]) or default_folder()))
-    batch_size = int(run.settings["batch_size"])
+@lru_cache(maxsize=1)
+def prepare(dataset: str, root: str, backbone: str) -> tuple[LoadedDataset, Backbone | None]:
+    """Return what cells of the same dataset and backbone share; without a backbone if the dataset has embeddings."""
+    data = open_dataset(dataset).load(Path(root))
+    return data, load_backbone(backbone) if data.texts is None else None
+
+
+def _embed(data: LoadedDataset, backbone: Backbone | None, settings: Mapping[str, Any]) -> LoadedDataset:
+    """Return the dataset with embeddings instead of its readable images."""
+    assert backbone is not None
+    engine, cache = open_engine(settings)
+    parts: list[Any] = []
     with engine.together():
-        found, skipped = predict_collection(run.classifier, split.test, cache, engine, batch_size)
-    truth = split.truth
-    seen = truth.seen_classes if truth.is_transductive else None
-    labels = truth.test_labels[found.image_index]
-    metrics = summarize(found.probabilities, labels, len(run.classifier.names), seen)
-    return metrics, _group_numbers(run, found.probabilities, labels), len(skipped)
-
-
-def _group_numbers(run: AdaptationRun, probabilities: Floats, labels: Ints) -> list[dict[str, Any]]:
-    """Return the classes that zero-shot confuses in the pool, and calibration and accuracy of their test images."""
-    arrays = run.evidence.arrays if run.evidence else {}
-    if "before" not in arrays:
-        return []
-    predicted = np.asarray(arrays["before_labels"][arrays["embedded_rows"]], dtype=np.int64)
-    vectors = np.asarray(arrays["vectors"], dtype=np.float32)
-    found = []
-    for group in groups_of_predictions(vectors, predicted, arrays["class_vectors"], arrays["before"]):
-        inside = np.isin(labels, group.classes)
-        if inside.any():
-            own, truth = probabilities[inside], labels[inside]
-            numbers = {
-                "images": len(truth),
-                "accuracy": float(np.mean(own.argmax(axis=1) == truth)),
-                "ece": expected_calibration_error(own, truth),
-            }
-            found.append({"classes": list(group.classes), **numbers})
-    return found
+        backbone.to(engine.device)
+        for images, labels in ((data.pool, data.pool_labels), (data.test, data.test_labels)):
+            found = embed_images(backbone, images, cache, engine, int(settings["batch_size"]))
+            parts += [Embeddings(found.vectors, map(images.name, found.image_index)), labels[found.image_index]]
+    return dataclasses.replace(data, pool=parts[0], pool_labels=parts[1], test=parts[2], test_labels=parts[3])
 
 
 def _findings(run: AdaptationRun, split: Split) -> dict[str, Any]:
@@ -239,37 +224,3 @@ def _peak_usage() -> tuple[int, int]:
     unit = 1 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, kilobytes elsewhere
     own, child = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_maxrss * unit, child.ru_maxrss * unit
-
-
-def _end_with_parent() -> None:
-    """Interrupt this process when standard input closes, because the suite that started it has ended.
-
-    Training treats SIGTERM like Ctrl-C; SIGINT would be ignored if a shell started the suite in the background.
-    """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-
-    def watch() -> None:
-        while os.read(0, 1024):
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def main() -> int:
-    """Measure the cell whose job is the first line of standard input."""
-    job = Job(**json.loads(sys.stdin.readline()))
-    _end_with_parent()
-    try:
-        measure(job)
-    except CaptuneError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        return INTERRUPTED
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

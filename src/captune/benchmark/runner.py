@@ -9,12 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import IO
 
+from captune.benchmark.cell_process import CAN_FORK, INTERRUPTED
 from captune.benchmark.cells import Cell, Results
 from captune.benchmark.environment import Environment, commit
-from captune.benchmark.measuring import INTERRUPTED, Job, clear_killed
+from captune.benchmark.measuring import Job, clear_killed
 from captune.core.errors import CaptuneError, InputError
 from captune.core.files import drop_leftovers
 from captune.core.launching import KEEP_FREED_MEMORY
@@ -57,6 +60,21 @@ def run_cells(
     keep_runs: bool = False,
 ) -> Tally:
     """Measure every unfinished cell, one after the other, each in its own process."""
+    process = CellProcess()
+    try:
+        return _run_all(cells, environment, results, show, keep_runs, process)
+    finally:
+        process.close()
+
+
+def _run_all(
+    cells: Sequence[Cell],
+    environment: Environment,
+    results: Results,
+    show: Callable[[str], None],
+    keep_runs: bool,
+    process: CellProcess,
+) -> Tally:
     tally, captune_commit = Tally(), commit()
     drop_leftovers(results.folder / "cells")
     for number, cell in enumerate(cells, start=1):
@@ -72,7 +90,7 @@ def run_cells(
             if state in MESSAGES:
                 show(f"{title}: {MESSAGES[state]}")
             job = make_job(cell, environment, results, captune_commit, keep_runs)
-            problem = _run_process(job, results.log_file(cell))
+            problem = process.run(job, results.log_file(cell))
         except InputError as error:
             problem = str(error)
         content = results.read(cell) if not problem else None
@@ -120,35 +138,56 @@ def _variables() -> dict[str, str]:
     }
 
 
-def _run_process(job: Job, log: Path) -> str:
-    """Measure a cell in a process that ends with this one, and return its error, if any."""
-    command = [sys.executable, "-m", "captune.benchmark.measuring"]
-    try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        opened = log.open("ab")  # another suite may be writing to it
-    except OSError as error:
-        raise CaptuneError(f"{str(log)!r} cannot be written: {error.strerror}. Finished cells are kept.") from error
-    begin = opened.tell()
-    with opened as output:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output, env=_variables())
-        assert process.stdin is not None
+class CellProcess:
+    """The process that measures cells, started when the first one is due and again after it has ended."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, job: Job, log: Path) -> str:
+        """Measure a cell and return its error, if any."""
         try:
-            process.stdin.write(json.dumps(asdict(job)).encode() + b"\n")
+            log.parent.mkdir(parents=True, exist_ok=True)
+            opened = log.open("ab")  # another suite may be writing to it
+        except OSError as error:
+            raise CaptuneError(f"{str(log)!r} cannot be written: {error.strerror}. Finished cells are kept.") from error
+        begin = opened.tell()
+        with opened as output:
+            process = self._process = self._process or self._start(output)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        order = {"job": asdict(job), "log": str(log.absolute())}
+        with suppress(BrokenPipeError):  # it ended before it read its job
+            process.stdin.write(json.dumps(order).encode() + b"\n")
             process.stdin.flush()
-            code = process.wait()
-        except BrokenPipeError:  # it ended before it read its job
-            code = process.wait()
-        except KeyboardInterrupt:
-            process.stdin.close()  # interrupts it, if the terminal has not done so already
-            process.wait(SECONDS_TO_STOP)
-            raise
+        answer = process.stdout.readline().strip()
+        code = int(answer) if answer else self.close()
+        if answer and not CAN_FORK:
+            self.close()
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
+        return "" if code == 0 else _last_error(log, begin, code)
+
+    def close(self) -> int:
+        """End the process, which interrupts the cell that it measures, and return its exit code."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+        try:
+            return process.wait(SECONDS_TO_STOP)
         finally:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-    if code == INTERRUPTED:
-        raise KeyboardInterrupt
-    return "" if code == 0 else _last_error(log, begin, code)
+            if process.stdout is not None:
+                process.stdout.close()
+
+    def _start(self, output: IO[bytes]) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "captune.benchmark.cell_process"]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, env=_variables())
 
 
 def _last_error(log: Path, begin: int, code: int) -> str:

@@ -15,8 +15,9 @@ from captune.benchmark.datasets.base import LoadedDataset
 from captune.core.arrays import Ints
 from captune.core.errors import InputError, raise_all
 from captune.core.files import digest
-from captune.core.settings import Positive, PositiveShare
+from captune.core.settings import NonNegative, Positive, PositiveShare, ShareBelowOne
 from captune.data.images import ImageCollection
+from captune.data.precomputed import Embeddings
 from captune.data.task import AdaptationTask, LabeledImages, no_labels
 from captune.data.vocabulary import Vocabulary
 
@@ -41,14 +42,20 @@ class SplitSettings:
         n_labels: Labeled images per class in semi-supervised learning.
         seen_share: Fraction of the classes that are labeled in transductive zero-shot learning.
         unlabeled_share: Fraction of the unlabeled images to keep.
+        images_per_class: Most unlabeled images of each class; 0 keeps all of them.
         imbalance: Ratio of the largest to the smallest class among the unlabeled images; 1 keeps all of them.
+        absent_share: Fraction of the class names that no image shows, neither unlabeled nor test (without labels only).
+        embedded: Whether methods get embeddings instead of images, and so no augmented views, which take long.
         leaky: Whether to add the test images to the pool, as the paper does for EuroSAT.
     """
 
     n_labels: Positive = 2
     seen_share: Annotated[float, Gt(0), Lt(1)] = 0.62
     unlabeled_share: PositiveShare = 1.0
+    images_per_class: NonNegative = 0
     imbalance: Annotated[float, Ge(1)] = 1.0
+    absent_share: ShareBelowOne = 0.0
+    embedded: bool = False
     leaky: bool = False
 
 
@@ -86,12 +93,13 @@ def make_split(
     """Return what a method sees in a learning setting.
 
     In `ul` nothing is labeled, in `ssl` a few images per class, and in `trzsl` all images of the seen classes, so that
-    every unlabeled image belongs to another class. `unlabeled_share` and `imbalance` never remove labeled images.
+    every unlabeled image belongs to another class. The options never remove labeled images, and of the test images
+    only those of absent classes.
     """
     options = options or SplitSettings()
-    pool, labels = _leaky_pool(data) if options.leaky else (data.pool, data.pool_labels)
     n_classes = len(data.names)
-    _check(labels, n_classes, setting, options)
+    _check(data, setting, options)
+    pool, labels = _leaky_pool(data) if options.leaky else (data.pool, data.pool_labels)
     seen = labeled = np.empty(0, dtype=np.int64)
     if setting == "ssl":
         labeled = _draw_labeled(labels, n_classes, options.n_labels, seed)
@@ -99,16 +107,22 @@ def make_split(
         seen = draw_seen_classes(n_classes, options.seen_share, seed)
         labeled = np.flatnonzero(np.isin(labels, seen))
     unlabeled = np.setdiff1d(np.arange(len(labels)), labeled)
-    unlabeled = _thin(unlabeled, labels, options.unlabeled_share, seed)
+    absent = draw_absent_classes(n_classes, options.absent_share, seed)
+    unlabeled = unlabeled[~np.isin(labels[unlabeled], absent)]
+    unlabeled = _thin(unlabeled, labels, seed, options.unlabeled_share, options.images_per_class)
     if options.imbalance != 1.0:
         unlabeled = unlabeled[long_tail(labels[unlabeled], options.imbalance, seed)]
+    used, n_unlabeled = _copy_subset(pool, np.concatenate([unlabeled, labeled])), len(unlabeled)
+    known = used.subset(np.arange(n_unlabeled, len(used)))
     task = AdaptationTask(
         vocabulary=Vocabulary(data.names, (template,)),
-        unlabeled=_copy_subset(pool, unlabeled),
-        labeled=LabeledImages(_copy_subset(pool, labeled), labels[labeled]) if labeled.size else no_labels(),
+        unlabeled=used.subset(np.arange(n_unlabeled)),
+        labeled=LabeledImages(known, labels[labeled]) if labeled.size else no_labels(),
         target_classes=np.setdiff1d(np.arange(n_classes), seen),
     )
-    return Split(task, data.test, Truth(data.test_labels, labels[unlabeled], np.sort(seen)))
+    test = np.flatnonzero(~np.isin(data.test_labels, absent))
+    truth = Truth(data.test_labels[test], labels[unlabeled], np.sort(seen))
+    return Split(task, data.test if not absent.size else data.test.subset(test), truth)
 
 
 def _leaky_pool(data: LoadedDataset) -> tuple[ImageCollection, Ints]:
@@ -121,6 +135,9 @@ def _leaky_pool(data: LoadedDataset) -> tuple[ImageCollection, Ints]:
 
 def _copy_subset(images: ImageCollection, positions: Ints) -> ImageCollection:
     """Return a subset with its own names; `subset` alone shares the names of all images, including test images."""
+    if isinstance(images, Embeddings):
+        chosen = images.subset(positions)
+        return Embeddings(chosen.vectors, map(chosen.name, range(len(chosen))))
     return ImageCollection(tuple(images.subset(positions).paths), images.root)
 
 
@@ -139,15 +156,21 @@ def draw_seen_classes(n_classes: int, seen_share: float, seed: int) -> Ints:
     return np.asarray(chosen, dtype=np.int64)
 
 
-def _thin(positions: Ints, labels: Ints, share: float, seed: int) -> Ints:
-    """Return a fraction of every class, at least one image, in ascending order; smaller fractions are nested."""
-    if share == 1.0:
+def draw_absent_classes(n_classes: int, absent_share: float, seed: int) -> Ints:
+    """Return the classes of which no image is left, a random fraction rounded down."""
+    return np.random.default_rng(seed).permutation(n_classes)[: int(n_classes * absent_share)]
+
+
+def _thin(positions: Ints, labels: Ints, seed: int, share: float, most: int) -> Ints:
+    """Return a fraction of every class, at least one and at most `most` images, ascending; fewer are nested in more."""
+    if share == 1.0 and not most:
         return positions
     kept = []
     for c in np.unique(labels[positions]):
         own = positions[labels[positions] == c]
         order = np.random.default_rng([seed, int(c)]).permutation(len(own))
-        kept.append(own[order[: max(1, round(share * len(own)))]])
+        n_kept = max(1, round(share * len(own)))
+        kept.append(own[order[: min(n_kept, most) if most else n_kept]])
     return np.sort(np.concatenate(kept))
 
 
@@ -172,8 +195,11 @@ def long_tail(labels: Ints, ratio: float, seed: int = 0) -> Ints:
     return np.sort(np.concatenate(kept)) if kept else np.zeros(0, dtype=np.int64)
 
 
-def _check(labels: Ints, n_classes: int, setting: str, options: SplitSettings) -> None:
+def _check(data: LoadedDataset, setting: str, options: SplitSettings) -> None:
     problems = []
+    n_classes, labels = len(data.names), data.pool_labels
+    if options.leaky:
+        labels = np.concatenate([labels, data.test_labels])
     n_labels, seen_share = options.n_labels, options.seen_share
     if setting not in get_args(Setting):
         raise InputError(f"No learning setting {setting!r}: expected one of {', '.join(get_args(Setting))}.")
@@ -182,6 +208,10 @@ def _check(labels: Ints, n_classes: int, setting: str, options: SplitSettings) -
         problems.append(f"n_labels = {n_labels}: expected 1 to {fewest}, the size of the smallest class")
     elif setting == "ssl" and n_labels * n_classes == len(labels):
         problems.append(f"n_labels = {n_labels} labels the whole pool: no unlabeled images are left")
+    if setting != "ul" and options.absent_share:
+        problems.append("absent_share: expected 0, because classes with labels have images")
+    if options.leaky and isinstance(data.pool, Embeddings):
+        problems.append("leaky: expected false, because this dataset has embeddings instead of images")
     if setting == "trzsl" and not 1 <= int(n_classes * seen_share) < n_classes:
         problems.append(f"seen_share = {seen_share} leaves no seen or no unseen class out of {n_classes}")
     raise_all(problems, f"This split ({setting}) is not possible")
@@ -189,6 +219,10 @@ def _check(labels: Ints, n_classes: int, setting: str, options: SplitSettings) -
 
 def shared_images(pool: ImageCollection, test: ImageCollection) -> list[tuple[int, int]]:
     """Return (pool position, test position) of each test image that is in the pool byte for byte."""
+    if isinstance(pool, Embeddings) and isinstance(test, Embeddings):
+        known = {vector.tobytes(): i for i, vector in enumerate(pool.vectors)}
+        found = ((known.get(vector.tobytes()), i) for i, vector in enumerate(test.vectors))
+        return [(duplicate, i) for duplicate, i in found if duplicate is not None]
     by_size: dict[int, list[int]] = {}
     for position, size in enumerate(_file_sizes(pool.paths)):
         by_size.setdefault(size, []).append(position)

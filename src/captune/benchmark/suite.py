@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from annotated_types import MinLen
 
 from captune.benchmark.cells import EXCLUDED_SETTINGS, Cell, resolve_settings
+from captune.benchmark.datasets.base import open_dataset
 from captune.benchmark.splits import PUBLISHED_SPLIT_SEEDS, Setting, SplitSeeds, SplitSettings
 from captune.core import registry
 from captune.core.errors import InputError, ProblemList, UnknownNameError, nearest, raise_all
@@ -23,7 +24,8 @@ T = TypeVar("T")
 FOLDER = Path(__file__).parent / "suites"
 PUBLISHED = Path(__file__).parent / "published.yaml"
 AXES = ("dataset", "setting", "method", "seed")
-NOT_SETTINGS = ("split", "published")
+Shown = Literal["score", "pool_accuracy", "kept_accuracy", "kept_pool_accuracy", "balanced_accuracy", "ece", "pool_ece"]
+NOT_SETTINGS = ("split", "published", "seeds")
 """Keys in the values of a dataset or a method that are not run settings."""
 
 
@@ -93,14 +95,15 @@ class TableFile:
     """One table of a suite file; later values win: defaults, dataset, method, then overrides in order.
 
     Attributes:
-        datasets: Values by row label; `dataset` gives the id if it differs from the label.
+        datasets: Values by row label; `dataset` gives the id if it differs from the label, `seeds` fewer seeds.
         settings: Learning settings.
-        methods: Values by row label; `method` gives the id if it differs from the label.
+        methods: Values by row label; `method` gives the id if it differs from the label, `seeds` fewer seeds.
         seeds: Random seeds of the runs.
         split_seeds: `own` splits with the seed of the run, `paper` and `grip` with published seeds, in order.
         defaults: Values for every cell.
         overrides: Values for matching cells.
         title: Heading of the table.
+        shows: Numbers with a grid of their own, methods x datasets, if there is one learning setting.
         published: Label of the published table to compare with.
         speed: Assumptions of estimates.
     """
@@ -113,6 +116,7 @@ class TableFile:
     defaults: dict[str, Any] = field(default_factory=dict)
     overrides: tuple[Override, ...] = ()
     title: str = ""
+    shows: Annotated[tuple[Shown, ...], MinLen(1)] = ("score",)
     published: str = ""
     speed: Speed = field(default_factory=Speed)
 
@@ -199,7 +203,7 @@ def _make_table(name: str, content: Mapping[str, Any], only: Mapping[str, Any]) 
     raise_all(problems, "wrong")
     cells = {}
     places = starmap(Place, product(file.datasets, file.settings, file.methods, file.seeds))
-    for place in (place for place in places if place.matches(only)):
+    for place in (place for place in places if place.matches(only) and place.seed in _seeds(file, place)):
         cell = problems.collect(lambda p=place: _make_cell(file, p), f"{place.dataset}, {place.method}: ")  # type: ignore[misc]
         if cell:
             cells[place] = cell
@@ -210,10 +214,7 @@ def _make_table(name: str, content: Mapping[str, Any], only: Mapping[str, Any]) 
 def _problems(file: TableFile) -> Iterator[str]:
     """Yield problems that the types do not catch: unknown ids and overrides that would never apply."""
     for role, entries in (("dataset", file.datasets), ("method", file.methods)):
-        for label, values in entries.items():
-            plugin, available = str((values or {}).get(role, label)), registry.names(f"{role}s")  # type: ignore[arg-type]
-            if plugin not in available:
-                yield f"no {role} {plugin!r}.{nearest(plugin, available)} Available: {', '.join(available)}"
+        yield from _row_problems(role, entries, file.seeds)
     if file.published and file.published not in published_tables():
         yield f"no published table {file.published!r}.{nearest(file.published, published_tables())}"
     published = PUBLISHED_SPLIT_SEEDS.get(file.split_seeds)
@@ -230,6 +231,25 @@ def _problems(file: TableFile) -> Iterator[str]:
             for value in _listed(wanted):
                 if value not in known[axis]:
                     yield f"override for {axis} {value!r}, which the table does not have.{nearest(value, known[axis])}"
+
+
+def _row_problems(role: str, rows: Mapping[str, Any], seeds: Sequence[int]) -> Iterator[str]:
+    """Yield unknown ids and seeds in the rows of a table."""
+    available = registry.names(f"{role}s")  # type: ignore[arg-type]
+    for label, values in rows.items():
+        plugin = str((values or {}).get(role, label))
+        name = plugin.partition(":")[0] if role == "dataset" else plugin
+        if name not in available:
+            yield f"no {role} {name!r}.{nearest(name, available)} Available: {', '.join(available)}"
+        own = (values or {}).get("seeds", [])
+        if not isinstance(own, list) or any(seed not in seeds for seed in own):
+            yield f"{label}: seeds = {own!r}: expected a list of some of the table's seeds {list(seeds)}"
+
+
+def _seeds(file: TableFile, place: Place) -> tuple[int, ...]:
+    """Return the seeds of a method on a dataset: its own, those of the dataset, or those of the table."""
+    own = (file.methods[place.method] or {}).get("seeds", (file.datasets[place.dataset] or {}).get("seeds"))
+    return file.seeds if own is None else tuple(own)
 
 
 def _labels(file: TableFile) -> dict[str, list[str]]:
@@ -263,7 +283,7 @@ def _setting_names(method: str) -> set[str]:
 def _make_cell(file: TableFile, place: Place) -> Cell:
     of_dataset, of_method = file.datasets[place.dataset] or {}, file.methods[place.method] or {}
     dataset, method = str(of_dataset.get("dataset", place.dataset)), str(of_method.get("method", place.method))
-    facts = registry.load("datasets", dataset).facts
+    facts = open_dataset(dataset).facts
     values: dict[str, Any] = {"template": facts.template, "domain": facts.domain}
     split: dict[str, Any] = {}
     overrides = [override.set for override in file.overrides if place.matches(override.when)]

@@ -69,19 +69,33 @@ def _metric(name: str) -> Callable[[Mapping[str, Any]], float | None]:
     return lambda content: _percent(content["metrics"][name])
 
 
+def _seconds(content: Mapping[str, Any]) -> float:
+    return float(content["seconds"]["adapt"]) - float(content["seconds"]["embedding"])
+
+
 METRICS = ("accuracy", "balanced_accuracy", "lowest_five", "seen_accuracy", "unseen_accuracy", "harmonic_mean", "ece")
 NUMBERS: Mapping[str, Callable[[Mapping[str, Any]], float | None]] = {
     "score": lambda c: _percent(c["score"]),
     **{name: _metric(name) for name in METRICS},
+    "pool_accuracy": lambda c: _percent(c["pool"]["accuracy"]),
+    "pool_ece": lambda c: _percent(c["pool"]["ece"]),
+    "kept_accuracy": lambda c: _percent(c["kept"]["metrics"]["accuracy"]),
+    "kept_pool_accuracy": lambda c: _percent(c["kept"]["pool"]["accuracy"]),
+    "adapted_is_kept": lambda c: 100.0 * (c["kept"]["classifier"] == "adapted"),
     "mismatched": lambda c: None if c["mismatched"] is None else float(len(c["mismatched"])),
     "first_precision": lambda c: _percent(c["pseudo_labels"][0]["precision"]) if c["pseudo_labels"] else None,
     "last_precision": lambda c: _percent(c["pseudo_labels"][-1]["precision"]) if c["pseudo_labels"] else None,
     "last_images": lambda c: float(c["pseudo_labels"][-1]["images"]) if c["pseudo_labels"] else None,
     # Without embedding: the first cell does it for all methods.
-    "minutes": lambda c: (c["seconds"]["adapt"] - c["seconds"]["embedding"]) / 60,
+    "minutes": lambda c: _seconds(c) / 60,
+    "seconds": _seconds,
     "memory_mb": lambda c: c["peak_memory_mb"]["process"],
 }
-"""How each number is read from a cell's file; accuracies in percent."""
+"""How each number is read from a cell's file; accuracies in percent.
+
+Numbers are those of the adapted classifier, `kept` those of what default settings keep: zero-shot unless the health
+check finds that adaptation helps. The pool are the unlabeled images.
+"""
 
 
 def over_seeds(values: Sequence[float]) -> Number | None:

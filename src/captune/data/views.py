@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Resample = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
+MOST_SIDE = 4096
+"""Largest side of a model's input, in pixels."""
 LONGEST_SHAPE = 32
 """Aspect ratio above which the ends of an image are cropped before resizing."""
 
@@ -49,8 +51,11 @@ class Preprocessing:
     def __post_init__(self) -> None:
         if self.resample not in _FILTERS:
             raise ModelError(f"Unknown interpolation {self.resample!r}, expected one of {', '.join(_FILTERS)}.")
-        if self.image_size < 1 or self.resize < 0 or len(self.mean) != 3 or len(self.std) != 3:
-            raise ModelError(f"Expected a positive image size, three means and three standard deviations, got {self}.")
+        if not 1 <= self.image_size <= MOST_SIDE or not 0 <= self.resize <= MOST_SIDE:
+            raise ModelError(f"Expected an image size of 1 to {MOST_SIDE} pixels, got {self}.")
+        values = (*self.mean, *self.std)
+        if len(self.mean) != 3 or len(self.std) != 3 or not all(map(math.isfinite, values)) or min(self.std) <= 0:
+            raise ModelError(f"Expected three finite means and three positive standard deviations, got {self}.")
 
     def normalize(self, pixels: NDArray[np.uint8]) -> Tensor:
         """Turn views `(images, height, width, 3)` into the model's input `(images, 3, height, width)`."""

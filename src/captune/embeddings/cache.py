@@ -13,7 +13,7 @@ import numpy as np
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from captune.core.arrays import Floats
+from captune.core.arrays import Floats, is_embedding
 from captune.core.errors import CaptuneError
 from captune.core.files import cache_folder, digest, drop_leftovers, write_whole
 from captune.core.scratch import is_large
@@ -143,6 +143,8 @@ def _read_part(path: Path, width: int) -> _Part | None:
         offset = 8 + header_size + json.loads(content[8 : 8 + header_size])["vectors"]["data_offsets"][0]
         if keys.shape != (len(vectors), KEY_BYTES) or vectors.shape[1:] != (width,) or vectors.dtype != np.float32:
             raise ValueError("unexpected shapes")
+        if not is_embedding(vectors).all():
+            raise ValueError("vectors that are not embeddings")
     except Exception:  # whatever is wrong with a part, embedding its images again repairs it
         with suppress(OSError):
             path.unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from captune.backbones.base import Backbone
 from captune.core import distributed
-from captune.core.arrays import Bools, Floats, Ints, softmax_rows
+from captune.core.arrays import Bools, Floats, Ints, check_embeddings, softmax_rows
 from captune.core.errors import InputError
 from captune.core.runtime import Runtime
 from captune.core.scratch import empty_rows, fill_rows, take_rows
@@ -69,7 +69,7 @@ def embed_images(
     batches = [np.arange(i, min(i + batch_size, n_images)) for i in range(0, n_images, batch_size)]
     vectors = empty_rows(n_images, backbone.embed_dim)
     is_done = np.zeros(n_images, dtype=np.bool_)
-    skipped: dict[int, str] = {}
+    skipped, ranges = dict[int, str](), dict[int, str]()
     own = distributed.part(batches)
     with runtime.progress("Embedding images", sum(map(len, own))) as advance, shard, runtime.autocast():
         for batch in load_batches(images, own, view, shard.known, runtime.workers):
@@ -80,9 +80,21 @@ def embed_images(
             vectors[batch.positions[is_cached]] = shard.find(batch.keys[is_cached])
             is_done[batch.positions] = True
             skipped.update(batch.problems)
+            ranges.update(batch.ranges)
             advance(len(batch.positions) + len(batch.problems))
+    if ranges and strong is None:
+        runtime.say(describe_ranges(images, ranges))
     index, skipped = merge_parts(vectors, is_done, skipped)
     return EmbeddedImages(index, take_rows(vectors, index), skipped)
+
+
+def describe_ranges(images: ImageCollection, ranges: Mapping[int, str]) -> str:
+    """Return a sentence about images whose values were scaled to 8 bits by a guess."""
+    first = min(ranges)
+    return (
+        f"{len(ranges)} images do not say which values are black and white; they were scaled by their values, the "
+        f"first, {images.name(first)!r}, from {ranges[first]}. If this is wrong, save them with 8 bits."
+    )
 
 
 def merge_parts(rows: Floats, is_done: Bools, skipped: dict[int, str]) -> tuple[Ints, dict[int, str]]:
@@ -102,14 +114,15 @@ def encode_pixels(backbone: Backbone, pixels: NDArray[np.uint8]) -> Floats:
     if len(pixels) == 0:
         return np.empty((0, backbone.embed_dim), dtype=np.float32)
     batch = backbone.preprocessing.normalize(pixels).to(backbone.device)
-    return backbone.encode_image(batch).float().cpu().numpy()
+    return check_embeddings(backbone.encode_image(batch).float().cpu().numpy(), backbone.identifier)
 
 
 @torch.inference_mode()
 def embed_texts(backbone: Backbone, texts: Sequence[str]) -> Floats:
     """Embed sentences in chunks, `(texts, width)`."""
     tokens = backbone.tokenize(texts)
-    return np.concatenate([backbone.encode_text(part).cpu().numpy() for part in tokens.chunks(TEXTS_AT_ONCE)])
+    parts = [backbone.encode_text(part).cpu().numpy() for part in tokens.chunks(TEXTS_AT_ONCE)]
+    return check_embeddings(np.concatenate(parts), backbone.identifier)
 
 
 def embed_classes(backbone: Backbone, vocabulary: Vocabulary) -> Floats:
@@ -120,6 +133,15 @@ def embed_classes(backbone: Backbone, vocabulary: Vocabulary) -> Floats:
     sums = np.zeros((len(texts), flat.shape[1]), dtype=np.float32)
     np.add.at(sums, owner, flat)
     return np.asarray(sums / np.linalg.norm(sums, axis=1, keepdims=True), dtype=np.float32)
+
+
+def classes_read_alike(backbone: Backbone, vocabulary: Vocabulary) -> list[tuple[str, ...]]:
+    """Return groups of class names whose texts have the same tokens, e.g. because long texts are cut."""
+    tokens = backbone.tokenize([" ".join(vocabulary.texts(class_id)) for class_id in range(len(vocabulary))])
+    groups: dict[bytes, list[str]] = {}
+    for name, row in zip(vocabulary.names, (tokens.ids * tokens.mask).cpu().numpy(), strict=True):
+        groups.setdefault(row.tobytes(), []).append(name)
+    return [tuple(names) for names in groups.values() if len(names) > 1]
 
 
 def score(image_vectors: Floats, class_vectors: Floats, logit_scale: float) -> Floats:

@@ -32,7 +32,7 @@ from captune.methods.base import Context, Method
 from captune.plan import Plan, with_preset
 from captune.results.classifier import Classifier, predict_collection
 from captune.results.evidence import collect_evidence
-from captune.results.run import AdaptationRun, claim_folder
+from captune.results.run import AdaptationRun, claim_folder, update_review
 from captune.review.answers import Answer, Answers
 from captune.review.corrections import CHECK, FILE, Correction, Corrections
 from captune.review.estimate import AccuracyEstimate
@@ -206,7 +206,7 @@ class Engine:
             images=self.all_images,
             predictions=Predictions(readable, predictions.probabilities),
             skipped=self.skipped,
-            classifier=self._with_encoder(self.classifier),
+            classifier=self.with_encoder(),
             environment=environment,
             rounds=context.rounds,
             evidence=evidence,
@@ -229,7 +229,10 @@ class Engine:
         if target is None:
             raise InputError("Where should the run be saved? Pass a folder.")
         is_own = self.folder is not None and target.resolve() == self.folder.resolve()
-        if is_own and self._last is None:  # the classifier of the run, unchanged
+        if self._last is None:  # nothing changed but the estimate
+            if not is_own:
+                raise InputError(f"Nothing changed yet. Copy the run folder {str(self.folder)!r} instead.")
+            update_review(target, accuracy=None if estimate is None else estimate.as_dict())
             return target
         made = self.run(answers, corrections, predictions, estimate)
         with ExitStack() as stack:
@@ -296,9 +299,11 @@ class Engine:
         vectors = np.stack(list(self._texts.values()))
         return Precomputed(ClassTexts(tuple(self._texts), vectors, self.backbone.logit_scale))
 
-    def _with_encoder(self, classifier: Classifier) -> Classifier:
+    def with_encoder(self) -> Classifier:
         """Return the classifier with the true encoders instead of the table of sentences."""
-        old = classifier.tuner
+        old = self.classifier.tuner
+        if old.backbone is self.backbone:
+            return self.classifier
         tuner = type(old)(self.backbone, old.vocabulary, old.settings)
         tuner.load_state_dict(old.state_dict())
-        return Classifier(tuner.to(self.runtime.device), classifier.tuner_name, classifier.class_vectors)
+        return Classifier(tuner.to(self.runtime.device), self.classifier.tuner_name, self.classifier.class_vectors)

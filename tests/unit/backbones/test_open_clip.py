@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from captune.backbones.base import wrap
 from captune.core.errors import MissingExtraError, ModelError
 from captune.plan import check_backbone
 
@@ -112,6 +113,35 @@ def test_features_equal_open_clips_own(kind: str, saved: Callable[[str], str]) -
     assert embeddings.shape == (1, 24) == (1, backbone.embed_dim)
     torch.testing.assert_close(embeddings.norm(dim=-1), torch.ones(1), atol=1e-5, rtol=0)
     assert backbone.logit_scale == pytest.approx(reference.logit_scale.exp().item())
+
+
+@needs_open_clip
+@pytest.mark.parametrize("kind", list(CONFIGS))
+def test_a_model_in_memory_is_the_model_on_disk(kind: str, saved: Callable[[str], str]) -> None:
+    on_disk, model = pair(saved(kind))
+    wrapped = wrap(model, open_clip.get_tokenizer(kind))
+    assert wrapped.prompted_sides() == CARRIED[kind]
+    assert (wrapped.embed_dim, wrapped.logit_scale) == (on_disk.embed_dim, on_disk.logit_scale)
+    assert (wrapped.preprocessing, wrapped.fingerprint()) == (on_disk.preprocessing, on_disk.fingerprint())
+    with torch.no_grad():
+        torch.testing.assert_close(wrapped.encode_image(images()), on_disk.encode_image(images()))
+        for backbone in (wrapped, on_disk):
+            assert backbone.encode_text(backbone.tokenize(TEXTS)).shape == (len(TEXTS), 24)
+
+
+def test_a_model_that_only_resembles_open_clips_is_one_clear_error() -> None:
+    class First(torch.nn.Module):
+        """Like the model of CLIP's first release, which has no preprocessing."""
+
+        visual, token_embedding = torch.nn.Identity(), torch.nn.Identity()
+
+        def encode_text(self, ids: Tensor) -> Tensor:
+            return ids
+
+    with pytest.raises(ModelError, match="tokenizer"):
+        wrap(First())
+    with pytest.raises(ModelError, match=r"how its images are preprocessed.*open_clip\.create_model"):
+        wrap(First(), str.split)
 
 
 @needs_open_clip

@@ -196,6 +196,8 @@ LOOKED_FOR = {
     "eurosat": ("eurosat/2750/AnnualCrop", "eurosat/test.txt", "eurosat/split_zhou_EuroSAT.json"),
     "resisc45": ("NWPU-RESISC45/airplane", "NWPU-RESISC45/test.json"),
     "ucmerced": ("ucmerced/train", "ucmerced/test"),
+    "pets": ("pets/train", "pets/test"),
+    "npz": ("FILE.npz",),
     "folder": ("train/<class>/",),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -27,6 +28,7 @@ from captune.benchmark.splits import (
 from captune.core import registry
 from captune.core.errors import InputError
 from captune.data.images import ImageCollection, find_images
+from captune.data.precomputed import Embeddings
 from captune.data.task import AdaptationTask
 from captune.methods.base import Context
 from captune.plan import plan_for_task
@@ -304,3 +306,75 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     gone = ImageCollection((tmp_path / "gone.jpg",), tmp_path)
     with pytest.raises(InputError, match="gone"):
         shared_images(gone, gone)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_variants_have_exactly_these_images(seed: int) -> None:
+    data = dataset()
+    few = make_split(data, "ul", seed, SplitSettings(images_per_class=4))
+    assert np.bincount(few.truth.unlabeled_labels).tolist() == [4] * 10
+    assert (data.pool_labels[positions(few.task.unlabeled)] == few.truth.unlabeled_labels).all()
+    two = make_split(data, "ul", seed, SplitSettings(images_per_class=2))
+    assert set(positions(two.task.unlabeled)) < set(positions(few.task.unlabeled))
+    tail = make_split(data, "ul", seed, SplitSettings(imbalance=10))
+    assert sorted(np.bincount(tail.truth.unlabeled_labels)) == sorted(round(12 * 10 ** (-i / 9)) for i in range(10))
+    third = make_split(data, "ul", seed, SplitSettings(absent_share=0.334))
+    counts = np.bincount(third.truth.unlabeled_labels, minlength=10)
+    assert sorted(counts) == [0] * 3 + [12] * 7
+    assert len(third.task.vocabulary) == 10  # the names stay
+    assert sorted(third.truth.test_labels.tolist()) == np.flatnonzero(counts).tolist()
+    assert [int(path.stem) for path in third.test.paths] == [9 - c for c in third.truth.test_labels]
+    for one in (few, tail, third):
+        assert len(one.truth.unlabeled_labels) == len(one.task.unlabeled)
+
+
+def test_variants_differ_by_seed_and_repeat_by_seed() -> None:
+    data = dataset()
+    for options in (SplitSettings(images_per_class=4), SplitSettings(absent_share=0.5)):
+        found = [positions(make_split(data, "ul", seed, options).task.unlabeled) for seed in (0, 1, 0)]
+        assert found[0] == found[2] != found[1]
+
+
+def embedded(width: int = 3) -> LoadedDataset:
+    """Return the same classes as embeddings."""
+    data, generator = dataset(), np.random.default_rng(0)
+    parts = []
+    for images in (data.pool, data.test):
+        parts.append(Embeddings(generator.normal(size=(len(images), width)), map(images.name, range(len(images)))))
+    return replace(data, pool=parts[0], test=parts[1])
+
+
+@pytest.mark.parametrize("setting", ["ul", "ssl", "trzsl"])
+def test_embeddings_are_split_like_images(setting: Any) -> None:
+    data, images = embedded(), make_split(dataset(), setting, 0, SplitSettings(imbalance=3))
+    split = make_split(data, setting, 0, SplitSettings(imbalance=3))
+    for found, expected in (
+        (split.task.unlabeled, images.task.unlabeled),
+        (split.task.labeled.images, images.task.labeled.images),
+    ):
+        rows = positions(expected)
+        assert isinstance(found, Embeddings) or not rows
+        assert positions(found) == rows
+        if rows:
+            assert np.array_equal(found.vectors, data.pool.vectors[rows])  # type: ignore[attr-defined]
+    everything = split.task.unlabeled + split.task.labeled.images
+    assert len(everything) == len(split.task.unlabeled) + len(split.task.labeled)
+    assert len(split.task.unlabeled.items) <= len(everything)  # type: ignore[attr-defined]
+
+
+def test_embeddings_on_both_sides_are_found() -> None:
+    data = embedded()
+    test = Embeddings(np.concatenate([data.test.vectors, data.pool.vectors[[5, 7]]]))  # type: ignore[attr-defined]
+    assert shared_images(data.pool, test) == [(5, 10), (7, 11)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "options", "problem"),
+    [
+        ("ssl", SplitSettings(absent_share=0.3), "absent_share: expected 0"),
+        ("ul", SplitSettings(leaky=True), "leaky: expected false"),
+    ],
+)
+def test_variants_that_cannot_be(setting: Any, options: SplitSettings, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        make_split(embedded(), setting, 0, options)

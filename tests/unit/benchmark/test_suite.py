@@ -27,6 +27,7 @@ REPOSITORY = Path(__file__).parents[3]
 DOCS = (REPOSITORY / "docs" / "benchmark.md").read_text(encoding="utf-8")
 SUITES = sorted((REPOSITORY / "suites").glob("*.yaml"))
 assert [path.resolve() for path in SUITES] == list(shipped_suites().values())  # suites/ is the folder of the package
+FEW_LABELS = ("upl", "fpl", "grip", "cpl")
 SMALL: dict[str, Any] = {
     "datasets": ["patterns"],
     "settings": ["ul", "trzsl"],
@@ -96,7 +97,7 @@ def test_every_mistake_is_listed_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read(tmp_path, wrong)
     for expected in (
-        "table one: no dataset 'paterns'. Did you mean 'patterns'?",
+        "table one: no dataset 'paterns'. Did you mean 'patterns'",
         "no method 'capp'",
         "table two: seeds",
     ):
@@ -238,3 +239,48 @@ def test_a_name_that_the_system_refuses_is_no_suite(word: str) -> None:
         return
     with pytest.raises(UnknownNameError):
         find_suite(word)
+
+
+def test_rows_may_have_fewer_seeds(tmp_path: Path) -> None:
+    methods = {"zero_shot": {"seeds": [1]}, "cap": {"preset": "quick"}}
+    suite = read(tmp_path, {**SMALL, "methods": methods})
+    assert [cell.seed for cell in suite.cells() if cell.method == "zero_shot"] == [1, 1]
+    assert len(suite.cells()) == 2 + 4
+    problem = r"zero_shot: seeds = .*expected a list of some of the table's seeds \[0, 1\]"
+    for wrong in ([3], 1, "0"):
+        with pytest.raises(InputError, match=problem):
+            read(tmp_path, {**SMALL, "methods": {"zero_shot": {"seeds": wrong}}})
+
+
+def test_datasets_may_be_files(tmp_path: Path) -> None:
+    rows = {"cars": {"dataset": "npz:clip/cars.npz", "backbone": "precomputed"}}
+    (cell, *_) = read(tmp_path, {**SMALL, "datasets": rows}).cells()
+    assert cell.name.startswith("npz_clip_cars.npz-ul-zero_shot-0-")
+    assert cell.settings["template"] == "{}"
+    for wrong, problem in (
+        ("npz", "The dataset 'npz' cannot be used. Expected 'npz:folder/file.npz'"),
+        ("patterns:x.npz", "The dataset 'patterns:x.npz' cannot be used. Expected 'patterns'"),
+        ("npy:x.npy", "no dataset 'npy'"),
+    ):
+        with pytest.raises(InputError, match=re.escape(problem)):
+            read(tmp_path, {**SMALL, "datasets": {"cars": {"dataset": wrong}}})
+
+
+def test_the_suite_of_beds_measures_what_it_promises() -> None:
+    suite = read_suite("beds")
+    whole, *variants = suite.tables
+    assert [table.name for table in variants] == ["long tail", "few", "absent"]
+    assert [len(table.file.datasets) for table in suite.tables] == [9, 9, 9, 9]
+    for table in suite.tables:
+        for place, cell in table.cells.items():
+            is_described = place.dataset.endswith(", described")
+            assert (cell.settings["describer"] != "none") == (is_described and place.method not in FEW_LABELS)
+            if place.method in ("zero_shot", "transclip", "zlap"):
+                assert cell.settings["describe"] == ("all" if is_described else "none")
+            assert cell.split.embedded
+    counts = [sum(place.method == method for place in whole.cells) for method in ("zero_shot", "grip", "cap")]
+    assert counts == [9, 27, 27]
+    assert {place.seed for place in variants[0].cells if place.method == "transductive"} == {0, 1, 2}
+    assert {place.seed for place in variants[0].cells if place.method == "cap"} == {0}
+    same = [whole.cells[Place(name, "ul", "grip", 0)] for name in ("ucmerced", "ucmerced, described")]
+    assert same[0].name == same[1].name  # measured once

@@ -36,12 +36,14 @@ def content_of(cell: Cell, score: float, **changes: Any) -> dict[str, Any]:
     steps = [{"epoch": 5, "images": 10, "precision": 0.5}, {"epoch": 50, "images": 40, "precision": 0.75}]
     return {
         "format": "captune-cell",
-        "version": 1,
+        "version": 2,
         "cell": cell.as_dict(),
         "inputs": {"data": "d"},
         "counts": {"test": 1880},
         "score": score,
         "metrics": {**metrics, **groups},
+        "pool": {**metrics, "accuracy": score + 0.02},
+        "kept": {"classifier": "zero_shot", "metrics": {**metrics, "accuracy": 0.4}, "pool": metrics},
         "leakage": 3 if cell.dataset == "dtd" else 0,
         "remarks": ["Drawn by a rule."] if cell.dataset == "dtd" else [],
         "mismatched": ["a", "b"] if is_cap else None,
@@ -105,7 +107,7 @@ def test_markdown_keeps_ours_and_theirs_apart(measured: MeasuredSuite) -> None:
     assert "| zero_shot | – | – |" not in lines
     assert "(Table 1, CLIP ViT-B/32; tab:main_results), not ours" in page
     assert "| dtd | TRZSL | cap | 60.5 ± 0.7 | 59.5 ± 0.7 | 30.2 ± 0.4 | 70.5 ± 0.7 | 50.5 ± 0.7 |" in page
-    assert "50.0 → 75.0 | helpful 3 | 2.00 ± 0.00 | 700 |" in page
+    assert "50.0 → 75.0 | helpful 3 | 120.0 ± 0.0 | 700 |" in page
     assert "| dtd | 2.0 | 2.0 |" in lines
     for dataset, sentence in (
         ("dtd", "- dtd: 3 of the 1880 test images are also in the pool. Drawn by a rule."),
@@ -114,6 +116,25 @@ def test_markdown_keeps_ours_and_theirs_apart(measured: MeasuredSuite) -> None:
         assert lines.count(sentence) == 1
         table = lines[lines.index(f"**{dataset}**") : lines.index(sentence)]
         assert [line[:1] for line in table if line and line[0] != "|"] == ["*"]  # it stands right under the table
+
+
+def test_a_suite_chooses_what_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "one.yaml"
+    content = {**SUITE, "published": "", "settings": ["ul"], "shows": ["score", "pool_accuracy", "kept_accuracy"]}
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    suite, results = read_suite(path), Results(tmp_path / "out")
+    for cell in suite.cells():
+        write(results, cell, content_of(cell, 0.5))
+    lines = as_markdown(aggregate(suite, results), "c").splitlines()
+    for heading, row in (
+        ("**UL**", "| cap | 50.0 ± 0.0 | 50.0 ± 0.0 |"),
+        ("**UL, accuracy on the images adapted to**", "| cap | 52.0 ± 0.0 | 52.0 ± 0.0 |"),
+        ("**UL, accuracy of the classifier that is kept**", "| cap | 40.0 ± 0.0 | 40.0 ± 0.0 |"),
+    ):
+        table = lines[lines.index(heading) :]
+        assert row in table[: table.index("", 2)]
+    (header,) = (line for line in lines if line.startswith("| dataset | setting | method |"))
+    assert "| seen |" not in header  # nothing is labeled
 
 
 def test_csv_has_every_number_and_latex_is_escaped(measured: MeasuredSuite, tmp_path: Path) -> None:
@@ -157,7 +178,9 @@ def test_a_cell_whose_default_changed_or_whose_file_is_damaged_does_not_count(su
 @pytest.mark.parametrize(
     "changes",
     [
-        {"version": 2},
+        {"version": 1},
+        {"pool": {}},
+        {"kept": {"classifier": "adapted"}},
         {"cell": {}},
         {"score": "0.6"},
         {"metrics": {"accuracy": 0.6}},

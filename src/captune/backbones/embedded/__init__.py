@@ -30,6 +30,10 @@ class Embedded(HuggingFace):
         assert isinstance(backbone, Embedded)
         return backbone
 
+    def portable_id(self) -> str:
+        """Return the id, whose name is never a path, even if a folder has the same name."""
+        return self.identifier
+
     @classmethod
     def check(cls, name: str) -> None:
         """Raise an error that lists the included models if the name is none of them."""

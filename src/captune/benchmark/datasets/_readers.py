@@ -44,6 +44,12 @@ def read_folders(folder: Path, classes: tuple[str, ...], may_be_empty: bool = Fa
     return ImageCollection(tuple(path for paths in parts for path in paths), folder), labels.astype(np.int64)
 
 
+def read_train_and_test(folder: Path) -> LoadedDataset:
+    """Return the dataset of a folder with train/<class>/ and test/<class>/."""
+    names = class_folders(folder / "train")
+    return LoadedDataset(names, *read_folders(folder / "train", names), *read_folders(folder / "test", names))
+
+
 def read_lines(path: Path) -> list[str]:
     """Return the non-empty lines of a text file."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +14,15 @@ from captune.core.arrays import Ints
 from captune.core.errors import InputError, raise_all
 from captune.core.files import is_file, is_folder
 from captune.data.images import ImageCollection
+from captune.data.precomputed import ClassTexts
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedDataset:
     """Images and labels of a dataset; `benchmark/splits.py` decides what a method may see.
 
-    A class id is a position in `names`. Remarks are differences from the published dataset that affect results.
+    A class id is a position in `names`. Remarks are differences from the published dataset that affect results. With
+    `texts`, the images are embeddings of the same model.
     """
 
     names: tuple[str, ...]
@@ -28,6 +31,7 @@ class LoadedDataset:
     test: ImageCollection
     test_labels: Ints
     remarks: tuple[str, ...] = ()
+    texts: ClassTexts | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -39,6 +43,15 @@ class LoadedDataset:
             elif labels.min() < 0 or labels.max() >= len(self.names):
                 problems.append(f"{part}: labels must be in 0 to {len(self.names) - 1}")
         raise_all(problems, "This dataset cannot be used")
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a digest of images, labels, names and texts."""
+        digest = hashlib.blake2b(f"{self.pool.fingerprint}{self.test.fingerprint}{self.names}".encode(), digest_size=16)
+        digest.update(self.pool_labels.tobytes() + self.test_labels.tobytes())
+        if self.texts is not None:
+            digest.update(self.texts.vectors.tobytes() + f"{self.texts.logit_scale}".encode())
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -90,6 +103,11 @@ class Dataset:
 
     facts: ClassVar[DatasetFacts]
     layouts: ClassVar[tuple[Layout, ...]] = ()
+    takes_file: ClassVar[bool] = False
+    """Whether ids of this dataset name a file, as in `npz:folder/file.npz`."""
+
+    def __init__(self, file: str = "") -> None:
+        self.file = file
 
     def is_found(self, root: Path) -> bool:
         """Return whether the dataset's files are below this root, without reading them."""
@@ -126,6 +144,16 @@ class Dataset:
 
 
 PLUGIN_BASE = Dataset
+
+
+def open_dataset(identifier: str) -> Dataset:
+    """Return the reader of a dataset by its id: a name, or `npz:FILE`."""
+    name, file = registry.split_id("datasets", identifier, "npz:folder/file.npz")
+    reader: type[Dataset] = registry.load("datasets", name)
+    if bool(file) != reader.takes_file:
+        expected = f"{name}:folder/file.{name}" if reader.takes_file else name
+        raise InputError(f"The dataset {identifier!r} cannot be used. Expected {expected!r}.")
+    return reader(file) if file else reader()
 
 
 def with_size_remarks(data: LoadedDataset, facts: DatasetFacts) -> LoadedDataset:

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from captune.benchmark.datasets._readers import class_folders, read_folders
-from captune.benchmark.datasets.base import Dataset, DatasetFacts, Layout, LoadedDataset
-
-
-def _read(folder: Path) -> LoadedDataset:
-    names = class_folders(folder / "train")
-    return LoadedDataset(names, *read_folders(folder / "train", names), *read_folders(folder / "test", names))
+from captune.benchmark.datasets._readers import read_train_and_test
+from captune.benchmark.datasets.base import Dataset, DatasetFacts, Layout
 
 
 class UCMerced(Dataset):
@@ -24,4 +17,4 @@ class UCMerced(Dataset):
         n_pool=1260,
         n_test=840,
     )
-    layouts = (Layout("folders", ("ucmerced", "data/ucmerced"), ("train", "test"), _read),)
+    layouts = (Layout("folders", ("ucmerced", "data/ucmerced"), ("train", "test"), read_train_and_test),)
