@@ -9,6 +9,8 @@ the classifier does later, and the checks are spread evenly over classes and con
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,6 +18,7 @@ import numpy as np
 
 from captune.core.arrays import Floats, Ints
 
+FEWEST_LOOKS = 10
 GOLDEN = (5**0.5 - 1) / 2
 Z = 1.959964
 """The 97.5 % quantile of the standard normal distribution."""
@@ -60,6 +63,15 @@ class AccuracyEstimate:
     def as_dict(self) -> dict[str, Any]:
         """Return all fields and the sentence as JSON values."""
         return {**asdict(self), "sentence": self.sentence}
+
+
+def describe_accuracy(accuracy: AccuracyEstimate | Mapping[str, Any] | None, folder: str) -> str:
+    """Return the estimated accuracy in words or, without checks, how to get one."""
+    if accuracy is None:
+        command = f"captune estimate {shlex.quote(folder)} --count {FEWEST_LOOKS} --out checks.csv"
+        return f"Names not verified: {FEWEST_LOOKS} looks would tell: {command}"
+    sentence = accuracy.sentence if isinstance(accuracy, AccuracyEstimate) else accuracy["sentence"]
+    return f"{sentence}."
 
 
 def draw_checks(predicted: Ints, confidence: Floats, may_draw: Ints, first: int, count: int, seed: int) -> Ints:

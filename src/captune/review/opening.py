@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from captune.core import registry
-from captune.core.cards import build_card
+from captune.core.cards import build_card, parse_json
 from captune.core.errors import InputError
 from captune.core.files import is_file, is_folder
 from captune.core.settings import RunSettings, build_run
@@ -114,7 +114,8 @@ def _start_of(record: RunRecord, classifier: Classifier, images: ImageCollection
                 f"The labels of this run, {source!r}, cannot be found. Put them back, or open the images instead: "
                 "captune.open(images, classes, labels=...)"
             )
-        ids = read_labels(source, images, record.names)
+        renamed = parse_json(record.card["sources"].get("renamed", "{}"))
+        ids = read_labels(source, images, record.names, renamed)
         labels = {images.name(i): record.names[ids[i]] for i in range(len(images)) if ids[i] >= 0}
     return Start(record.names, explicit, labels, offered)
 
