@@ -55,6 +55,7 @@ class Camera:
         at: str = "",
         photo: str = "",
         seconds: float = 0,
+        wait_for: str = "body",
     ) -> None:
         """Take one picture: of the page's top, or of what begins at a section, with an image chosen if one is given."""
         context = self.browser.new_context(color_scheme=theme, viewport=size, reduced_motion="reduce")
@@ -64,6 +65,7 @@ class Camera:
             page.set_input_files("#file", photo)
             page.locator("#result").wait_for(state="visible", timeout=60_000)
             page.wait_for_function("document.getElementById('picture').naturalWidth > 0")
+        page.locator(wait_for).first.wait_for(state="attached", timeout=300_000)
         page.wait_for_timeout(1000 * seconds)
         if at:
             page.evaluate("(id) => document.getElementById(id).scrollIntoView()", at)
@@ -114,7 +116,7 @@ def photograph_review(camera: Camera, run: Path, scratch: Path) -> None:
         camera.take("review-looks-phone-dark", f"{service.address}#looks", "dark", PHONE, seconds=2)
         camera.take("review-groups-dark", f"{service.address}#groups", "dark", seconds=3)
         camera.take("review-classes-light", f"{service.address}#classes", seconds=2)
-        camera.take("review-map-dark", f"{service.address}#map", "dark", seconds=20)
+        camera.take("review-map-dark", f"{service.address}#map", "dark", seconds=2, wait_for="#map-box .note:empty")
         camera.take("review-compare-light", f"{service.address}#compare", seconds=2)
 
 
