@@ -28,7 +28,7 @@ def is_unicode(text: str) -> bool:
 
 def invalid_character(name: str) -> str | None:
     """Return the first character that no name may have, escaped: a control character, or half of a pair (UTF-16)."""
-    found = next((letter for letter in name if unicodedata.category(letter) in ("Cc", "Cs")), None)
+    found = next((letter for letter in name if _is_control(letter)), None)
     return None if found is None else ascii(found)[1:-1]
 
 
@@ -36,12 +36,11 @@ def printable(text: str) -> str:
     """Return text with escaped control characters, so that a name in it cannot control the terminal."""
     if text.isprintable():
         return text
-    return "".join(
-        ascii(letter)[1:-1]
-        if letter in _BIDI or (unicodedata.category(letter) in ("Cc", "Cs") and letter not in _KEPT)
-        else letter
-        for letter in text
-    )
+    return "".join(ascii(letter)[1:-1] if letter in _BIDI or _is_control(letter) else letter for letter in text)
+
+
+def _is_control(letter: str) -> bool:
+    return unicodedata.category(letter) in ("Cc", "Cs") and letter not in _KEPT
 
 
 def shown(value: object) -> str:
