@@ -32,7 +32,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_three_commands_run(captune: Any, place: Path, backbone: str) -> None:
-    own = [words for words in COMMANDS if words != ["demo"] and not any("CAPTUNE_TESTBED" in word for word in words)][:3]
+    own = [words for words in COMMANDS if words != ["demo"]][:3]
     assert [words[0] for words in own] == ["adapt", "predict", "evaluate"]
     tiny = ["--backbone", backbone, "--workers", "0"]
     for words in own:

@@ -21,7 +21,8 @@ REPOSITORY = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def site() -> Any:
     spec = importlib.util.spec_from_file_location("docs_site", REPOSITORY / "scripts" / "docs_site.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
