@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from captune.core.cards import seal
+
 ADAPT = ("adapt", "photos", "--classes", "cat,dog", "--backbone", "hf:model", "--workers", "0", "--out", "new-run")
 
 
@@ -81,7 +83,14 @@ def _swap_model() -> None:
     shutil.copytree("run", "moved")
     card = json.loads(Path("moved/classifier/classifier.json").read_text())
     card["backbone_fingerprint"] = "another model"
-    Path("moved/classifier/classifier.json").write_text(json.dumps(card))
+    Path("moved/classifier/classifier.json").write_text(json.dumps(seal(card)))
+
+
+def _swap_names() -> None:
+    shutil.copytree("run", "swapped")
+    card = json.loads(Path("swapped/classifier/classifier.json").read_text())
+    card["names"].reverse()
+    Path("swapped/classifier/classifier.json").write_text(json.dumps(card))
 
 
 def _cut_weights() -> None:
@@ -142,6 +151,12 @@ CASES = (
         write("rows.csv", "path,n\n,1\nphotos/cat/0.png,2\nphotos/cat/0.png,3\n"),
     ),
     Case(
+        "manifest: one file under two names",
+        adapt(images="twice.csv"),
+        ("is listed 2 times",),
+        write("twice.csv", "path\nphotos/cat/0.png\nphotos/dog/../cat/0.png\n"),
+    ),
+    Case(
         "manifest: not a Parquet file",
         adapt(images="m.parquet"),
         ("not a readable Parquet file",),
@@ -168,6 +183,14 @@ CASES = (
         ("quote names",),
         write("c.yaml", "[yes, cat]"),
     ),
+    Case(
+        "classes: YAML with aliases",
+        adapt(classes="c.yaml"),
+        ("aliases such as *name are not supported",),
+        write("c.yaml", "- &a cat\n- *a\n"),
+    ),
+    Case("classes: names that look the same", adapt(classes="cat,cat\u200b"), ("look the same",)),
+    Case("classes: a control character", adapt(classes="cat,\x1b[31mdog"), (r"contains \x1b",)),
     Case(
         "template without a placeholder", adapt("--template", "a photo"), ("'a photo' must contain the placeholder {}",)
     ),
@@ -203,6 +226,12 @@ CASES = (
         write("labels.csv", "path,label\nphotos/cat/0.png,lion\ngone.png,cat\n"),
     ),
     Case(
+        "labels: all empty",
+        adapt("--labels", "labels.csv"),
+        ("are all empty",),
+        write("labels.csv", "path,label\nphotos/cat/0.png,\n"),
+    ),
+    Case(
         "output: a folder with other files",
         adapt("--out", "photos"),
         ("'photos' is not empty and does not contain a run",),
@@ -212,6 +241,7 @@ CASES = (
     Case("predict: a tampered classifier", ("predict", "tampered", "photos"), ("damaged or changed",), _tamper),
     Case("predict: a run of a newer version", ("predict", "future", "photos"), ("version 9", "Upgrade captune"), _age),
     Case("predict: other model weights", ("predict", "moved", "photos"), ("differ from those",), _swap_model),
+    Case("predict: swapped class names", ("predict", "swapped", "photos"), ("its own digest",), _swap_names),
     Case("predict: no class to show", ("predict", "run", "photos", "--top-k", "0"), ("--top-k is 0",)),
     Case(
         "evaluate: folders that are no classes",

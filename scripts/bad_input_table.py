@@ -78,7 +78,7 @@ def main() -> None:
             shown = "<br>".join(line.strip().replace("|", "\\|").replace("<", "&lt;") for line in answer.splitlines())
             command = " ".join(f"'{word}'" if " " in word or not word else word for word in case.command)
             command = command.replace(" --backbone hf:model --workers 0 --out new-run", " ...")
-            rows.append(f"| {case.what} | `captune {command}` | {shown} |\n")
+            rows.append(f"| {case.what} | `captune {ascii(command)[1:-1]}` | {shown} |\n")
             print(f"{number + 1}/{len(CASES)} {case.what}")
             shutil.rmtree(place)
     (REPOSITORY / "docs" / "bad-input.md").write_text(HEADING + "".join(rows), encoding="utf-8")

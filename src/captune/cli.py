@@ -4,20 +4,39 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from captune import __version__
 from captune.core.errors import CaptuneError, ToldElsewhereError
+from captune.core.text import printable
 from captune.core.wording import speaking_flags
 
-COMMANDS = ("demo", "audit", "adapt", "predict", "evaluate", "report", "review", "export", "serve", "benchmark", "list")
+COMMANDS = (
+    "demo",
+    "audit",
+    "adapt",
+    "suggest",
+    "label",
+    "estimate",
+    "predict",
+    "evaluate",
+    "report",
+    "review",
+    "export",
+    "serve",
+    "benchmark",
+    "list",
+)
 """In the order of --help; each is a module in captune/commands."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 (one for every way to end)
     """Run one command and return its exit code: 0 success, 2 invalid input, 1 unexpected error, 130 interrupted."""
+    _prepare_streams()
     options = _parser().parse_args(arguments)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # hide messages for torch developers
     try:
@@ -34,8 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print_error("interrupted")
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 0
+    except OSError as error:
+        _discard_output()
+        place = f"{os.fsdecode(error.filename)!r}" if error.filename is not None else "The output"
+        _print_error(f"error: {place} cannot be read or written: {error.strerror or error}.")
+        return 2
     except Exception as error:
         if os.environ.get("CAPTUNE_DEBUG"):
             raise
@@ -62,7 +86,27 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _print_error(message: str) -> None:
-    sys.stderr.write(message + "\n")
+    with suppress(OSError):  # a full or closed standard error has nowhere to complain to
+        sys.stderr.write(printable(message) + "\n")
+
+
+def _prepare_streams() -> None:
+    """Open closed streams, whose numbers the next files would get, and escape what a stream cannot encode."""
+    if sys.stdout is None or sys.stderr is None:
+        while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+            pass
+        os.close(number)
+        sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+        sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a path may have bytes that are not UTF-8
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _discard_output() -> None:
+    """Send what is left of the output nowhere, so that Python does not fail again when it exits."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

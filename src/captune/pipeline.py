@@ -15,10 +15,11 @@ from captune.core import distributed, launching, runtime
 from captune.core.errors import InputError
 from captune.core.restoring import unchanged
 from captune.core.settings import WHERE
+from captune.core.text import shown
 from captune.core.wording import option
 from captune.data.inputs import Images
 from captune.data.precomputed import ClassTexts, Embeddings
-from captune.embeddings.cache import EmbeddingCache, default_folder
+from captune.embeddings.embed import classes_read_alike
 from captune.embeddings.predictions import Predictions
 from captune.methods.base import Context
 from captune.plan import Plan, make_plan
@@ -90,7 +91,7 @@ def carry_out(
                 if report:
                     _write_report(folder, engine)
         if folder is not None and engine.is_writer and not keep_checkpoints:
-            drop_checkpoints(folder / CHECKPOINTS)  # last, so that a killed process never loses its training
+            _drop_checkpoints(folder, engine)  # last, so that a killed process never loses its training
     return run
 
 
@@ -110,15 +111,13 @@ def _as_worker(plan: Plan, options: Mapping[str, Any], folder: str) -> Run:
 
 
 def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
-    cache_folder = Path(plan.settings.cache) if plan.settings.cache else default_folder()
-    describer = plan.open_describer(cache_folder)
-
+    describer = plan.open_describer()
     backbone = plan.open_backbone().to(engine.device)
     backbone.texts_at_once = plan.settings.class_chunk
     environment = _environment(plan, backbone, engine)
     context = Context(
         runtime=engine,
-        cache=EmbeddingCache(cache_folder),
+        cache=plan.cache,
         batch_size=plan.settings.batch_size,
         describer=describer,
         domain=plan.settings.domain,
@@ -126,6 +125,14 @@ def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
     )
     if plan.settings.preset:
         engine.say(f"Method {plan.settings.method}, preset {plan.settings.preset}.")
+    if plan.images.unused:
+        engine.say(plan.images.unused)
+    if plan.class_texts is None:
+        for names in classes_read_alike(backbone, plan.task.vocabulary):
+            engine.say(
+                f"The text encoder reads {' and '.join(shown(name) for name in names[:3])} as the same text, so these "
+                "classes cannot be told apart by their names. Use other or shorter names, or describe them."
+            )
     if isinstance(plan.images, Embeddings) and plan.images.was_scaled:
         engine.say("The embeddings were not of length one and have been normalized.")
 
@@ -211,6 +218,13 @@ def _keeps_zero_shot(plan: Plan, evidence: Evidence | None, engine: runtime.Runt
     if keeps:
         engine.say(f"The zero-shot classifier is kept. To keep the adapted one anyway: {option('keep_better', False)}")
     return bool(keeps)
+
+
+def _drop_checkpoints(folder: Path, engine: runtime.Runtime) -> None:
+    try:
+        drop_checkpoints(folder / CHECKPOINTS)
+    except OSError as error:
+        engine.say(f"The run is saved, but its checkpoints could not be deleted: {error}")
 
 
 def _write_report(folder: Path, engine: runtime.Runtime) -> None:

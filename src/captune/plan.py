@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from captune.backbones.base import Backbone, load_backbone
+from captune.backbones.base import Backbone
 from captune.backbones.precomputed import Precomputed
 from captune.core import registry
+from captune.core.arrays import Ints
 from captune.core.errors import InputError, ProblemList, UnknownNameError, nearest, raise_all
 from captune.core.settings import NO_RESULT, RunSettings, build_run, plain
 from captune.data.images import ImageCollection
 from captune.data.inputs import Images, collect_images, describe_source
 from captune.data.labels import read_labels
 from captune.data.precomputed import ClassTexts, Embeddings, is_array_file
+from captune.data.renaming import new_names, rename_classes
 from captune.data.task import AdaptationTask, make_task
 from captune.data.vocabulary import read_classes
 from captune.describers.base import Describer, describer_of, open_describer
+from captune.embeddings.cache import EmbeddingCache
+from captune.embeddings.lazy_backbone import is_remembered, open_backbone
 from captune.methods.base import Method
 
 T = TypeVar("T")
@@ -56,6 +61,11 @@ class Plan:
         """Return whether images and texts are embedded already, so that no backbone is loaded."""
         return self.settings.backbone == PRECOMPUTED and isinstance(self.images, Embeddings)
 
+    @property
+    def cache(self) -> EmbeddingCache:
+        """Return the cache that the settings name, or the user's."""
+        return EmbeddingCache(Path(self.settings.cache)) if self.settings.cache else EmbeddingCache()
+
     def all_settings(self) -> dict[str, Any]:
         """Return the settings of the run and its method as one flat mapping, like a settings file."""
         return {**dataclasses.asdict(self.settings), **dataclasses.asdict(self.method.settings)}
@@ -88,18 +98,18 @@ class Plan:
         if self.backbone is not None:
             _check_tuner(tuner, prompted, self.backbone.prompted_sides(), self.settings.backbone)
         elif not self.is_embedded:
-            check_backbone(self.settings.backbone, tuner)
+            check_backbone(self.settings.backbone, tuner, self.cache)
 
     def open_backbone(self) -> Backbone:
         """Return the backbone in memory, or load the one that the settings name."""
         if self.is_embedded and self.class_texts is not None:
             return Precomputed(self.class_texts)
-        encoder = self.backbone or load_backbone(self.settings.backbone)
+        encoder = self.backbone or open_backbone(self.settings.backbone, self.cache)
         return encoder if self.class_texts is None else Precomputed(self.class_texts, encoder)
 
-    def open_describer(self, cache_folder: Path) -> Describer:
+    def open_describer(self) -> Describer:
         """Return the describer in memory, or the one that the settings name."""
-        return self.describer or open_describer(self.settings.describer, cache_folder)
+        return self.describer or open_describer(self.settings.describer, self.cache.folder)
 
 
 def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, Any]) -> Plan:  # noqa: ANN401
@@ -117,6 +127,10 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
         values["template"] = "{}"  # the text of a class is found by its name
     template = str(values.get("template", RunSettings.template))
     vocabulary = collect(lambda: read_classes(classes if texts is None else texts.names, template))
+    rename, merge = collect(lambda: _take_names(values)) or ({}, {})
+    if vocabulary and (rename or merge):
+        named = vocabulary
+        vocabulary = collect(lambda: rename_classes(named, rename, merge, embedded=texts is not None))
     if isinstance(found, Embeddings) or texts is not None:
         collect(lambda: _check_embedded(found, texts, values))
     built = collect(lambda: _build(values, without_encoder=isinstance(found, Embeddings) or texts is not None))
@@ -126,7 +140,7 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
             collect(lambda role=role: _check_id(role, values))  # type: ignore[misc]
     known = None
     if labels is not None and vocabulary and found:
-        known = collect(lambda: read_labels(labels, found, vocabulary.names))
+        known = collect(lambda: _read_labels(labels, found, vocabulary.names, new_names(rename, merge)))
     if len(problems) == 1:
         raise InputError(problems[0])
     raise_all(problems, "Cannot start this run")
@@ -135,11 +149,42 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
     task = make_task(vocabulary, found, known, labeled_are_complete=run_settings.target_classes == "auto")
     given = {"images": images, "classes": classes, "labels": labels}
     sources = {what: describe_source(value) for what, value in given.items() if value is not None}
+    if rename or merge:
+        sources["renamed"] = json.dumps(new_names(rename, merge), ensure_ascii=False)
     return Plan(run_settings, method, task, found, sources, backbone, texts, describer)
+
+
+def _take_names(values: dict[str, Any]) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Take the new names of classes out of the settings: they change class names and labels, but no method."""
+    rename, merge = values.pop("rename", None) or {}, values.pop("merge", None) or {}
+    try:
+        renamed = {str(old): str(new) for old, new in rename.items()}
+        merged = {str(new): [name.strip() for name in _listed(names)] for new, names in merge.items()}
+    except (AttributeError, TypeError):
+        raise InputError(
+            f"Expected rename={{'old': 'new'}} and merge={{'new': ['a', 'b']}}, got {rename!r} and {merge!r}."
+        ) from None
+    return renamed, merged
+
+
+def _listed(names: str | Sequence[str]) -> list[str]:
+    return names.split(",") if isinstance(names, str) else [str(name) for name in names]
 
 
 def _find_images(source: Images, values: Mapping[str, Any]) -> ImageCollection:
     return collect_images(source, values.get("root") or None, str(values.get("image_column") or ""), single=False)
+
+
+def _read_labels(
+    labels: Any,  # noqa: ANN401
+    images: ImageCollection,
+    names: Sequence[str],
+    renamed: Mapping[str, str],
+) -> Ints:
+    known = read_labels(labels, images, names, renamed)
+    if not (known >= 0).any():
+        raise InputError(f"The labels {describe_source(labels)!r} are all empty. Leave them out, or correct them.")
+    return known
 
 
 def _take_models(values: dict[str, Any]) -> tuple[Backbone | None, Describer | None]:
@@ -250,11 +295,15 @@ def with_preset(method_class: type[Method], settings: Mapping[str, Any], default
     return {**presets[name], **settings, "preset": name}
 
 
-def check_backbone(identifier: str, tuner: str = "") -> None:
-    """Check the id of a backbone, and that it supports the prompts of a tuner, without loading its weights."""
+def check_backbone(identifier: str, tuner: str = "", cache: EmbeddingCache | None = None) -> None:
+    """Check the id of a backbone, and that it supports the prompts of a tuner, without loading its weights.
+
+    A model that is remembered in the cache has been loaded before, so its files are not checked again.
+    """
     source, name = registry.split_id("backbones", identifier, RunSettings.backbone)
     backbone_class = registry.load("backbones", source)
-    backbone_class.check(name)
+    if cache is None or not is_remembered(identifier, cache):
+        backbone_class.check(name)
     prompted = registry.load("tuners", tuner).prompted_towers if tuner else frozenset()
     _check_tuner(tuner, prompted, backbone_class.prompt_towers(name), identifier)
 

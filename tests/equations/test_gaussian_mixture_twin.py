@@ -93,6 +93,16 @@ def slow_fit(
     points = [[x[d] - center[d] for d in range(width)] for x in images]
     known = [[x[d] - center[d] for d in range(width)] for x in labeled]
     times = [labels.count(c) for c in range(n_classes)]
+    for i, x in enumerate(labeled):  # a labeled image counts with its ten nearest images
+        nearest = sorted(range(n), key=lambda j: -dot(x, images[j]))[:10]
+        near = [sum(points[j][d] for j in nearest) / len(nearest) for d in range(width)]
+        known[i] = [0.2 * known[i][d] + 0.8 * near[d] for d in range(width)]
+    said = [slow_softmax([scale * dot(x, t) for t in texts]) for x in labeled]
+    agreed = [row[label] / max(row) for row, label in zip(said, labels, strict=True)]
+    trust = [1.0] * n_classes
+    for c in set(labels):
+        own = [a for a, label in zip(agreed, labels, strict=True) if label == c]
+        trust[c] = max(0.1, (sum(own) + sum(agreed) / len(agreed)) / (len(own) + 1))
 
     def over_allowed(scores: list[float]) -> list[float]:
         some = slow_softmax([scores[c] for c in allowed])
@@ -100,8 +110,8 @@ def slow_fit(
 
     texts_say = [[scale * dot(x, t) for t in texts] for x in images]
     text_spread = slow_spread([[row[c] for c in allowed] for row in texts_say])
-    per_class, per_label = n / n_classes, len(labels) / n_classes
-    loud = rule.image_weight * per_class / (per_class + rule.half_weight_at) * (1 + 3 * per_label / (per_label + 1))
+    per_class, often = n / n_classes, (len(labels) / n_classes) ** 4
+    loud = rule.image_weight * per_class / (per_class + rule.half_weight_at) * (1 + 3 * often / (often + 1))
     found = [over_allowed(row) for row in texts_say]
     weights, start, evening = found, None, [0.0] * n_classes
     for number in range(2 * rule.iterations):
@@ -130,8 +140,11 @@ def slow_fit(
         inverse = np.linalg.inv(within)
         directions, lengths = [], []
         for c in range(n_classes):
-            pulled = heard * counts[c] + rule.labeled_weight * times[c] + rule.alpha
-            mean = [(heard * sums[c][d] + label_sums[c][d] + rule.alpha * start[c][d]) / pulled for d in range(width)]
+            pulled = heard * counts[c] + rule.labeled_weight * times[c] + rule.alpha * trust[c]
+            mean = [
+                (heard * sums[c][d] + label_sums[c][d] + rule.alpha * trust[c] * start[c][d]) / pulled
+                for d in range(width)
+            ]
             direction = [sum(inverse[d, e] * mean[e] for e in range(width)) for d in range(width)]
             directions.append(direction)
             lengths.append(max(dot(direction, mean), 1e-9))

@@ -1,4 +1,4 @@
-"""What the fault harness shares: photos, a tiny model, a process to fork from, and tables at the end."""
+"""What the fault harness shares: photos, a tiny model and a process to fork from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from toys import write_classes
 
-from faults import records
 from faults.zygote import Zygote
 
 CLASSES = ("cat", "dog", "bird")
@@ -30,11 +29,3 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def backbone(clip_folder: Path) -> str:
     return f"hf:{clip_folder}"
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what was counted."""
-    if records.FAULTS or records.MUTANTS:
-        terminalreporter.section("faults")
-        for line in records.tables():
-            terminalreporter.write_line(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 FAULTS: dict[str, Counter[str]] = {}
 """By fault: tried, resumed to the same result, repaired or told in a clear message, lost."""
@@ -19,6 +20,18 @@ ANSWERS = ("tried", "accepted", "refused", "crash", "hang", "memory", "escape")
 def record(fault: str, outcome: str) -> None:
     """Count one fault."""
     FAULTS.setdefault(fault, Counter()).update(["tried", outcome])
+
+
+def as_plain() -> dict[str, Any]:
+    """Return everything that was counted, as JSON could hold it."""
+    return {"faults": {k: dict(v) for k, v in FAULTS.items()}, "mutants": {k: dict(v) for k, v in MUTANTS.items()}}
+
+
+def add(plain: dict[str, Any]) -> None:
+    """Add what another process counted."""
+    for target, name in ((FAULTS, "faults"), (MUTANTS, "mutants")):
+        for kind, counts in plain.get(name, {}).items():
+            target.setdefault(kind, Counter()).update(counts)
 
 
 def tables() -> list[str]:

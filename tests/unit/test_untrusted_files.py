@@ -13,14 +13,18 @@ from pathlib import Path
 import pytest
 from audit_folders import audit_facts
 from report_runs import make_run
+from toys import write_images
 
+import captune
 from captune.auditing.page import print_audit
 from captune.backbones.hf import HuggingFace
 from captune.cli import main
+from captune.core import cards
 from captune.core.errors import CaptuneError, InputError
 from captune.core.settings import parse_overrides, read_yaml
 from captune.data.descriptions import read_descriptions
-from captune.data.vocabulary import read_class_names
+from captune.data.vocabulary import read_class_names, read_classes
+from captune.plan import make_plan
 from captune.report.page import write_report
 
 APPLY = "!!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path [{}]]"
@@ -68,6 +72,38 @@ READERS = {
 }
 
 
+ALIASES = {
+    "settings": "a: &x [1]\nb: *x\n",
+    "classes": "- &x cat\n- *x\n",
+    "descriptions": "cat: &x [a, b]\ndog: *x\n",
+}
+NESTED = "[" * 200_000
+SURROGATE = {
+    "settings": 'template: "a \\ud800 {}"\n',
+    "classes": '- "\\ud800"\n- cat\n',
+    "descriptions": 'cat: ["\\ud800"]\n',
+}
+
+
+@pytest.mark.parametrize("what", ALIASES)
+def test_aliases_nesting_and_half_characters_are_refused_in_a_sentence(tmp_path: Path, what: str) -> None:
+    file = tmp_path / "x.yaml"
+
+    def use() -> None:
+        if what == "settings":
+            make_plan(tmp_path, ["cat", "dog"], None, read_yaml(file))
+        elif what == "classes":
+            read_classes(file)
+        else:
+            read_descriptions(file)
+
+    for content, words in ((ALIASES[what], "aliases"), (NESTED, "YAML"), (SURROGATE[what], "cannot|Cannot")):
+        file.write_text(content, encoding="utf-8")
+        with pytest.raises(InputError, match=words) as error:
+            use()
+        assert len(str(error.value)) < 2000
+
+
 @pytest.mark.parametrize("what", READERS)
 def test_yaml_aliases_cannot_fill_the_memory(tmp_path: Path, what: str) -> None:
     file = tmp_path / "x.yaml"
@@ -98,3 +134,29 @@ def test_a_name_is_no_markup_on_the_screen(capsys: pytest.CaptureFixture[str], t
     assert shown.count(name) >= 4  # the table, the sentence, the step and the folder
     assert main(["report", str(tmp_path / name)]) == 2
     assert name in capsys.readouterr().err
+
+
+def test_a_table_that_was_edited_cannot_show_other_files(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", tmp_path / "images", ("cat", "dog"), per_class=6)
+    table = folder / "predictions.csv"
+    content = table.read_text(encoding="utf-8")
+    write_images(tmp_path / "private", 1)
+    for name in ("../private/000.png", str(tmp_path / "private" / "000.png")):
+        table.write_text(f"{content}{name},cat,0.9\n", encoding="utf-8")
+        with pytest.raises(InputError, match="is outside the folder of the images"):
+            write_report([folder])
+    table.write_text(content, encoding="utf-8")
+    write_report([folder])
+
+
+def test_a_card_of_absurd_depth_or_size_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_run(tmp_path / "run", tmp_path / "images", ("cat", "dog"), per_class=6)
+    content = (folder / "run.json").read_text(encoding="utf-8")
+    for text in ("[" * 200_000, '{"a":' * 5000 + "1" + "}" * 5000, content[:-2] + f', "x": {"[" * 900}{"]" * 900}}}'):
+        (folder / "run.json").write_text(text, encoding="utf-8")
+        with pytest.raises(CaptuneError, match="nested more than"):
+            captune.load(folder)
+    (folder / "run.json").write_text(content, encoding="utf-8")
+    monkeypatch.setattr(cards, "MAX_BYTES", 100)
+    with pytest.raises(CaptuneError, match="larger than 100 bytes"):
+        captune.load(folder)

@@ -11,6 +11,7 @@ import numpy as np
 from captune.core.cards import read_card
 from captune.core.errors import RunFolderError
 from captune.core.files import is_file
+from captune.core.replacing import finish_replacing
 from captune.report.class_table import MOST_PICTURES, Column, Thumbnail, encode_thumbnail
 from captune.report.drawing import FOLDER, Drawing
 from captune.report.figures import FREQUENCY, MISLEADING, SHOWN_CLASSES, concentration_drawing
@@ -33,12 +34,14 @@ PRECISION = (("by_name", "Right by name"), ("by_description", "Right by descript
 
 def holds_audit(folder: str | Path) -> bool:
     """Return whether a folder contains an audit."""
+    finish_replacing(Path(folder), CARD)
     return is_file(Path(folder) / CARD)
 
 
 def read_audit(folder: str | Path) -> dict[str, Any]:
     """Return the content of audit.json, or raise an error if the folder does not contain an audit."""
     missing = f"{str(folder)!r} does not contain an audit: {CARD} is missing. Make one with captune audit."
+    finish_replacing(Path(folder), CARD)
     return read_card(Path(folder) / CARD, FORMAT, VERSION, missing)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from captune.core import registry
 from captune.core.errors import ModelError, nearest
 from captune.core.files import is_file, is_folder
 
@@ -43,7 +44,24 @@ def quiet() -> Iterator[None]:
 
 def local_path(name: str) -> str:
     """Expand `~`, which the shell does not do after `source:`."""
-    return str(Path(name).expanduser()) if name.startswith("~") else name
+    return os.path.expanduser(name)  # noqa: PTH111 (without a home, it leaves the name as it is)
+
+
+def files_of(name: str) -> list[Path]:
+    """Return the files of a model in a local folder or in the cache of the hub; empty if it is in neither."""
+    folder = Path(name)
+    if name and not is_folder(folder):
+        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError
+
+        try:
+            config = try_to_load_from_cache(name, "config.json")
+        except HFValidationError:
+            return []
+        if not isinstance(config, str):
+            return []
+        folder = Path(config).parent
+    return sorted(path for path in folder.iterdir() if path.is_file()) if name else []
 
 
 @cache
@@ -155,6 +173,13 @@ def load_image_settings(name: str) -> dict[str, Any]:
             raise ModelError(_not_loaded(name, "preprocessor_config.json", error, ())) from error
         return {}
     return dict(settings)
+
+
+def with_absolute_folder(identifier: str) -> str:
+    """Return an id whose name is absolute if it is a local folder; models in memory have no folder."""
+    source, _, name = identifier.partition(":")
+    is_local = not identifier.startswith(registry.IN_MEMORY) and is_folder(local_path(name))
+    return f"{source}:{Path(local_path(name)).resolve()}" if is_local else identifier
 
 
 def _source(name: str) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
@@ -19,6 +21,8 @@ from captune.core.errors import ModelError
 from captune.core.settings import DEFAULT_BACKBONE
 from captune.data.views import Preprocessing
 
+MOST_LOG_SCALE = 80.0
+"""Logarithm of the largest logit scale: beyond, single precision overflows."""
 Side: TypeAlias = Literal["image", "text"]
 Edit: TypeAlias = Callable[[int, Tensor], Tensor]
 """`edit(depth, tokens)` returns the tokens `(batch, length, width)` that enter the layer at this depth.
@@ -159,6 +163,11 @@ class Backbone(ABC):
         """Raise a clear error for a name that cannot be loaded, before anything heavy happens."""
 
     @classmethod
+    def files(cls, name: str) -> Sequence[Path]:
+        """Return all files that the model called `name` is made from; empty if that is not known."""
+        return ()
+
+    @classmethod
     def prompt_towers(cls, name: str) -> frozenset[Side]:
         """Return which towers of the model called `name` support prompts, without loading its weights."""
         return frozenset(("image", "text"))
@@ -167,6 +176,10 @@ class Backbone(ABC):
     def restore(cls, name: str, names: Sequence[str], tensors: Mapping[str, Tensor]) -> Backbone:
         """Load the model of a saved classifier, with its class names and what `state` returned."""
         return cls.load(name)
+
+    def portable_id(self) -> str:
+        """Return the id for a saved classifier, in which a local path is absolute."""
+        return self.identifier
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a saved classifier must contain because the id does not lead to them."""
@@ -233,15 +246,31 @@ class Backbone(ABC):
 
     def fingerprint(self) -> str:
         """Return a digest of all weights, by which caches and saved classifiers identify the model."""
-        digest = hashlib.blake2b(digest_size=16)
-        for module in self.modules():
-            for name, tensor in sorted(module.state_dict().items()):
-                digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-                digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        return fingerprint_of(self.modules())
 
 
 PLUGIN_BASE = Backbone
+
+
+def fingerprint_of(modules: Iterable[nn.Module]) -> str:
+    """Return a digest of the weights of modules."""
+    digest = hashlib.blake2b(digest_size=16)
+    for module in modules:
+        for name, tensor in sorted(module.state_dict().items()):
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def scale_of(parameter: float, identifier: str) -> float:
+    """Return the logit scale, the exponential of CLIP's parameter, which is 4.6 in most models."""
+    scale = math.exp(parameter) if parameter < MOST_LOG_SCALE else math.inf
+    if not math.isfinite(scale):
+        raise ModelError(
+            f"The logit scale of {identifier!r} is exp({parameter}), expected a finite number. Its weights are "
+            "damaged: download or save the model again."
+        )
+    return scale
 
 
 def load_backbone(identifier: str) -> Backbone:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from captune.backbones import _hub
-from captune.backbones.base import Backbone, TextTower, Tokens
+from captune.backbones.base import Backbone, TextTower, Tokens, scale_of
 from captune.backbones.hf import TransformersTower, run_layer
 from captune.core.cards import read_json
 from captune.core.errors import ModelError
@@ -138,7 +137,7 @@ class DualEncoder(Backbone):
         self.preprocessing = Preprocessing(part.image_size, part.image_size, part.resample, part.mean, part.std)
         self.embed_dim = layout.embed_dim
         self.longest_text = min(layout.text.max_length, int(text.config.max_position_embeddings))
-        self.logit_scale = math.exp(weights["logit_scale"].item())
+        self.logit_scale = scale_of(weights["logit_scale"].item(), self.identifier)
         self.freeze()
 
     @classmethod
@@ -165,6 +164,20 @@ class DualEncoder(Backbone):
         """Read only the JSON files, so that a wrong folder is found before anything else."""
         folder, layout = _read_layout(name)
         _tower_configs(folder, layout)
+
+    @classmethod
+    def files(cls, name: str) -> Sequence[Path]:
+        """Return the files of both towers, the projections and dual_encoder.json."""
+        try:
+            folder, layout = _read_layout(name)
+        except ModelError:
+            return ()
+        towers = [file for part in (layout.vision, layout.text) for file in _hub.files_of(str(folder / part.folder))]
+        return [folder / "dual_encoder.json", folder / layout.projection, *towers]
+
+    def portable_id(self) -> str:
+        """Return the id with an absolute folder."""
+        return _hub.with_absolute_folder(self.identifier)
 
     def modules(self) -> Iterator[nn.Module]:
         """Return both towers and the projections."""

@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import cache
 from inspect import signature
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from captune.backbones import _hub
-from captune.backbones.base import Backbone, TextTower, Tokens, Tower
+from captune.backbones.base import Backbone, TextTower, Tokens, Tower, scale_of
 from captune.core import registry
 from captune.core.errors import ModelError
 from captune.data.views import Preprocessing, Resample
@@ -157,7 +158,7 @@ class HuggingFace(Backbone):
             self.text_tower = SiglipTextTower(model.text_model, model.text_model.head)
             self.embed_dim = int(model.config.text_config.projection_size)
         self.longest_text = int(model.config.text_config.max_position_embeddings)
-        self.logit_scale = math.exp(model.logit_scale.item())
+        self.logit_scale = scale_of(model.logit_scale.item(), identifier)
         self.freeze()
 
     @classmethod
@@ -190,6 +191,15 @@ class HuggingFace(Backbone):
     def check(cls, name: str) -> None:
         """Read only the configuration, so that a wrong name is found before anything else."""
         _hub.load_config(_hub.local_path(name), SUPPORTED, cls.examples)
+
+    @classmethod
+    def files(cls, name: str) -> Sequence[Path]:
+        """Return the files of the folder, or of the copy of the hub's model on this machine."""
+        return _hub.files_of(_hub.local_path(name))
+
+    def portable_id(self) -> str:
+        """Return the id with an absolute folder."""
+        return _hub.with_absolute_folder(self.identifier)
 
     def modules(self) -> Iterator[nn.Module]:
         """Return the whole model."""

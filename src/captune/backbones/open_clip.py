@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from captune.backbones import _hub
-from captune.backbones.base import Backbone, Side, TextTower, Tokens, Tower
+from captune.backbones.base import Backbone, Side, TextTower, Tokens, Tower, scale_of
 from captune.core import registry
 from captune.core.errors import ModelError, missing_extra, nearest
 from captune.core.files import is_file
@@ -131,7 +131,7 @@ class OpenClip(Backbone):
             _text_tower(model) if "text" in sides else SealedTower(model.encode_text, self.embed_dim)
         )
         self.preprocessing = read_preprocessing(model.visual.preprocess_cfg, identifier)
-        self.logit_scale = float(model.logit_scale.detach().exp())
+        self.logit_scale = scale_of(model.logit_scale.item(), identifier)
         self.freeze()
 
     @classmethod
@@ -187,6 +187,13 @@ class OpenClip(Backbone):
         """Read from the architecture's configuration which towers prompts can enter."""
         _library()
         return _prompt_towers(_find(name)[2])
+
+    def portable_id(self) -> str:
+        """Return the id with an absolute path if the weights are a local file."""
+        model_name, _, weights = self.identifier.removeprefix("open_clip:").partition("/")
+        path = Path(_hub.local_path(weights))
+        is_local = weights.endswith(".safetensors") and is_file(path)
+        return f"open_clip:{model_name}/{path.resolve()}" if is_local else self.identifier
 
     def modules(self) -> Iterator[nn.Module]:
         """Return the whole model."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from captune.core.text import printable
 
 if TYPE_CHECKING:
     from captune.core.settings import RunSettings
@@ -80,6 +83,14 @@ def _device_settings(options: argparse.Namespace) -> RunSettings:
     from captune.core.settings import RunSettings, build
 
     return build(RunSettings, given_settings(options), "options")
+
+
+def print_unused(images: ImageCollection, skipped: Mapping[int, str]) -> None:
+    """Account for the images that were not classified, on standard error."""
+    for position, reason in skipped.items():
+        sys.stderr.write(printable(f"skipped: {images.name(position)}: {reason}") + "\n")
+    if images.unused:
+        sys.stderr.write(printable(images.unused) + "\n")
 
 
 def predict_images(

@@ -33,6 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const="auto",
         help="every image of the classes in --labels is labeled, so the others belong to the remaining classes",
     )
+    parser.add_argument(
+        "--rename", dest="renames", action="append", default=[], metavar="OLD=NEW", help="rename a class"
+    )
+    parser.add_argument(
+        "--merge",
+        dest="merges",
+        action="append",
+        default=[],
+        metavar="NEW=A,B",
+        help="make one class of several; --labels may have the old names",
+    )
     parser.add_argument("--method", help="adaptation method (see: captune list methods)")
     parser.add_argument("--preset", metavar="quick|full", help="full follows the paper, quick needs no GPU")
     parser.add_argument(
@@ -57,6 +68,10 @@ def run(options: argparse.Namespace) -> None:
         sys.stdout.write(settings_help(options.help_settings, options.preset))
         return
     inputs, values = read_project(options)  # checked before heavy imports
+    if options.renames or options.merges:
+        from captune.data.renaming import parse_merges, parse_renames
+
+        values |= {"rename": parse_renames(options.renames), "merge": parse_merges(options.merges)}
     counts = [values.get(name, 1) for name in ("devices", "num_nodes")]
     if all(type(count) is int and count > 0 for count in counts):
         launch(*counts, _adapt, options, inputs, values)
@@ -99,6 +114,7 @@ def _print_summary(run: AdaptationRun, out: Path) -> None:
     import numpy as np
 
     from captune.commands._screen import Screen
+    from captune.review.estimate import describe_accuracy
 
     counts = np.bincount(run.predictions.labels, minlength=len(run.classifier.names))
     order = np.argsort(-counts, kind="stable")
@@ -111,3 +127,4 @@ def _print_summary(run: AdaptationRun, out: Path) -> None:
     if run.skipped:
         console.print(f"{len(run.skipped)} unreadable images are listed in {out / 'skipped.csv'}", markup=False)
     console.print(f"Run folder: {out}", markup=False)
+    console.print(describe_accuracy(None, str(out)), markup=False, soft_wrap=True)

@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
 def _evaluate(options: argparse.Namespace) -> None:
     import numpy as np
 
-    from captune.commands._shared import predict_images
+    from captune.commands._shared import predict_images, print_unused
     from captune.core import distributed
     from captune.data.inputs import collect_images
     from captune.data.labels import read_labels
@@ -57,6 +57,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     else:
         _print_metrics(metrics, names)
+    print_unused(images, skipped)
 
 
 def _print_metrics(metrics: Metrics, names: tuple[str, ...]) -> None:

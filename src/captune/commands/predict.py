@@ -9,6 +9,7 @@ from pathlib import Path
 
 from captune.commands._shared import IMAGES_HELP, add_common_options, add_device_options
 from captune.core.errors import InputError
+from captune.core.text import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +32,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _predict(options: argparse.Namespace) -> None:
-    from captune.commands._shared import predict_images
+    from captune.commands._shared import predict_images, print_unused
     from captune.core import distributed
     from captune.core.files import table, write_whole
     from captune.data.inputs import collect_images
@@ -54,6 +55,6 @@ def _predict(options: argparse.Namespace) -> None:
     if options.out:
         write_whole(Path(options.out), table(header, rows()))
     else:
-        sys.stdout.writelines(table(header, rows()))
-    for position, reason in skipped.items():
-        sys.stderr.write(f"skipped: {images.name(position)}: {reason}\n")
+        is_screen = sys.stdout.isatty()
+        sys.stdout.writelines(printable(text) if is_screen else text for text in table(header, rows()))
+    print_unused(images, skipped)

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from captune.core.errors import InputError
+from captune.core.errors import InputError, ModelError
 
 Floats: TypeAlias = NDArray[np.float32]
 """Embeddings `(images, width)`, probabilities `(images, classes)`: float32, C order, possibly memory-mapped."""
@@ -23,6 +23,32 @@ def unit_rows(vectors: Floats) -> Floats:
     """Return the rows scaled to length one; a row of zeros stays zero."""
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return np.asarray(vectors / np.maximum(norms, 1e-12), dtype=np.float32)
+
+
+def check_embeddings(vectors: Floats, source: str) -> Floats:
+    """Return embeddings `(rows, width)` if all are finite and none is zero; otherwise the model is at fault."""
+    is_wrong = ~is_embedding(vectors)
+    if is_wrong.any():
+        raise ModelError(
+            f"{source!r} makes embeddings that are not finite or zero ({int(is_wrong.sum())} of {len(vectors)}). Its "
+            "weights or its preprocessing are damaged: download or save the model again, or use precision 32-true."
+        )
+    return vectors
+
+
+def is_embedding(vectors: Floats) -> Bools:
+    """Return which rows are finite and not zero, `(rows,)`."""
+    return np.asarray(np.isfinite(vectors).all(axis=-1) & vectors.any(axis=-1))
+
+
+def check_probabilities(probabilities: Floats) -> Floats:
+    """Return probabilities `(images, classes)` if all are finite; otherwise the model is at fault."""
+    if not np.isfinite(probabilities).all():
+        raise ModelError(
+            "The model gives probabilities that are not finite. Its weights, its logit scale or its preprocessing are "
+            "damaged: copy or download it again, or adapt again."
+        )
+    return probabilities
 
 
 def as_embeddings(vectors: ArrayLike, rows: str) -> Floats:

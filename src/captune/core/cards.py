@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from captune.core.errors import RunFolderError
+from captune.core.files import digest
 
 T = TypeVar("T")
 MAX_BYTES = 1 << 28
 MAX_DEPTH = 64
+SEAL = "digest"
+"""Key of the digest in a card that must not be edited."""
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 (anything that JSON can hold)
@@ -56,6 +60,20 @@ def check_card(content: Any, source: str, format: str, version: int) -> dict[str
     return content
 
 
+def seal(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a card with a digest of everything in it."""
+    return {**content, SEAL: _digest_of(content)}
+
+
+def check_seal(content: Mapping[str, Any], source: str) -> None:
+    """Raise an error if a card was changed since it was sealed; cards of captune 0.1.0 have no digest."""
+    if content.get(SEAL) and content[SEAL] != _digest_of(content):
+        raise RunFolderError(
+            f"{source!r} does not match its own digest: it was damaged, or edited by hand. Copy it again, or make it "
+            "again with captune."
+        )
+
+
 def build_card(cls: type[T], content: dict[str, Any], source: str) -> T:
     """Return a card as a dataclass, or raise an error that lists the fields that are wrong."""
     try:
@@ -63,6 +81,11 @@ def build_card(cls: type[T], content: dict[str, Any], source: str) -> T:
     except ValidationError as error:
         fields = ", ".join(".".join(map(str, entry["loc"])) for entry in error.errors())
         raise RunFolderError(f"{source!r} is damaged: {fields}.") from error
+
+
+def _digest_of(content: Mapping[str, Any]) -> str:
+    plain = json.loads(json.dumps({key: value for key, value in content.items() if key != SEAL}))
+    return digest(json.dumps(plain, sort_keys=True).encode())
 
 
 def _depth(content: object) -> int:

@@ -32,9 +32,15 @@ SECONDS_OF_OTHERS = 86_400.0
 
 
 def cache_folder() -> Path:
-    """Return the cache folder: CAPTUNE_CACHE, or the one of the operating system."""
+    """Return the cache folder: CAPTUNE_CACHE, or the one of the operating system; a temporary one without a home."""
     given = os.environ.get("CAPTUNE_CACHE")
-    return Path(given) if given else user_cache_path("captune", appauthor=False)
+    if given:
+        return Path(given)
+    with suppress(RuntimeError):  # the user of a container may have no home
+        usual = user_cache_path("captune", appauthor=False)
+        if usual.is_absolute() and "~" not in usual.parts:
+            return usual
+    return Path(tempfile.gettempdir()) / f"captune-{os.getuid()}"
 
 
 def write_whole(path: Path, content: bytes | str | Iterable[str]) -> None:
@@ -46,14 +52,15 @@ def write_whole(path: Path, content: bytes | str | Iterable[str]) -> None:
         with _open_aside(path.parent) as file:
             aside = Path(file.name)
             for piece in pieces:
-                file.write(piece.encode("utf-8") if isinstance(piece, str) else piece)
+                # Bytes of paths that are not UTF-8 are escaped; in JSON, the escape means the same character.
+                file.write(piece.encode("utf-8", "backslashreplace") if isinstance(piece, str) else piece)
             file.flush()
             os.fsync(file.fileno())
             aside.chmod(0o666 & ~_umask())
             if fcntl is None:  # Windows only renames closed files
                 file.close()
             aside.replace(path)  # still open and locked, so that no other process deletes it
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except BaseException as error:
         if aside is not None:
             aside.unlink(missing_ok=True)
@@ -93,7 +100,7 @@ def _open_aside(folder: Path) -> IO[bytes]:
         file.close()  # deleted by another process before it was locked
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Sync a folder, so that files survive a power failure in the order in which they were written."""
     with suppress(OSError):  # some systems cannot sync folders
         number = os.open(folder, os.O_RDONLY)

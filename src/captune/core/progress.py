@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from captune.core.text import printable
+
 console = Console(stderr=True, highlight=False)
 """Standard error, so that results on standard output can be piped."""
 
@@ -22,7 +24,7 @@ Advance: TypeAlias = Callable[..., None]
 
 def say(message: str) -> None:
     """Print a message; in a log file it stays on one line."""
-    console.print(message, markup=False, soft_wrap=not console.is_terminal)
+    console.print(printable(message), markup=False, soft_wrap=not console.is_terminal)
 
 
 @contextmanager

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import yaml
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import TypeAdapter, ValidationError
 
+from captune.core import strict_yaml
 from captune.core.errors import InputError, ProblemList, nearest, raise_all
 from captune.core.files import is_file, is_folder
+from captune.core.strict_yaml import describe_error, load_yaml
+from captune.core.text import shown
 
 T = TypeVar("T")
 NonNegative = Annotated[int, Ge(0)]
@@ -140,12 +142,11 @@ def build_run(
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """Read a settings file; duplicate keys, or anything but a mapping, are an error."""
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-        content = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (a safe loader, made strict below)
+        content = load_yaml(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"The settings file {str(path)!r} cannot be read: {error.strerror}.") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date such as 2024-99-99 is a ValueError
-        raise InputError(f"The settings file {str(path)!r} is not valid YAML: {error}") from error
+    except strict_yaml.ERRORS as error:
+        raise InputError(f"The settings file {str(path)!r} is not valid YAML: {describe_error(error)}") from error
     if content is None:
         return {}
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
@@ -196,9 +197,9 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
             problems.append(f"{pair!r} is not of the form key=value")
             continue
         try:
-            values[key.strip()] = yaml.load(text, Loader=_StrictLoader)  # noqa: S506
-        except (yaml.YAMLError, ValueError, RecursionError):
-            problems.append(f"the value of {pair!r} is not valid YAML; quote it")
+            values[key.strip()] = load_yaml(text)
+        except strict_yaml.ERRORS:
+            problems.append(f"the value of {shown(pair)} is not valid YAML; quote it")
     raise_all(problems, "These --set overrides cannot be used")
     return values
 
@@ -216,29 +217,4 @@ def _problem(cls: type[Any], entry: Mapping[str, Any]) -> str:
     message = str(entry["msg"])
     sentence = explain(cls).get(key.split(".")[0], "")
     meaning = f" {key}: {sentence}" if sentence else ""
-    return f"{key} = {entry.get('input')!r}: {message[:1].lower()}{message[1:]}.{meaning}"
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """A safe loader that rejects duplicate keys and aliases, and reads 1e-3 as a number."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Reject aliases: a few lines of them can expand to gigabytes."""
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, "aliases such as *name are not supported", event.start_mark)
-        return super().compose_node(parent, index)
-
-
-def _strict_mapping(loader: _StrictLoader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-    keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
-    repeated = sorted({str(key) for key in keys if keys.count(key) > 1})
-    if repeated:
-        raise yaml.constructor.ConstructorError(None, None, f"duplicate key {repeated[0]!r}", node.start_mark)
-    return yaml.SafeLoader.construct_mapping(loader, node, deep=deep)
-
-
-_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _strict_mapping)
-_StrictLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
+    return f"{key} = {shown(entry.get('input'))}: {message[:1].lower()}{message[1:]}.{meaning}"

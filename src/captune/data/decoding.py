@@ -13,9 +13,10 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError, features
 
 from captune.core.errors import InputError
+from captune.data.bit_depth import to_8_bits
 from captune.data.keys import Keys, content_key
 from captune.data.paths import Span
 from captune.data.shards import locate
@@ -25,6 +26,14 @@ MOST_BYTES = 512 * 1024 * 1024
 MOST_SCANS = 500
 """Of one JPEG file; cameras and editors write about ten, and each costs as much time as the whole image."""
 FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")
+MOST_EFFORT = 200_000_000
+"""Pixels that are decoded without a deadline: a second or two. A photo of 12 million pixels in ten scans is below."""
+EFFORT_OF_VIDEO = 20
+"""How much longer a pixel takes in AVIF and HEIC files, which are compressed like videos."""
+SECONDS_PER_IMAGE = 30.0
+HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
+RANGE = "captune range"
+"""Key in the `info` of a decoded image: the range of values that was guessed when it was scaled to 8 bits."""
 LARGE_PIXELS = 4_000_000
 """Larger images are reduced before they are converted, if the caller allows it."""
 
@@ -56,8 +65,13 @@ class EncodedImage:
         return content_key(self.content)
 
     def decode(self, smallest: int | None = None) -> Image.Image:
-        """Decode the file."""
-        return decode(self.content, smallest)
+        """Decode the file; one that may take very long, in a process that can be ended."""
+        if effort(self.content) <= MOST_EFFORT:
+            return decode(self.content, smallest)
+        from captune.data.guarded_decoding import GuardedDecoder  # which decodes with this module
+
+        with GuardedDecoder() as decoder:
+            return decoder.image(self.content, SECONDS_PER_IMAGE, smallest)
 
 
 def read_bytes(path: Path, span: Span | None = None) -> bytes:
@@ -124,8 +138,19 @@ def measure(content: bytes) -> tuple[int, int]:
         return _open(content).size
 
 
+def effort(content: bytes) -> int:
+    """Return how many times a pixel is computed to decode a file, roughly and from its header alone."""
+    try:
+        width, height = measure(content)
+    except UnreadableImageError:
+        return 0  # found again when it is decoded
+    if content.startswith(b"\xff\xd8"):
+        return width * height * max(1, content.count(b"\xff\xda"))
+    return width * height * (EFFORT_OF_VIDEO if content[4:8] == b"ftyp" else 1)
+
+
 def _open(content: bytes) -> Image.Image:
-    image = Image.open(BytesIO(content), formats=FORMATS)
+    image = Image.open(BytesIO(content), formats=_formats(content))
     width, height = image.size
     if width * height > MOST_PIXELS:
         raise UnreadableImageError(f"{width} x {height} pixels, the limit is {MOST_PIXELS:,}")
@@ -133,6 +158,22 @@ def _open(content: bytes) -> Image.Image:
     if n_scans > MOST_SCANS:
         raise UnreadableImageError(f"a JPEG file with {n_scans:,} scans, the limit is {MOST_SCANS}")
     return image
+
+
+def _formats(content: bytes) -> tuple[str, ...]:
+    """Return what Pillow may open a file as; it reads HEIC with an optional package, and AVIF since version 11.3."""
+    if content[4:8] != b"ftyp":
+        return FORMATS
+    if content[8:12] not in HEIF_BRANDS:
+        if not features.check("avif"):
+            raise UnreadableImageError("AVIF images need a newer Pillow: pip install -U pillow")
+        return ("AVIF",)
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        raise UnreadableImageError("HEIC images need one more package: pip install 'captune[heic]'") from None
+    register_heif_opener()
+    return ("HEIF", "AVIF")
 
 
 def _reduce(image: Image.Image, smallest: int) -> Image.Image:
@@ -201,24 +242,15 @@ def to_rgb(image: Image.Image) -> Image.Image:
         image.load()
         return image
     if image.mode.startswith("I") or image.mode == "F":
-        return Image.fromarray(_to_uint8(np.asarray(image))).convert("RGB")
+        values, guessed = to_8_bits(np.asarray(image))
+        rgb = Image.fromarray(values).convert("RGB")
+        rgb.info[RANGE] = guessed
+        return rgb
     if _has_alpha(image):
         rgba = image.convert("RGBA")
         white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
         return Image.alpha_composite(white, rgba).convert("RGB")
     return image.convert("RGB")
-
-
-def _to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
-    finite = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-    low, high = float(finite.min(initial=0.0)), float(finite.max(initial=0.0))
-    if low < 0 or high > 65535:
-        scale, offset = 255.0 / max(high - low, 1e-12), low
-    elif high > 255 or values.dtype.kind == "u":
-        scale, offset = 255.0 / 65535.0, 0.0  # 16-bit images keep their absolute brightness, however dark
-    else:
-        scale, offset = (255.0 if high <= 1.0 else 1.0), 0.0
-    return np.clip(np.round((finite - offset) * scale), 0, 255).astype(np.uint8)
 
 
 def as_image(source: object) -> Image.Image:
@@ -237,8 +269,10 @@ def as_image(source: object) -> Image.Image:
             "Expected an image as a path, a Pillow image or a numeric array of shape (height, width) or "
             f"(height, width, 1|3|4), got {type(source).__name__} of shape {getattr(source, 'shape', None)}."
         )
-    pixels = array if array.dtype == np.uint8 else _to_uint8(array)
-    return to_rgb(Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels))
+    pixels, guessed = (array, "") if array.dtype == np.uint8 else to_8_bits(array)
+    rgb = to_rgb(Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels))
+    rgb.info[RANGE] = guessed
+    return rgb
 
 
 def is_image_array(array: NDArray[Any]) -> bool:

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import yaml
 
+from captune.core import strict_yaml
 from captune.core.errors import InputError, raise_all
 from captune.core.files import write_whole
+from captune.core.strict_yaml import compose_yaml, describe_error
+from captune.core.text import is_unicode, one_form
 
 
 def write_descriptions(path: str | Path, descriptions: Mapping[str, Sequence[str]]) -> None:
@@ -23,12 +26,12 @@ def read_descriptions(path: str | Path) -> dict[str, list[str]]:
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
         # Every scalar is read as text: a class can be called "on" or "747".
-        root = yaml.compose(text, Loader=yaml.BaseLoader)
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or error
+        root = compose_yaml(text)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise InputError(f"The descriptions file {str(path)!r} cannot be read: {reason}.") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"The descriptions file {str(path)!r} is not valid YAML: {error}") from error
+    except strict_yaml.ERRORS as error:
+        raise InputError(f"The descriptions file {str(path)!r} is not valid YAML: {describe_error(error)}") from error
     if root is None:
         return {}
     if not isinstance(root, yaml.MappingNode):
@@ -40,10 +43,11 @@ def read_descriptions(path: str | Path) -> dict[str, list[str]]:
         if not isinstance(key, yaml.ScalarNode) or not key.value.strip():
             problems.append(f"line {line}: a class name must be text")
             continue
-        if key.value in found:
-            problems.append(f"line {line}: duplicate class {key.value!r}")
-        sentences, wrong = _sentences(key.value, value)
-        found[key.value] = sentences
+        name = one_form(key.value)
+        if name in found:
+            problems.append(f"line {line}: duplicate class {name!r}")
+        sentences, wrong = _sentences(name, value)
+        found[name] = sentences
         problems += wrong
     raise_all(problems, f"The descriptions file {str(path)!r} cannot be used")
     return found
@@ -56,7 +60,7 @@ def _sentences(name: str, node: yaml.Node) -> tuple[list[str], list[str]]:
     sentences, problems = [], []
     for entry in node.value:
         text = entry.value.strip() if isinstance(entry, yaml.ScalarNode) else ""
-        if text:
+        if text and is_unicode(text):
             sentences.append(text)
         else:
             problems.append(f"line {entry.start_mark.line + 1}: a sentence of {name!r} is empty or not text")

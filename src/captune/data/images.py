@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
@@ -16,8 +17,9 @@ from captune.core.arrays import Ints
 from captune.core.errors import InputError, raise_all
 from captune.core.files import is_file, is_folder
 from captune.data.decoding import EncodedImage, ImageData, read_bytes
+from captune.data.folders import TAR, Unused, walk
 from captune.data.keys import KeyList, KeySet
-from captune.data.paths import SUFFIXES, ImagePaths, NameStoreBuilder
+from captune.data.paths import ImagePaths, NameStoreBuilder
 from captune.data.shards import expand, index_shard, is_pattern, is_shard
 from captune.data.tables import Problems, first_few, is_table, read_columns, read_lines
 
@@ -33,14 +35,17 @@ class ImageCollection:
     Attributes:
         paths: Where each image is; `shard.tar/member` inside a tar shard. Any sequence of paths is accepted.
         root: The folder that names are relative to.
+        unused: A line about everything else that was found there and is not used; empty if there is nothing.
     """
 
     paths: ImagePaths
     root: Path
+    unused: str = field(default="", compare=False)
     kind: ClassVar[str] = "files"
 
-    def __init__(self, paths: Sequence[Path], root: Path) -> None:
+    def __init__(self, paths: Sequence[Path], root: Path, unused: str = "") -> None:
         compact = paths if isinstance(paths, ImagePaths) else ImagePaths.of(paths, root)
+        object.__setattr__(self, "unused", unused)
         object.__setattr__(self, "paths", compact)
         object.__setattr__(self, "root", root)
 
@@ -100,14 +105,18 @@ class ImageCollection:
         span = self.paths.span(position)
         if span is not None:
             return span.size
-        path = self.paths[position]
-        return path.stat().st_size if is_file(path) else -1
+        try:
+            found = self.paths[position].stat()
+        except (OSError, ValueError):
+            return -1
+        return found.st_size if stat.S_ISREG(found.st_mode) else -1
 
 
 def no_usable_image(images: ImageCollection, skipped: Mapping[int, str]) -> str:
     """Return the error message for a collection without a single readable image."""
     if len(images) == 0:
-        return f"No images in {images.place}: expected JPEG, PNG, WebP, TIFF, BMP or GIF files."
+        expected = f"No images in {images.place}: expected JPEG, PNG, WebP, TIFF, BMP, GIF, AVIF or HEIC files."
+        return f"{expected} {images.unused}".rstrip()
     reasons = "".join(f"\n  - {images.name(position)}: {why}" for position, why in list(skipped.items())[:5])
     return f"None of the {len(images)} images in {images.place} can be read:{reasons}"
 
@@ -141,7 +150,7 @@ def from_paths(paths: Iterable[str | os.PathLike[str]], root: str | Path | None 
 
 def _from_entries(entries: Iterable[str], base: Path, heading: str, guard: _RootGuard) -> ImageCollection:
     prefix = os.path.join(base, "")  # noqa: PTH118 (ends with a slash)
-    invalid, keys, shard_rows = Problems(), KeyList(), []
+    invalid, keys, shard_rows, folder_of = Problems(), KeyList(), [], _real_folder()
     builder = NameStoreBuilder(base)
     for number, line in enumerate(entries, start=1):
         entry = line.strip()
@@ -149,7 +158,7 @@ def _from_entries(entries: Iterable[str], base: Path, heading: str, guard: _Root
             invalid.add(f"row {number} has " + ("a NUL character in its path" if entry else "an empty path"))
             continue
         guard.check(base, entry)
-        keys.add(os.path.normpath(entry if os.path.isabs(entry) else prefix + entry))  # noqa: PTH117
+        keys.add(folder_of(os.path.normpath(entry if os.path.isabs(entry) else prefix + entry)))  # noqa: PTH117
         if is_shard(entry):
             shard_rows.append(len(builder))
         builder.add(entry)
@@ -160,28 +169,35 @@ def _from_entries(entries: Iterable[str], base: Path, heading: str, guard: _Root
 
 
 def _from_folder(folder: Path, guard: _RootGuard) -> ImageCollection:
-    shards, builder = list[Path](), NameStoreBuilder(folder)
-    for name in _walk(folder):
-        if name.lower().endswith(".tar"):
+    shards, builder, unused = list[Path](), NameStoreBuilder(folder), Unused()
+    for name in walk(folder, unused):
+        if name.lower().endswith(TAR):
             shards.append(folder / name)
         else:
             guard.check(folder, name)
             builder.add(name)
     heading = f"Cannot use the folder {str(folder)!r}"
     if shards and not len(builder):  # next to images, a tar file is usually the archive they came from
-        return _from_shards(shards, folder, guard, heading)
+        return _from_shards(shards, folder, guard, heading, unused)
     raise_all(guard.outside.listed(), heading)
-    return ImageCollection(ImagePaths(builder.finish()), folder)
+    if shards:
+        unused.add("tar files beside images", shards[0].name, len(shards))
+    return ImageCollection(ImagePaths(builder.finish()), folder, unused.sentence(repr(str(folder))))
 
 
 def _from_shards(
-    shards: Sequence[Path], folder: Path, guard: _RootGuard, heading: str = "Cannot use these shards"
+    shards: Sequence[Path],
+    folder: Path,
+    guard: _RootGuard,
+    heading: str = "Cannot use these shards",
+    unused: Unused | None = None,
 ) -> ImageCollection:
     for shard in shards:
         guard.check(Path(), str(shard))
     raise_all(guard.outside.listed(), heading)
     rows = ImagePaths.of(shards, folder)
-    return ImageCollection(_expand_shards(rows, range(len(shards)), heading), folder)
+    left = unused.sentence(repr(str(folder))) if unused else ""
+    return ImageCollection(_expand_shards(rows, range(len(shards)), heading), folder, left)
 
 
 def _expand_shards(paths: ImagePaths, shard_rows: Sequence[int], heading: str) -> ImagePaths:
@@ -204,16 +220,15 @@ def _expand_shards(paths: ImagePaths, shard_rows: Sequence[int], heading: str) -
     return ImagePaths(builder.finish())
 
 
-def _walk(folder: Path) -> Iterator[str]:
-    """Yield the names of images and shards below a folder, in a stable order."""
-    top = str(folder)
-    for parent, children, files in os.walk(top):
-        children[:] = sorted(child for child in children if not child.startswith("."))
-        inner = parent[len(top) :].lstrip(os.sep)
-        for file in sorted(files):
-            suffix = os.path.splitext(file)[1].lower()  # noqa: PTH122
-            if not file.startswith(".") and (suffix in SUFFIXES or suffix == ".tar"):
-                yield f"{inner}{os.sep}{file}" if inner else file
+def _real_folder() -> Callable[[str], str]:
+    """Return a function that resolves links and dots in the folder of a path, so that one file has one name."""
+    folders = lru_cache(maxsize=1024)(os.path.realpath)
+
+    def real(path: str) -> str:
+        parent, name = os.path.split(path)
+        return f"{folders(parent)}{os.sep}{name}"
+
+    return real
 
 
 class _RootGuard:

@@ -14,6 +14,7 @@ import numpy as np
 from captune.core.arrays import Ints
 from captune.core.errors import InputError, raise_all
 from captune.core.files import is_file
+from captune.core.text import one_form
 from captune.data.images import PATH_COLUMNS, ImageCollection, real_path
 from captune.data.keys import KeyList, Keys, KeySet
 from captune.data.paths import tidy
@@ -24,8 +25,16 @@ LABEL_COLUMNS = ("label", "class", "class_name", "category", "target")
 ROWS_AT_ONCE = 8192
 
 
-def read_labels(source: Any, images: ImageCollection, names: Sequence[str]) -> Ints:  # noqa: ANN401
-    """Return the class id of every image, -1 for unlabeled ones; labels are class names or class ids."""
+def read_labels(
+    source: Any,  # noqa: ANN401
+    images: ImageCollection,
+    names: Sequence[str],
+    new_names: Mapping[str, str] | None = None,
+) -> Ints:
+    """Return the class id of every image, -1 for unlabeled ones; labels are class names or class ids.
+
+    Labels may still have the old names of classes in `new_names`.
+    """
     problems = Problems()
     if isinstance(source, (str, os.PathLike)):
         pairs = _stored_labels(Path(source), images, problems)
@@ -35,7 +44,10 @@ def read_labels(source: Any, images: ImageCollection, names: Sequence[str]) -> I
         pairs = _mapped_labels(dict(source.items()), images, problems)
     else:
         pairs = _aligned_labels(source, images)
-    class_ids: dict[Any, int] = {i: i for i in range(len(names))} | {name: i for i, name in enumerate(names)}
+    class_ids: dict[Any, int] = {i: i for i in range(len(names))} | {one_form(name): i for i, name in enumerate(names)}
+    class_ids |= {
+        one_form(old): class_ids[one_form(new)] for old, new in (new_names or {}).items() if one_form(new) in class_ids
+    }
     labels = np.full(len(images), -1, dtype=np.int64)
     unknown: Counter[str] = Counter()
     for position, given in pairs:
@@ -63,7 +75,7 @@ def _tidy_label(label: Any, class_ids: Mapping[Any, int]) -> str | int | None:  
     if label is None or label != label or type(label).__name__ == "NAType":  # noqa: PLR0124 (NaN differs from itself)
         return None
     if isinstance(label, str):
-        return label.strip() or None
+        return one_form(label) or None
     if isinstance(label, float) and label.is_integer():  # a column with missing values has floats
         label = int(label)
     if isinstance(label, int) and not isinstance(label, bool):

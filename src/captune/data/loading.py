@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,12 @@ from PIL import Image
 
 from captune.core.arrays import Bools, Ints
 from captune.core.errors import CaptuneError
-from captune.data.decoding import UnreadableImageError
+from captune.data.decoding import RANGE, UnreadableImageError
 from captune.data.images import ImageCollection
 from captune.data.keys import KEY_BYTES, Keys
 
-View = Callable[[Image.Image, int], NDArray[np.uint8]]
-"""Turns an RGB image and its position into the model's input `(height, width, 3)`."""
+View = Callable[[Image.Image, int, Keys], NDArray[np.uint8]]
+"""Turns an RGB image, its position and the digest of its content into the model's input `(height, width, 3)`."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class LoadedBatch:
         is_decoded: Which of them were decoded; the others are known already, `(images,)`.
         pixels: Views of the decoded images, `(decoded, height, width, 3)`.
         problems: Why each unreadable image was skipped, by position.
+        ranges: The range of values that was guessed for images that do not have 8 bits, by position.
     """
 
     positions: Ints
@@ -37,6 +38,7 @@ class LoadedBatch:
     is_decoded: Bools
     pixels: NDArray[np.uint8]
     problems: dict[int, str]
+    ranges: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,14 +55,17 @@ class _BatchDataset:
 
     def __getitem__(self, number: int) -> LoadedBatch:
         positions, keys, decoded, pixels = [], [], [], []
-        problems: dict[int, str] = {}
+        problems, ranges = dict[int, str](), dict[int, str]()
         for position in self.batches[number].tolist():
             try:
                 image = self.images.read(position)
                 key = image.key
                 is_decoded = key not in self.known
                 if is_decoded:
-                    pixels.append(self.view(image.decode(), position))
+                    decoded_image = image.decode()
+                    if decoded_image.info.get(RANGE):
+                        ranges[position] = decoded_image.info[RANGE]
+                    pixels.append(self.view(decoded_image, position, key))
             except UnreadableImageError as error:
                 problems[position] = str(error)
                 continue
@@ -73,6 +78,7 @@ class _BatchDataset:
             np.asarray(decoded, dtype=np.bool_),
             np.stack(pixels) if pixels else np.empty((0, 0, 0, 3), dtype=np.uint8),
             problems,
+            ranges,
         )
 
 

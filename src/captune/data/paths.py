@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from captune.core.arrays import Ints
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"})
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif", ".avif", ".heic", ".heif"})
 """File name extensions of images."""
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from captune.core.errors import ModelError
+from captune.data.keys import Keys
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 Resample = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
+MOST_SIDE = 4096
+"""Largest side of a model's input, in pixels."""
 LONGEST_SHAPE = 32
 """Aspect ratio above which the ends of an image are cropped before resizing."""
 
@@ -49,8 +52,11 @@ class Preprocessing:
     def __post_init__(self) -> None:
         if self.resample not in _FILTERS:
             raise ModelError(f"Unknown interpolation {self.resample!r}, expected one of {', '.join(_FILTERS)}.")
-        if self.image_size < 1 or self.resize < 0 or len(self.mean) != 3 or len(self.std) != 3:
-            raise ModelError(f"Expected a positive image size, three means and three standard deviations, got {self}.")
+        if not 1 <= self.image_size <= MOST_SIDE or not 0 <= self.resize <= MOST_SIDE:
+            raise ModelError(f"Expected an image size of 1 to {MOST_SIDE} pixels, got {self}.")
+        values = (*self.mean, *self.std)
+        if len(self.mean) != 3 or len(self.std) != 3 or not all(map(math.isfinite, values)) or min(self.std) <= 0:
+            raise ModelError(f"Expected three finite means and three positive standard deviations, got {self}.")
 
     def normalize(self, pixels: NDArray[np.uint8]) -> Tensor:
         """Turn views `(images, height, width, 3)` into the model's input `(images, 3, height, width)`."""
@@ -103,8 +109,8 @@ class WeakView:
 
     preprocessing: Preprocessing
 
-    def __call__(self, image: Image.Image, position: int) -> NDArray[np.uint8]:
-        """Return the weak view, which does not depend on the position."""
+    def __call__(self, image: Image.Image, position: int, key: Keys) -> NDArray[np.uint8]:
+        """Return the weak view, which depends on the image alone."""
         return weak_view(image, self.preprocessing)
 
 
@@ -125,15 +131,17 @@ def strong_view(
 
 @dataclass(frozen=True)
 class StrongView:
-    """One numbered strong view per image, as a callable for worker processes."""
+    """One numbered strong view per image, as a callable for worker processes.
+
+    It depends on the content of the image and on its number only, so that every run can use the cached embedding.
+    """
 
     preprocessing: Preprocessing
-    seed: int
     number: int
 
-    def __call__(self, image: Image.Image, position: int) -> NDArray[np.uint8]:
-        """Return the random view of the image at a position."""
-        return strong_view(image, self.preprocessing, view_generator(self.seed, self.number, position))
+    def __call__(self, image: Image.Image, position: int, key: Keys) -> NDArray[np.uint8]:
+        """Return the random view of an image with this content."""
+        return strong_view(image, self.preprocessing, np.random.default_rng([self.number, *key.tolist()]))
 
 
 def view_generator(seed: int, epoch: int, position: int) -> np.random.Generator:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import string
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from captune.core import strict_yaml
 from captune.core.errors import InputError, raise_all
 from captune.core.files import is_file, is_folder
+from captune.core.strict_yaml import describe_error, load_yaml
+from captune.core.text import invalid_character, is_unicode, look, one_form, shown
+from captune.data.tables import first_few
 
 DEFAULT_TEMPLATE = "a photo of a {}"
 
@@ -32,7 +33,7 @@ class Vocabulary:
     descriptions: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        problems = [*_name_problems(self.names), *_template_problems(self.templates)]
+        problems = [*name_problems(self.names), *_template_problems(self.templates)]
         problems += [
             f"description for class {c}, but class ids are 0 to {len(self.names) - 1}"
             for c in self.descriptions
@@ -63,23 +64,23 @@ def read_classes(source: Any, template: str = DEFAULT_TEMPLATE) -> Vocabulary:  
     """Return the classes of a path, a sequence of names or a mapping from names to descriptions (or None)."""
     if not isinstance(source, Mapping):
         return Vocabulary(read_class_names(source), (template,))
-    names = tuple(name.strip() if isinstance(name, str) else name for name in source)
-    given = ([value] if isinstance(value, str) else list(value or ()) for value in source.values())
-    descriptions = {c: tuple(sentences) for c, sentences in enumerate(given) if sentences}
-    wrong = [
-        f"the description of {names[c]!r} is {sentence!r}, expected a sentence"
+    names = tuple(one_form(name) if isinstance(name, str) else name for name in source)
+    given = (list(value) if isinstance(value, (list, tuple)) else [value] for value in source.values())
+    descriptions = {c: tuple(sentences) for c, sentences in enumerate(given) if sentences not in ([None], [""], [])}
+    wrong = (
+        f"the description of {shown(names[c])} is {shown(sentence)}, expected a sentence"
         for c, sentences in descriptions.items()
         for sentence in sentences
-        if not isinstance(sentence, str) or not sentence.strip()
-    ]
-    raise_all(wrong, "Cannot use these classes")
+        if not isinstance(sentence, str) or not sentence.strip() or not is_unicode(sentence)
+    )
+    raise_all(first_few(wrong), "Cannot use these classes")
     return Vocabulary(names, (template,), descriptions)
 
 
 def read_class_names(source: str | Path | Sequence[str]) -> tuple[str, ...]:
     """Read class names from a text or YAML file, a comma-separated list, the subfolders of a folder or a sequence."""
     if not isinstance(source, (str, Path)):
-        return tuple(name.strip() if isinstance(name, str) else name for name in source)
+        return tuple(one_form(name) if isinstance(name, str) else name for name in source)
     path = Path(source)
     try:
         if is_folder(path):
@@ -90,7 +91,7 @@ def read_class_names(source: str | Path | Sequence[str]) -> tuple[str, ...]:
         raise InputError(f"Cannot read the class names in {str(source)!r}: {error.strerror}.") from error
     text = str(source)
     if "," in text:
-        return tuple(name.strip() for name in text.split(","))
+        return tuple(one_form(name) for name in text.split(","))
     raise InputError(
         f"No class names in {text!r}: expected a text file (one name per line), a YAML list, a folder with one "
         "subfolder per class, or a comma-separated list such as 'forest,river'. Check the path."
@@ -101,7 +102,7 @@ def _folder_names(folder: Path) -> tuple[str, ...]:
     found = sorted(child.name for child in folder.iterdir() if child.is_dir() and child.name[0] != ".")
     if not found:
         raise InputError(f"The folder {str(folder)!r} has no subfolders to take class names from.")
-    return tuple(found)
+    return tuple(one_form(name) for name in found)
 
 
 def _file_names(path: Path) -> tuple[str, ...]:
@@ -110,32 +111,42 @@ def _file_names(path: Path) -> tuple[str, ...]:
     except UnicodeDecodeError as error:
         raise InputError(f"The class file {str(path)!r} is not UTF-8 text: {error.reason}.") from error
     if path.suffix.lower() not in (".yaml", ".yml"):
-        return tuple(line.strip() for line in text.splitlines() if line.strip())
+        return tuple(one_form(line) for line in text.splitlines() if line.strip())
     try:
-        content: Any = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date such as 2024-99-99 is a ValueError
-        raise InputError(f"The class file {str(path)!r} is not valid YAML: {error}") from error
+        content: Any = load_yaml(text)
+    except strict_yaml.ERRORS as error:
+        raise InputError(f"The class file {str(path)!r} is not valid YAML: {describe_error(error)}") from error
     if isinstance(content, Mapping):
         content = content.get("classes", content.get("names"))
     if not isinstance(content, list):
         raise InputError(
             f"The class file {str(path)!r} must contain a YAML list of names, or 'classes:' followed by one."
         )
-    return tuple(name.strip() if isinstance(name, str) else name for name in content)
+    return tuple(one_form(name) if isinstance(name, str) else name for name in content)
 
 
-def _name_problems(names: Sequence[object]) -> list[str]:
+def name_problems(names: Sequence[object]) -> list[str]:
+    """Return what is wrong with class names: too few, not text, or not to be told apart."""
     if len(names) < 2:
         return [f"expected at least 2 class names, got {len(names)}"]
-    wrong = [
-        f"class name {i} is {name!r}, expected a string" for i, name in enumerate(names) if not isinstance(name, str)
-    ]
+    wrong = [f"class name {i} is {shown(name)}" for i, name in enumerate(names) if not isinstance(name, str)]
     if wrong:
-        return [f"{problem} (in YAML, quote names such as 'no' or '7')" for problem in wrong]
+        hint = "expected a string (in YAML, quote names such as 'no' or '7')"
+        return first_few(f"{problem}, {hint}" for problem in wrong)
     texts = [str(name) for name in names]
-    problems = [f"class name {i} is empty" for i, name in enumerate(texts) if not name.strip()]
-    counts = Counter(name.strip().casefold() for name in texts if name.strip())
-    return problems + [f"class name {name!r} is repeated {n} times" for name, n in counts.items() if n > 1]
+    problems = [f"class name {i} is empty" for i, name in enumerate(texts) if not look(name)]
+    for i, name in enumerate(texts):
+        if invalid_character(name) is not None:
+            problems.append(f"class name {i}, {shown(name)}, contains {invalid_character(name)}, which is not text")
+    alike: dict[str, list[str]] = {}
+    for name in texts:
+        alike.setdefault(look(name), []).append(name)
+    for twins in (twins for key, twins in alike.items() if key and len(twins) > 1):
+        if len({one_form(name).casefold() for name in twins}) == 1:
+            problems.append(f"class name {one_form(twins[0]).casefold()!r} is repeated {len(twins)} times")
+        else:
+            problems.append(f"the class names {' and '.join(map(ascii, first_few(twins, 3)))} look the same")
+    return first_few(problems)
 
 
 def _template_problems(templates: Sequence[str]) -> list[str]:
@@ -147,5 +158,7 @@ def _template_problems(templates: Sequence[str]) -> list[str]:
             problems.append(f"template {template!r} is malformed: {error}")
             continue
         if fields != [("", "", None)]:
-            problems.append(f"template {template!r} must contain the placeholder {{}} exactly once")
+            problems.append(f"template {shown(template)} must contain the placeholder {{}} exactly once")
+        elif not is_unicode(template):
+            problems.append(f"template {shown(template)} is not valid Unicode")
     return problems

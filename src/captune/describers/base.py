@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from captune.core.errors import DescriberError, raise_all
 from captune.core.settings import Positive, Rate
+from captune.core.text import is_unicode
 from captune.core.wording import option
 from captune.describers._cache import AnswerCache
 
@@ -130,7 +131,7 @@ class FunctionDescriber(Describer):
                 f"the describer raised {type(error).__name__} for {request.name!r}: {error}"
             ) from error
         sentences = [answer] if isinstance(answer, str) else list(answer or ())
-        if not all(isinstance(sentence, str) and sentence.strip() for sentence in sentences):
+        if not all(isinstance(sentence, str) and sentence.strip() and is_unicode(sentence) for sentence in sentences):
             raise DescriberError(f"the describer returned {answer!r} for {request.name!r}, expected sentences")
         return sentences[: request.n]
 

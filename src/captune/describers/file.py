@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from captune.core.errors import DescriberError, InputError, nearest
+from captune.core.text import one_form
 from captune.data.descriptions import read_descriptions
 from captune.describers._cache import AnswerCache
 from captune.describers.base import Describer, DescriptionRequest, RequestLimits
@@ -21,7 +22,8 @@ class FileDescriber(Describer):
 
     def describe(self, request: DescriptionRequest) -> list[str]:
         """Return the first n sentences of a class."""
-        if request.name not in self._known:
-            hint = nearest(request.name, self._known)
-            raise DescriberError(f"{self.argument!r} has no class {request.name!r}.{hint}")
-        return self._known[request.name][: request.n]
+        name = one_form(request.name)
+        if name not in self._known:
+            hint = nearest(name, self._known)
+            raise DescriberError(f"{self.argument!r} has no class {name!r}.{hint}")
+        return self._known[name][: request.n]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from captune.backbones.base import Backbone
 from captune.core import distributed
-from captune.core.arrays import Bools, Floats, Ints, softmax_rows
+from captune.core.arrays import Bools, Floats, Ints, check_embeddings, softmax_rows
 from captune.core.errors import InputError
 from captune.core.runtime import Runtime
 from captune.core.scratch import empty_rows, fill_rows, take_rows
@@ -20,7 +20,8 @@ from captune.data.loading import load_batches
 from captune.data.precomputed import Embeddings
 from captune.data.views import StrongView, WeakView
 from captune.data.vocabulary import Vocabulary
-from captune.embeddings.cache import EmbeddingCache
+from captune.embeddings.cache import ROWS_PER_PART, EmbeddingCache, KnownFiles
+from captune.embeddings.lazy_backbone import LazyBackbone
 
 TEXTS_AT_ONCE = 256
 
@@ -47,10 +48,12 @@ def embed_images(
     runtime: Runtime,
     batch_size: int = 32,
     strong: StrongView | None = None,
+    title: str = "Embedding images",
 ) -> EmbeddedImages:
     """Embed the weak view of every image, or a strong one; images in the cache are not encoded again.
 
-    Images that are embeddings already have one view, whatever is asked for.
+    Files that have not changed since they were embedded are not even read. Images that are embeddings already have one
+    view, whatever is asked for.
     """
     if isinstance(images, Embeddings):
         if images.width != backbone.embed_dim:
@@ -60,29 +63,54 @@ def embed_images(
             )
         return EmbeddedImages(np.arange(len(images)), images.vectors, {})
     view = strong or WeakView(backbone.preprocessing)
-    # A strong view depends on the position of the image, so other collections cannot use it.
-    inputs = repr(view) + (images.fingerprint if strong else "")
-    inputs += "" if runtime.precision == "32-true" else runtime.precision
+    inputs = repr(view) + ("" if runtime.precision == "32-true" else runtime.precision)
     shard = cache.open(backbone.fingerprint(), inputs, backbone.embed_dim)
     n_images = len(images)
     # The batches do not depend on what is cached, so a resumed run computes the same bits.
     batches = [np.arange(i, min(i + batch_size, n_images)) for i in range(0, n_images, batch_size)]
     vectors = empty_rows(n_images, backbone.embed_dim)
     is_done = np.zeros(n_images, dtype=np.bool_)
-    skipped: dict[int, str] = {}
+    skipped, ranges = dict[int, str](), dict[int, str]()
     own = distributed.part(batches)
-    with runtime.progress("Embedding images", sum(map(len, own))) as advance, shard, runtime.autocast():
-        for batch in load_batches(images, own, view, shard.known, runtime.workers):
+    files = KnownFiles(images, cache)
+    with runtime.progress(title, sum(map(len, own))) as advance, shard, files, runtime.autocast():
+        is_unread = files.are_known & (shard.known.find(files.keys) >= 0)
+        for positions in _in_parts(own, is_unread):
+            vectors[positions] = shard.find(files.keys[positions])
+            is_done[positions] = True
+            advance(len(positions))
+        read = [batch[~is_unread[batch]] for batch in own if not is_unread[batch].all()]
+        for batch in load_batches(images, read, view, shard.known, runtime.workers):
             encoded = encode_pixels(backbone, batch.pixels)
             vectors[batch.positions[batch.is_decoded]] = encoded
             shard.add(batch.keys[batch.is_decoded], encoded)
             is_cached = ~batch.is_decoded
             vectors[batch.positions[is_cached]] = shard.find(batch.keys[is_cached])
             is_done[batch.positions] = True
+            files.add(batch.positions, batch.keys)
             skipped.update(batch.problems)
+            ranges.update(batch.ranges)
             advance(len(batch.positions) + len(batch.problems))
+    if ranges and strong is None:
+        runtime.say(describe_ranges(images, ranges))
     index, skipped = merge_parts(vectors, is_done, skipped)
     return EmbeddedImages(index, take_rows(vectors, index), skipped)
+
+
+def _in_parts(batches: Sequence[Ints], is_chosen: Bools) -> Iterator[Ints]:
+    """Yield the chosen positions of all batches, some thousands at a time."""
+    positions = np.concatenate([np.empty(0, dtype=np.int64), *batches])
+    chosen = positions[is_chosen[positions]]
+    yield from (chosen[start : start + ROWS_PER_PART] for start in range(0, len(chosen), ROWS_PER_PART))
+
+
+def describe_ranges(images: ImageCollection, ranges: Mapping[int, str]) -> str:
+    """Return a sentence about images whose values were scaled to 8 bits by a guess."""
+    first = min(ranges)
+    return (
+        f"{len(ranges)} images do not say which values are black and white; they were scaled by their values, the "
+        f"first, {images.name(first)!r}, from {ranges[first]}. If this is wrong, save them with 8 bits."
+    )
 
 
 def merge_parts(rows: Floats, is_done: Bools, skipped: dict[int, str]) -> tuple[Ints, dict[int, str]]:
@@ -102,14 +130,21 @@ def encode_pixels(backbone: Backbone, pixels: NDArray[np.uint8]) -> Floats:
     if len(pixels) == 0:
         return np.empty((0, backbone.embed_dim), dtype=np.float32)
     batch = backbone.preprocessing.normalize(pixels).to(backbone.device)
-    return backbone.encode_image(batch).float().cpu().numpy()
+    return check_embeddings(backbone.encode_image(batch).float().cpu().numpy(), backbone.identifier)
+
+
+def embed_texts(backbone: Backbone, texts: Sequence[str]) -> Floats:
+    """Embed sentences, `(texts, width)`; a list that was embedded before comes from the cache of the backbone."""
+    if isinstance(backbone, LazyBackbone) and texts:
+        return backbone.cached_texts(texts, lambda missing: _encode_texts(backbone, missing))
+    return _encode_texts(backbone, texts)
 
 
 @torch.inference_mode()
-def embed_texts(backbone: Backbone, texts: Sequence[str]) -> Floats:
-    """Embed sentences in chunks, `(texts, width)`."""
+def _encode_texts(backbone: Backbone, texts: Sequence[str]) -> Floats:
     tokens = backbone.tokenize(texts)
-    return np.concatenate([backbone.encode_text(part).cpu().numpy() for part in tokens.chunks(TEXTS_AT_ONCE)])
+    parts = [backbone.encode_text(part).cpu().numpy() for part in tokens.chunks(TEXTS_AT_ONCE)]
+    return check_embeddings(np.concatenate(parts), backbone.identifier)
 
 
 def embed_classes(backbone: Backbone, vocabulary: Vocabulary) -> Floats:
@@ -120,6 +155,20 @@ def embed_classes(backbone: Backbone, vocabulary: Vocabulary) -> Floats:
     sums = np.zeros((len(texts), flat.shape[1]), dtype=np.float32)
     np.add.at(sums, owner, flat)
     return np.asarray(sums / np.linalg.norm(sums, axis=1, keepdims=True), dtype=np.float32)
+
+
+def classes_read_alike(backbone: Backbone, vocabulary: Vocabulary) -> list[tuple[str, ...]]:
+    """Return groups of class names whose texts have the same tokens, e.g. because long texts are cut."""
+    texts = [" ".join(vocabulary.texts(class_id)) for class_id in range(len(vocabulary))]
+    if isinstance(backbone, LazyBackbone):  # the same tokens have the same embedding, and the cache may know it
+        rows = np.round(embed_texts(backbone, texts), 4) + 0.0  # no negative zeros
+    else:
+        tokens = backbone.tokenize(texts)
+        rows = (tokens.ids * tokens.mask).cpu().numpy()
+    groups: dict[bytes, list[str]] = {}
+    for name, row in zip(vocabulary.names, rows, strict=True):
+        groups.setdefault(row.tobytes(), []).append(name)
+    return [tuple(names) for names in groups.values() if len(names) > 1]
 
 
 def score(image_vectors: Floats, class_vectors: Floats, logit_scale: float) -> Floats:

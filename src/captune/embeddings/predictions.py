@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from captune.core.arrays import Floats, Ints
+from captune.core.arrays import Floats, Ints, check_probabilities
 from captune.core.display import Displayed
 from captune.core.errors import InputError, missing_extra
+from captune.core.scratch import row_parts
 from captune.data.images import ImageCollection
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Predictions(Displayed):
                 f"Expected probabilities of shape ({len(self.image_index)}, classes), one row per image, "
                 f"got {self.probabilities.shape}."
             )
+        for rows in row_parts(*self.probabilities.shape):
+            check_probabilities(self.probabilities[rows])
 
     @property
     def labels(self) -> Ints:

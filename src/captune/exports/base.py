@@ -159,10 +159,7 @@ def _write_folder(
         remarks = writer.write(run, temporary, settings)
         write_json(temporary / MARK, {"format": "captune-export", "kind": name, "run": str(run.folder)})
         temporary.chmod(0o755)
-        if target.is_dir():
-            old = Path(tempfile.mkdtemp(dir=target.parent, prefix=".captune-old-"))
-            target.replace(old)
-        temporary.replace(target)
+        old = _swap(temporary, target)
     except OSError as error:
         raise CaptuneError(
             f"The folder {str(target)!r} cannot be written: {error.strerror or error}. Check its permissions and the "
@@ -173,3 +170,18 @@ def _write_folder(
             if leftover is not None:
                 shutil.rmtree(leftover, ignore_errors=True)
     return remarks
+
+
+def _swap(new: Path, target: Path) -> Path | None:
+    """Rename a folder to its target; return where the old target is now. After an error, it is back in its place."""
+    old = None
+    if target.is_dir():
+        old = Path(tempfile.mkdtemp(dir=target.parent, prefix=".captune-old-"))
+        target.replace(old)
+    try:
+        new.replace(target)
+    except OSError:
+        if old is not None:
+            old.replace(target)
+        raise
+    return old

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
 
-from captune.core.arrays import Floats, Ints, as_embeddings, softmax_rows
+from captune.core.arrays import Floats, Ints, as_embeddings, evenly_spaced, softmax_rows
 from captune.core.errors import InputError
 from captune.core.scratch import empty_rows, fill_rows, row_parts
+from captune.labeling.label_evidence import LabelEvidence, gather_evidence
 from captune.labeling.selection import Classes, class_mask
 
 TOLERANCE = 0.001
@@ -52,7 +53,7 @@ class MixtureSettings:
     alpha: float = 20.0
     label_shift_steps: int = 1
     even_out: bool = True
-    labeled_weight: float = 10.0
+    labeled_weight: float = 5.0
     iterations: int = 30
 
 
@@ -147,8 +148,7 @@ class _Start:
     center: Floats
     covariance: Floats
     means: Floats
-    labeled_sums: Floats
-    n_labeled: Floats
+    evidence: LabelEvidence
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +190,7 @@ class _Problem:
             directions = self._directions(counts, sums, start, is_first=not rounds and first is None)
             scores = self._scores(directions, -directions @ start.center)
             scale = np.float32(weight * spread / max(_spread(scores), 1e-3 * spread, 1e-12))
-            frequency = counts + start.n_labeled + self.settings.alpha
+            frequency = counts + start.evidence.counts + self.settings.alpha
             offsets = np.log(frequency / frequency.sum()).astype(np.float32) + evening
             for rows in row_parts(n_images, n_classes):
                 scores[rows] = text_scores[rows] + scale * scores[rows] + offsets
@@ -216,10 +216,10 @@ class _Problem:
     def _start(self, probabilities: Floats) -> _Start:
         """Return what all rounds share: the moments of the images, and the class means by zero-shot."""
         center = np.asarray(self.images.mean(axis=0, dtype=np.float64), dtype=np.float32)
-        labeled_sums, n_labeled = self._labeled(center)
+        evidence = gather_evidence(self.images, center, self.texts, self.logit_scale, self.labeled, self.labels)
         counts, sums = self._totals(probabilities, np.ones(len(self.texts), dtype=np.float32), center)
         means = np.asarray(sums / np.maximum(counts, 1e-9)[:, None], dtype=np.float32)
-        return _Start(center, self._covariance(center), means, labeled_sums, n_labeled)
+        return _Start(center, self._covariance(center), means, evidence)
 
     def _directions(self, counts: Floats, sums: Floats, start: _Start, is_first: bool) -> Floats:
         """Return linear discriminant analysis with a shrunk covariance; means are pulled toward their start.
@@ -230,8 +230,9 @@ class _Problem:
         settings = self.settings
         heard = np.float32(0 if is_first and len(self.labels) else 1)
         within = _within(start.covariance, counts, sums, settings.shrinkage)
-        pulled = heard * counts + settings.labeled_weight * start.n_labeled + settings.alpha
-        total = heard * sums + start.labeled_sums + np.float32(settings.alpha) * start.means
+        alpha, weight = np.float32(settings.alpha) * start.evidence.trust, np.float32(settings.labeled_weight)
+        pulled = heard * counts + weight * start.evidence.counts + alpha
+        total = heard * sums + weight * start.evidence.sums + alpha[:, None] * start.means
         means = np.asarray(total / pulled[:, None], dtype=np.float32)
         return _equal_length(linalg.solve(within, means.T, assume_a="pos").T, means, counts)
 
@@ -239,8 +240,9 @@ class _Problem:
         """Return how far the mixture is heard next to the texts: the more images and labels per class, the further."""
         settings, n_classes = self.settings, len(self.texts)
         per_class = self.count_of_each * len(self.images) / n_classes
-        labeled_per_class = len(self.labels) / n_classes
-        by_labels = 1.0 + 3.0 * labeled_per_class / (labeled_per_class + 1.0)
+        # Fewer than one label per class leave most classes to their names; only more of them speak for the images.
+        labeled = (len(self.labels) / n_classes) ** 4
+        by_labels = 1.0 + 3.0 * labeled / (labeled + 1.0)
         return settings.image_weight * by_labels * per_class / (per_class + settings.half_weight_at)
 
     def _covariance(self, center: Floats) -> Floats:
@@ -257,12 +259,6 @@ class _Problem:
         for rows in row_parts(len(self.images), max(self.images.shape[1], len(weights))):
             scores[rows] = self.images[rows] @ weights.T + offsets
         return scores
-
-    def _labeled(self, center: Floats) -> tuple[Floats, Floats]:
-        """Return the weighted sums `(classes, width)` and the number `(classes,)` of the labeled images."""
-        sums = np.zeros_like(self.texts)
-        np.add.at(sums, self.labels, np.float32(self.settings.labeled_weight) * (self.labeled - center))
-        return sums, np.bincount(self.labels, minlength=len(self.texts)).astype(np.float32)
 
     def _totals(self, probabilities: Floats, shares: Floats, center: Floats) -> tuple[Floats, Floats]:
         """Return each class's count `(classes,)` and sum of centered images `(classes, width)`, weighted by shares."""
@@ -319,18 +315,22 @@ def _softmax(scores: Floats, temperature: float = 1.0) -> Floats:
     return fill_rows(n_images, n_classes, lambda rows: softmax_rows(scores[rows] / np.float32(temperature)))
 
 
-def _temperature(scores: Floats, text_scores: Floats, most_rows: int = 1024) -> float:
-    """Return the temperature at which mean confidence exceeds zero-shot's only by the share that is believed."""
-    rows = np.linspace(0, len(scores) - 1, min(len(scores), most_rows)).astype(np.int64)
-    some = scores[rows]
-    before, raw = (float(softmax_rows(part).max(axis=1).mean()) for part in (text_scores[rows], some))
-    target = before + CONFIDENCE_GAIN * (raw - before)
+def find_temperature(scores: Floats, confidence: float, most_rows: int = 1024) -> float:
+    """Return the temperature at which scores `(images, classes)` have the given mean confidence."""
+    some = scores[evenly_spaced(len(scores), most_rows)]
     low, high = 0.02, 50.0
     for _ in range(20):  # to five digits
         middle = float(np.sqrt(low * high))
-        is_too_confident = float(softmax_rows(some / np.float32(middle)).max(axis=1).mean()) > target
+        is_too_confident = float(softmax_rows(some / np.float32(middle)).max(axis=1).mean()) > confidence
         low, high = (middle, high) if is_too_confident else (low, middle)
     return float(np.sqrt(low * high))
+
+
+def _temperature(scores: Floats, text_scores: Floats, most_rows: int = 1024) -> float:
+    """Return the temperature at which mean confidence exceeds zero-shot's only by the share that is believed."""
+    rows = evenly_spaced(len(scores), most_rows)
+    before, raw = (float(softmax_rows(part[rows]).max(axis=1).mean()) for part in (text_scores, scores))
+    return find_temperature(scores, before + CONFIDENCE_GAIN * (raw - before), most_rows)
 
 
 def _evening(scores: Floats, temperature: float, most_rows: int = 4096) -> Floats:
@@ -340,7 +340,7 @@ def _evening(scores: Floats, temperature: float, most_rows: int = 4096) -> Float
     ratio of e^2 to the variance that is seen says how far sizes are drawn to their mean: almost entirely if they
     hardly differ, and not at all if they differ clearly. One minus the mean confidence stands for e.
     """
-    rows = np.linspace(0, len(scores) - 1, min(len(scores), most_rows)).astype(np.int64)
+    rows = evenly_spaced(len(scores), most_rows)
     allowed = np.flatnonzero(np.isfinite(scores[0]))
     some = scores[np.ix_(rows, allowed)] / np.float32(temperature)
     probabilities = softmax_rows(some)

@@ -16,6 +16,7 @@ from captune.report.maps import draw_confusion_map, draw_mismatch_maps
 from captune.report.measures import Measures
 from captune.results.metrics import Metrics, lowest_mean
 from captune.results.reading import RunRecord
+from captune.review.estimate import describe_accuracy
 
 MOST_FILES = 300
 SECTIONS = (
@@ -58,6 +59,7 @@ def describe_run(run: RunRecord) -> tuple[dict[str, Any], list[Drawing]]:
         "has_alignment": bool(run.alignment),
         "numbers": _numbers(measures),
         "health": _health(measures),
+        "accuracy": describe_accuracy(run.card.get("review", {}).get("accuracy"), str(run.folder)),
         "classes": columns,
         "no_pictures": "" if has_pictures else NO_PICTURES.get(run.card.get("image_source", "files")),
         "mismatch": _mismatch(measures),

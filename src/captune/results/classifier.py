@@ -16,16 +16,16 @@ from torch import Tensor
 
 from captune.backbones.base import Backbone
 from captune.core import distributed, registry
-from captune.core.arrays import Floats, softmax_rows
-from captune.core.cards import build_card, read_card
+from captune.core.arrays import Floats, check_probabilities, softmax_rows
+from captune.core.cards import build_card, check_seal, read_card, seal
 from captune.core.errors import InputError, RunFolderError
-from captune.core.files import digest, is_folder, write_json, write_whole
+from captune.core.files import digest, write_json, write_whole
 from captune.core.runtime import Runtime
 from captune.core.scratch import empty_rows, take_rows
 from captune.core.settings import DEFAULT_BACKBONE, build
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.loading import load_batches
-from captune.data.views import WeakView
+from captune.data.views import Preprocessing, WeakView
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import EmbeddedImages, embed_images, merge_parts
@@ -51,6 +51,8 @@ class Card:
     tuner: str
     tuner_settings: dict[str, Any]
     weights_digest: str
+    preprocessing: Preprocessing | None = None
+    digest: str = ""
 
 
 class Classifier(ImageClassifier):
@@ -132,7 +134,7 @@ class Classifier(ImageClassifier):
             )
 
     def _score(self, vectors: Tensor) -> Floats:
-        return softmax_rows(self.tuner.logits(vectors.float(), self.class_vectors).cpu().numpy())
+        return check_probabilities(softmax_rows(self.tuner.logits(vectors.float(), self.class_vectors).cpu().numpy()))
 
     def save(self, folder: str | Path) -> None:
         """Write classifier.safetensors, then classifier.json, which holds its digest."""
@@ -142,7 +144,7 @@ class Classifier(ImageClassifier):
         card = Card(
             format=FORMAT,
             version=VERSION,
-            backbone=_portable(self.backbone.identifier),
+            backbone=self.backbone.portable_id(),
             backbone_fingerprint=self.backbone.fingerprint(),
             names=self.names,
             templates=self.vocabulary.templates,
@@ -150,9 +152,10 @@ class Classifier(ImageClassifier):
             tuner=self.tuner_name,
             tuner_settings=dataclasses.asdict(self.tuner.settings),
             weights_digest=digest(content),
+            preprocessing=self.preprocessing,
         )
         write_whole(Path(folder) / WEIGHTS, content)
-        write_json(Path(folder) / CARD, dataclasses.asdict(card))
+        write_json(Path(folder) / CARD, seal(dataclasses.asdict(card)))
 
     @classmethod
     def load(cls, folder: str | Path, backbone: Backbone | None = None) -> Classifier:
@@ -171,6 +174,12 @@ class Classifier(ImageClassifier):
             raise RunFolderError(
                 f"The weights of {card.backbone!r} differ from those used for the classifier in {str(folder)!r}. "
                 "Use the same model files, or adapt again."
+            )
+        if card.preprocessing is not None and backbone.preprocessing != card.preprocessing:
+            raise RunFolderError(
+                f"The preprocessing of {card.backbone!r} differs from the one used for the classifier in "
+                f"{str(folder)!r}: {backbone.preprocessing}, expected {card.preprocessing}. Use the same model files, "
+                "or adapt again."
             )
         tuner_class = registry.load("tuners", card.tuner)
         try:
@@ -235,6 +244,7 @@ def _read(folder: Path) -> tuple[Card, bytes]:
         raise RunFolderError(missing.format(str(folder), WEIGHTS)) from error
     except OSError as error:
         raise RunFolderError(f"{str(folder / WEIGHTS)!r} cannot be read: {error.strerror}.") from error
+    check_seal(raw, str(folder / CARD))
     card = build_card(Card, raw, str(folder / CARD))
     if digest(content) != card.weights_digest:
         raise RunFolderError(
@@ -242,9 +252,3 @@ def _read(folder: Path) -> tuple[Card, bytes]:
             "Copy the run again or adapt again."
         )
     return card, content
-
-
-def _portable(identifier: str) -> str:
-    """Return a backbone's id with an absolute path if it is a local folder."""
-    source, _, name = identifier.partition(":")
-    return f"{source}:{Path(name).resolve()}" if name and is_folder(name) else identifier

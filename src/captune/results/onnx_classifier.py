@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.core.arrays import Floats
-from captune.core.cards import build_card, check_card, parse_json
-from captune.core.errors import InputError, RunFolderError, missing_extra
+from captune.core.arrays import Floats, check_probabilities
+from captune.core.cards import build_card, check_card, check_seal, parse_json
+from captune.core.errors import InputError, RunFolderError, missing_extra, raise_all
 from captune.core.files import is_file
 from captune.data.decoding import UnreadableImageError
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.views import Preprocessing, weak_view
+from captune.data.vocabulary import name_problems
 from captune.embeddings.predictions import Predictions
 from captune.results.image_classifier import ImageClassifier
 
@@ -43,6 +44,7 @@ class OnnxCard:
         tuner: Id of the tuner, whose prompts or adapters are part of the graph.
         precision: `float32` or `int8`.
         check: Differences from PyTorch that were measured during the export.
+        digest: Digest of everything above.
     """
 
     format: str
@@ -56,6 +58,7 @@ class OnnxCard:
     tuner: str
     precision: str
     check: dict[str, Any]
+    digest: str = ""
 
 
 class OnnxClassifier(ImageClassifier):
@@ -75,7 +78,7 @@ class OnnxClassifier(ImageClassifier):
 
     def score_pixels(self, pixels: Floats) -> Floats:
         """Return probabilities `(images, classes)` of preprocessed images `(images, 3, height, width)`."""
-        return self.session.run([PROBABILITIES], {PIXELS: pixels})[0]
+        return check_probabilities(self.session.run([PROBABILITIES], {PIXELS: pixels})[0])
 
     def embed_views(self, views: NDArray[np.uint8]) -> Floats:
         """Return embeddings `(images, width)` of decoded images."""
@@ -160,4 +163,8 @@ def _read_card(metadata: dict[str, str], shown: str) -> OnnxCard:
         raw = parse_json(metadata[KEY])
     except ValueError as error:
         raise RunFolderError(f"The metadata of {shown!r} cannot be read: {error}. Export the run again.") from error
-    return build_card(OnnxCard, check_card(raw, shown, FORMAT, VERSION), shown)
+    content = check_card(raw, shown, FORMAT, VERSION)
+    check_seal(content, shown)
+    card = build_card(OnnxCard, content, shown)
+    raise_all(name_problems(card.names), f"The class names of {shown!r} cannot be used")
+    return card

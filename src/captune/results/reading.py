@@ -22,7 +22,7 @@ from captune.data.keys import KeyList, Keys, KeySet
 from captune.data.labels import read_labels
 from captune.data.paths import ImagePaths, NameStoreBuilder
 from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS
-from captune.results.run import read_run_card
+from captune.results.run import is_inside, read_run_card
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,12 @@ def read_run(folder: str | Path, labels: Any = None) -> RunRecord:  # noqa: ANN4
         ids = {name: i for i, name in enumerate(names)}
         predicted = _read_predictions(path / "predictions.csv", Path(card.get("image_root", ".")), ids)
         images = predicted.images
+        outside = (images.name(i) for i in range(len(images)) if not is_inside(images.name(i)))
+        if card.get("images_in_root") and (first := next(outside, None)) is not None:
+            raise InputError(
+                f"{str(path / 'predictions.csv')!r} was changed: {first!r} is outside the folder of the images. "
+                "Adapt again, or correct the table."
+            )
         pseudo_labels = None
         if (path / PSEUDO_LABELS).is_file():
             final = np.asarray([ids[row["label"]] for row in _rows(path / PSEUDO_LABELS)], dtype=np.int64)

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from captune.core.cards import read_card
 from captune.core.errors import RunFolderError
 from captune.core.files import LEFTOVERS, is_file, is_folder, table, write_json, write_whole
 from captune.core.locking import hold
+from captune.core.replacing import NEW, finish_replacing, replaced
 from captune.core.settings import resolve_paths
 from captune.core.wording import option
 from captune.data.images import ImageCollection
@@ -33,6 +34,8 @@ CLASSIFIER = "classifier"
 CHECKPOINTS = "checkpoints"
 REPORT = "report.html"
 EXPORTS = "exports"
+OF_AN_OLD_RUN = (FILE, PSEUDO_LABELS, HISTORY, REPORT, EXPORTS)
+"""What a run may leave in its folder that the next one does not always replace."""
 LOCK = ".captune-lock"
 """Present while a run is active; without an owner, it means that the run was killed."""
 
@@ -70,11 +73,14 @@ class AdaptationRun:
     discarded: Classifier | None = None
 
     def save(self, folder: str | Path) -> Path:
-        """Write the run folder; run.json is written last, so a folder that has it is complete."""
+        """Write the run folder; a run that is already there stays until the new one is complete."""
         target = Path(folder)
-        for name in (CARD, FILE, PSEUDO_LABELS, HISTORY, REPORT):  # of the run that is being replaced
-            (target / name).unlink(missing_ok=True)
-        shutil.rmtree(target / EXPORTS, ignore_errors=True)
+        with replaced(target, CARD, OF_AN_OLD_RUN) as staging:
+            self._write(staging)
+        return target
+
+    def _write(self, target: Path) -> None:
+        """Write all files, run.json last."""
         self.classifier.save(target / CLASSIFIER)
         write_whole(target / "predictions.csv", table(("path", "label", "confidence"), self._predicted_rows()))
         rows = ((self.images.name(position), reason) for position, reason in sorted(self.skipped.items()))
@@ -85,26 +91,30 @@ class AdaptationRun:
             write_whole(target / FILE, save_arrays(arrays))
             for name, (header, rows_of_table) in self.evidence.tables(self.classifier.names).items():
                 write_whole(target / name, table(header, rows_of_table))
+        write_json(target / CARD, self._card())
+
+    def _card(self) -> dict[str, Any]:
+        """Return the content of run.json."""
         health = self.evidence.health if self.evidence is not None else None
-        card = {
+        reviewed = {} if self.review is None else {"review": dict(self.review)}
+        return {
             "format": FORMAT,
             "version": VERSION,
             "settings": dict(self.settings),
             "classes": list(self.classifier.names),
             "n_images": len(self.images),
             "n_skipped": len(self.skipped),
+            "unused": readable(self.images.unused),
             "environment": dict(self.environment),
             "sources": {what: readable(source) for what, source in self.sources.items()},
             "image_source": self.images.kind,
+            "images_in_root": all(is_inside(self.images.name(i)) for i in self.predictions.image_index),
             "image_root": readable(str(self.images.root.absolute())),
             "kept": self.kept,
             "health": health.as_dict() if health is not None else None,
             "rounds": [dict(facts) for facts in self.rounds],
+            **reviewed,
         }
-        if self.review is not None:
-            card["review"] = dict(self.review)
-        write_json(target / CARD, card)
-        return target
 
     def _project(self) -> dict[str, Any]:
         """Return inputs and settings as --config takes them, with absolute paths; inputs in memory are left out."""
@@ -121,6 +131,11 @@ class AdaptationRun:
             yield self.images.name(position), names[labels[row]], f"{confidence[row]:.6f}"
 
 
+def is_inside(name: str) -> bool:
+    """Return whether the name of an image stays in its folder: relative, without `..`."""
+    return not name.startswith("/") and ".." not in PurePath(name).parts and not PurePath(name).is_absolute()
+
+
 def readable(path: str) -> str:
     """Return a path as valid UTF-8, with other bytes escaped."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
@@ -129,7 +144,14 @@ def readable(path: str) -> str:
 def read_run_card(folder: str | Path) -> dict[str, Any]:
     """Return the content of run.json, or raise an error if the folder is not a complete run."""
     missing = f"{str(folder)!r} is not a run folder: {CARD} is missing. Make one: captune adapt ... --out {folder}"
+    finish_replacing(Path(folder), CARD, OF_AN_OLD_RUN)
     return read_card(Path(folder) / CARD, FORMAT, VERSION, missing)
+
+
+def update_review(folder: str | Path, **facts: Any) -> None:  # noqa: ANN401 (JSON values)
+    """Change what run.json says about people's answers."""
+    card = read_run_card(folder)
+    write_json(Path(folder) / CARD, {**card, "review": {**card.get("review", {}), **facts}})
 
 
 @contextmanager
@@ -147,9 +169,11 @@ def claim_folder(folder: str | Path, overwrite: bool, resume: bool | None = Fals
                 _check_claim(target, overwrite, resume, card, was_killed)
             target.mkdir(parents=True, exist_ok=True)
             stack.enter_context(hold(lock, f"Another captune is writing to the output folder {str(target)!r}"))
+            finish_replacing(target, card, OF_AN_OLD_RUN if card == CARD else ())
             _check_claim(target, overwrite, resume, card, was_killed)
             for leftover in (*target.glob(LEFTOVERS), *target.glob(f"*/{LEFTOVERS}")):
                 leftover.unlink(missing_ok=True)
+            shutil.rmtree(target / NEW, ignore_errors=True)  # incomplete files of a killed process
             if overwrite and holds_checkpoints(checkpoints):
                 drop_checkpoints(checkpoints)
         except OSError as error:
@@ -182,5 +206,5 @@ def _check_claim(target: Path, overwrite: bool, resume: bool | None, card: str, 
 
 def _content(target: Path) -> list[Path]:
     """Return the files in a folder, apart from lock and temporary files."""
-    ignored = {target / LOCK, *target.glob(LEFTOVERS)}
+    ignored = {target / LOCK, target / NEW, *target.glob(LEFTOVERS)}
     return [path for path in target.iterdir() if path not in ignored]

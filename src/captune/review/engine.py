@@ -25,14 +25,13 @@ from captune.data.task import AdaptationTask, LabeledImages
 from captune.data.vocabulary import Vocabulary
 from captune.describers.base import describe_classes, describer_of
 from captune.describers.none import NoDescriber
-from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.embeddings.embed import EmbeddedImages, embed_images, embed_texts
 from captune.embeddings.predictions import Predictions
 from captune.methods.base import Context, Method
 from captune.plan import Plan, with_preset
 from captune.results.classifier import Classifier, predict_collection
 from captune.results.evidence import collect_evidence
-from captune.results.run import AdaptationRun, claim_folder
+from captune.results.run import AdaptationRun, claim_folder, update_review
 from captune.review.answers import Answer, Answers
 from captune.review.corrections import CHECK, FILE, Correction, Corrections
 from captune.review.estimate import AccuracyEstimate
@@ -78,7 +77,7 @@ class Engine:
         workers = None if plan.settings.workers < 0 else plan.settings.workers
         devices = {name: getattr(plan.settings, name) for name in WHERE}
         self.runtime = runtime.start(seed=plan.settings.seed, workers=workers, quiet=True, **devices)
-        self.cache = EmbeddingCache(Path(plan.settings.cache) if plan.settings.cache else default_folder())
+        self.cache = plan.cache
         self.backbone = (backbone or plan.open_backbone()).to(self.runtime.device)
         loud = dataclasses.replace(self.runtime, quiet=False)
         embedded = embed_images(self.backbone, plan.images, self.cache, loud, plan.settings.batch_size)
@@ -206,7 +205,7 @@ class Engine:
             images=self.all_images,
             predictions=Predictions(readable, predictions.probabilities),
             skipped=self.skipped,
-            classifier=self._with_encoder(self.classifier),
+            classifier=self.with_encoder(),
             environment=environment,
             rounds=context.rounds,
             evidence=evidence,
@@ -229,7 +228,10 @@ class Engine:
         if target is None:
             raise InputError("Where should the run be saved? Pass a folder.")
         is_own = self.folder is not None and target.resolve() == self.folder.resolve()
-        if is_own and self._last is None:  # the classifier of the run, unchanged
+        if self._last is None:  # nothing changed but the estimate
+            if not is_own:
+                raise InputError(f"Nothing changed yet. Copy the run folder {str(self.folder)!r} instead.")
+            update_review(target, accuracy=None if estimate is None else estimate.as_dict())
             return target
         made = self.run(answers, corrections, predictions, estimate)
         with ExitStack() as stack:
@@ -245,7 +247,7 @@ class Engine:
     def _start_of(self, plan: Plan) -> Start:
         vocabulary, labeled = plan.task.vocabulary, plan.task.labeled
         names = vocabulary.names
-        describer = plan.open_describer(self.cache.folder)
+        describer = plan.open_describer()
         offered: dict[str, tuple[str, ...]] = {}
         if not isinstance(describer, NoDescriber):
             answers = describe_classes(describer, names, phrase=plan.settings.domain)
@@ -296,9 +298,11 @@ class Engine:
         vectors = np.stack(list(self._texts.values()))
         return Precomputed(ClassTexts(tuple(self._texts), vectors, self.backbone.logit_scale))
 
-    def _with_encoder(self, classifier: Classifier) -> Classifier:
+    def with_encoder(self) -> Classifier:
         """Return the classifier with the true encoders instead of the table of sentences."""
-        old = classifier.tuner
+        old = self.classifier.tuner
+        if old.backbone is self.backbone:
+            return self.classifier
         tuner = type(old)(self.backbone, old.vocabulary, old.settings)
         tuner.load_state_dict(old.state_dict())
-        return Classifier(tuner.to(self.runtime.device), classifier.tuner_name, classifier.class_vectors)
+        return Classifier(tuner.to(self.runtime.device), self.classifier.tuner_name, self.classifier.class_vectors)

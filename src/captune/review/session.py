@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 
 from captune.core.arrays import Bools, Floats, Ints
-from captune.core.errors import InputError, nearest
+from captune.core.errors import InputError, nearest, raise_all
 from captune.data.images import ImageCollection
+from captune.data.tables import first_few
 from captune.embeddings.predictions import Predictions
 from captune.results.classifier import Classifier
 from captune.review.answers import Answer, Answers, collect_answers
 from captune.review.changes import Change, compare
 from captune.review.corrections import Correction, Corrections, Kind
-from captune.review.engine import Engine
-from captune.review.estimate import AccuracyEstimate, estimate_accuracy
+from captune.review.engine import Engine, applied
+from captune.review.estimate import AccuracyEstimate, describe_accuracy, estimate_accuracy
+from captune.review.exchange import read_answers
 from captune.review.groups import Group, cluster, count_groups, describe_groups
 from captune.review.suggestions import CHECK_SHARE, Suggestion, choose_with_checks, sentence
 
@@ -42,6 +44,7 @@ class Session:
         self.answers = self._collect()
         if not hasattr(engine, "probabilities"):
             engine.adapt(self.answers, self._training())
+        self._applied = applied(self.corrections.active())
         self._predictions = self._pinned(engine.probabilities)
 
     @property
@@ -73,7 +76,7 @@ class Session:
     @property
     def classifier(self) -> Classifier:
         """Return the current classifier, which also classifies new images."""
-        return self.engine.classifier
+        return self.engine.with_encoder()
 
     # What people say
 
@@ -96,6 +99,30 @@ class Session:
         self.corrections.extend(said)
         return self._update(f"labeled {len(said)} images")
 
+    def take_answers(self, path: str | Path) -> Change:
+        """Record the answers in a filled table, a table of labels or a Label Studio export, and adapt once."""
+        filled = read_answers(path)
+        missing = first_few(repr(f.image) for f in filled if f.image and not self.knows(f.image))
+        unknown = [name for name in dict.fromkeys(f.label for f in filled) if name and name not in self.names]
+        problems = [f"no image {image}" for image in missing]
+        problems += [f"{name!r} is not a class.{nearest(name, self.names)}" for name in first_few(unknown)]
+        raise_all(problems, f"Cannot use the answers in {str(path)!r} (new classes must be added first)")
+        for answer in filled:
+            if answer.group >= 0 and answer.label:
+                images = self._group_names(answer.group)
+                self.corrections.add("label", answer.label, images=images, group=answer.group)
+        about = [f for f in filled if f.image]
+        said = [
+            Correction("label" if f.label else "skip", f.label, (f.image,), suggestion=f.suggestion, person=self.person)
+            for f in about
+        ]
+        self.corrections.extend(said)
+        return self._update(f"took {len(filled)} answers from {path}")
+
+    def take(self, files: Sequence[str | Path]) -> Change:
+        """Add the corrections files of other people, and adapt once."""
+        return self._update(f"took {self.corrections.merge(files)} corrections of other people")
+
     def exclude(self, images: Image | Sequence[Image], name: str) -> Change:
         """Record that images are not of a class."""
         self._check_class(name)
@@ -110,11 +137,10 @@ class Session:
     def name_group(self, group: int, name: str, *, besides: Image | Sequence[Image] = ()) -> Change:
         """Record that a whole group is of a class, besides some of its images, which do not belong to it."""
         self._check_class(name)
-        members = self.group(group)
         others = self._image_names(besides) if isinstance(besides, (int, str)) or len(besides) else ()
         if others:
             self.corrections.add("not", name, images=others, group=group)
-        belonging = tuple(image for image in map(self.images.name, members.images.tolist()) if image not in others)
+        belonging = tuple(image for image in self._group_names(group) if image not in others)
         what = f"named group {group} ({len(belonging)} images) {name!r}"
         return self._say(what, "label", name, images=belonging, group=group)
 
@@ -171,7 +197,7 @@ class Session:
         """Adapt again, with another method or other settings; they are kept for later changes."""
         if method is not None or settings:
             self.engine.set_method(method, settings)
-        return self._update(f"adapted with {self.engine.method}")
+        return self._update(f"adapted with {self.engine.method}", force=True)
 
     def suggest(
         self, count: int = 20, *, checks: float = CHECK_SHARE, besides: Sequence[Image] = ()
@@ -227,6 +253,10 @@ class Session:
         probabilities = self.engine.probabilities[rows]
         return estimate_accuracy(probabilities.argmax(axis=1), probabilities.max(axis=1), truth) if len(rows) else None
 
+    def verification(self) -> str:
+        """Return what is known about accuracy as a sentence, and what to do if nothing is."""
+        return describe_accuracy(self.estimate(), "RUN" if self.engine.folder is None else str(self.engine.folder))
+
     def save(self, folder: str | Path | None = None, *, overwrite: bool = False) -> Path:
         """Write the run folder: the one that was opened, or a new one, with a copy of the corrections."""
         return self.engine.save(folder, overwrite, self.answers, self.corrections, self._predictions, self.estimate())
@@ -265,11 +295,15 @@ class Session:
         renamed = dict.fromkeys(details["names"], name) if kind in ("rename", "merge") else {}
         return self._update(what, renamed)
 
-    def _update(self, what: str, renamed: dict[str, str] | None = None) -> Change:
+    def _update(self, what: str, renamed: dict[str, str] | None = None, force: bool = False) -> Change:
         """Apply all corrections, adapt, and return what changed."""
         before, problems = (self._predictions.labels, self.names), self.answers.problems
         self.answers = self._collect()
-        self._predictions = self._pinned(self.engine.adapt(self.answers, self._training()))
+        now_applied = applied(self.corrections.active())
+        if force or now_applied != self._applied:  # checks and skipped images change nothing
+            self.engine.adapt(self.answers, self._training())
+            self._applied = now_applied
+        self._predictions = self._pinned(self.engine.probabilities)
         notes = [*self.engine.notes, *(problem for problem in self.answers.problems if problem not in problems)]
         owners = None if self._owners is None else self._owners[0]
         return compare(what, before, (self._predictions.labels, self.names), owners, notes, renamed)
@@ -332,6 +366,9 @@ class Session:
     def _image_names(self, images: Image | Sequence[Image]) -> tuple[str, ...]:
         several = [images] if isinstance(images, (int, str, np.integer)) else list(images)
         return tuple(dict.fromkeys(self.images.name(self.position(image)) for image in several))
+
+    def _group_names(self, group: int) -> tuple[str, ...]:
+        return tuple(self.images.name(position) for position in self.group(group).images.tolist())
 
     def _check_class(self, name: str) -> None:
         if name not in self.names:

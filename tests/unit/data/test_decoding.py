@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import struct
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, features
 
 from captune.core.errors import InputError
 from captune.data import decoding
-from captune.data.decoding import UnreadableImageError, as_image, decode, read_bytes
+from captune.data.decoding import RANGE, UnreadableImageError, as_image, decode, effort, read_bytes
+from captune.data.images import find_images
+from captune.data.loading import load_batches
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)
 LOSSLESS = {"PNG": {}, "TIFF": {}, "BMP": {}, "GIF": {}, "WEBP": {"lossless": True}}
@@ -65,13 +68,46 @@ def test_cmyk_becomes_rgb(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
-@pytest.mark.parametrize(("left", "right"), [(257 * 40, 257 * 200), (0, 257), (0, 200)])
-def test_16_bit_grey_keeps_its_absolute_brightness(kind: str, left: int, right: int) -> None:
-    values = np.full((8, 16), left, dtype=np.uint16)
-    values[:, 8:] = right
-    got = pixels(saved(Image.fromarray(values), kind))
-    assert got[0, 0].tolist() == [round(left / 257)] * 3
-    assert got[0, 15].tolist() == [round(right / 257)] * 3
+@pytest.mark.parametrize(
+    ("right", "white"), [(257 * 200, 65535), (16000, 16383), (3900, 4095), (900, 1023), (200, 255)]
+)
+def test_16_bit_gray_is_scaled_by_the_bits_that_it_uses(kind: str, right: int, white: int) -> None:
+    values = np.full((32, 40), right // 4, dtype=np.uint16)
+    values[:, 20:] = right
+    got = decode(saved(Image.fromarray(values), kind))
+    assert abs(got.getpixel((0, 0))[0] - right // 4 * 255 / white) <= 1
+    assert abs(got.getpixel((39, 0))[0] - right * 255 / white) <= 1
+    assert got.info[RANGE] == ("" if white == 65535 else f"0 to {white}")
+    values[3, 3] = 65535  # a hot pixel changes nothing
+    hot = pixels(saved(Image.fromarray(values), kind)).reshape(-1, 3)
+    assert np.array_equal(np.delete(hot, 123, axis=0), np.delete(np.asarray(got).reshape(-1, 3), 123, axis=0))
+
+
+def test_one_bright_pixel_does_not_turn_a_float_image_black() -> None:
+    values = np.random.default_rng(0).random((30, 40), dtype=np.float32)
+    expected = pixels(saved(Image.fromarray(values), "TIFF"))
+    for outlier in (1.5, 900.0, 1e30, -3.0, np.inf):
+        values[5, 5] = outlier
+        got = decode(saved(Image.fromarray(values), "TIFF"))
+        others = np.delete(np.asarray(got).reshape(-1, 3).astype(int), 205, axis=0)
+        assert np.abs(others - np.delete(expected.reshape(-1, 3), 205, axis=0)).max() <= 1
+        assert got.info[RANGE] == ("" if np.isinf(outlier) else "0 to 1")
+
+
+def test_avif_is_read_and_heic_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    if features.check("avif"):
+        got = pixels(saved(Image.new("RGB", (16, 8), RED), "AVIF"))
+        assert np.abs(got[0, 0] - RED).max() <= 8
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    with pytest.raises(UnreadableImageError, match=r"pip install 'captune\[heic\]'"):
+        decode(b"\0\0\0\x18ftypheic" + bytes(40))
+
+
+def test_heic_is_read_with_the_extra() -> None:
+    heif = pytest.importorskip("pillow_heif", reason="pip install 'captune[heic]'")
+    file = io.BytesIO()
+    heif.from_pillow(Image.new("RGB", (64, 48), RED)).save(file, quality=90)
+    assert np.abs(pixels(file.getvalue())[10, 10] - RED).max() <= 10
 
 
 def test_float_tiff_is_rescaled() -> None:
@@ -214,3 +250,19 @@ def test_an_unreadable_path_or_open_image_names_the_problem(tmp_path: Path) -> N
         as_image(tmp_path / "cut.jpg")
     with pytest.raises(UnreadableImageError, match="damaged"):
         as_image(Image.open(tmp_path / "cut.jpg"))
+
+
+def test_an_image_that_takes_too_long_is_skipped_and_the_others_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (1200, 1200, 3), dtype=np.uint8)
+    slow = saved(Image.fromarray(noise), "JPEG", progressive=True, quality=95)
+    start = slow.rindex(b"\xff\xda")
+    (tmp_path / "slow.jpg").write_bytes(slow[:-2] + slow[start:-2] * 400 + slow[-2:])  # the last scan again and again
+    (tmp_path / "usual.jpg").write_bytes(slow)
+    assert effort(slow) < decoding.MOST_EFFORT < effort((tmp_path / "slow.jpg").read_bytes())
+    monkeypatch.setattr(decoding, "SECONDS_PER_IMAGE", 0.05)
+    images = find_images(tmp_path)
+    (batch,) = load_batches(images, [np.arange(2)], lambda image, position: np.asarray(image), workers=0)
+    assert batch.positions.tolist() == [1]
+    assert batch.problems == {0: "decoding takes more than 0.05 seconds"}

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from toys import write_images
 
 from captune.core.errors import InputError, MissingExtraError
 from captune.data import images
 from captune.data.images import ImageCollection, find_images
 from captune.data.keys import content_key
+from captune.data.labels import read_labels
 from captune.data.shards import is_shard
 
 
@@ -72,7 +77,7 @@ def test_no_path_leads_out_of_the_root(tmp_path: Path, entry: str) -> None:
 def test_paths_inside_the_root_are_allowed_and_named_as_without_it(tmp_path: Path) -> None:
     touch(tmp_path / "a" / "x.jpg")
     (tmp_path / "inside").symlink_to(tmp_path / "a")
-    (tmp_path / "list.txt").write_text("a/x.jpg\ninside/../a/../inside/x.jpg\n", encoding="utf-8")
+    (tmp_path / "list.txt").write_text("a/x.jpg\ninside/../a/../inside/y.jpg\n", encoding="utf-8")
     assert names(find_images(tmp_path / "list.txt", tmp_path))[0] == "a/x.jpg"
 
 
@@ -176,3 +181,77 @@ def test_collections_can_be_added_and_read(tmp_path: Path) -> None:
     assert [path.name for path in both.paths] == ["0.png", "1.png"]
     assert both.root == first.root
     assert both.read(1).key.tobytes() == content_key(b"x").tobytes()
+
+
+def test_linked_folders_are_followed_and_loops_end(tmp_path: Path) -> None:
+    photos = write_images(tmp_path / "photos" / "cat", 2).parent
+    write_images(tmp_path / "elsewhere" / "deep", 1)
+    (photos / "dog").symlink_to(tmp_path / "elsewhere")
+    (photos / "again").symlink_to(photos / "cat")
+    (tmp_path / "elsewhere" / "loop").symlink_to(photos)
+    (photos / "gone").symlink_to(tmp_path / "nowhere")
+    found = find_images(photos)
+    assert names(found) == ["cat/000.png", "cat/001.png", "dog/deep/000.png"]
+    assert "links to folders that are used already: 2 (the first is 'again')" in found.unused
+    assert "files that are not images: 1 (the first is 'gone')" in found.unused
+
+
+def test_everything_that_is_not_used_is_accounted_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos = write_images(tmp_path / "photos", 2)
+    for name in ("notes.txt", "a.json", ".hidden.png", "old.tar"):
+        (photos / name).write_text("x")
+    write_images(photos / "locked", 1)
+    for folder, card in (("run", "run.json"), ("audit", "audit.json"), ("export", "captune-export.json")):
+        write_images(photos / folder / "figures", 1)
+        (photos / folder / card).write_text(json.dumps({"format": f"captune-{folder}"}))
+    write_images(photos / "theirs", 1)
+    (photos / "theirs" / "run.json").write_text("{}")
+    listed = os.scandir
+
+    def scandir(path: Path) -> Any:
+        if str(path).endswith("locked"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    found = find_images(photos)
+    assert names(found) == ["000.png", "001.png", "theirs/000.png"]
+    assert found.unused == (
+        f"Not used in '{photos}': hidden files and folders: 1 (the first is '.hidden.png'); files that are not images: "
+        "3 (the first is 'a.json'); results of captune: 3 (the first is 'audit'); folders that cannot be read "
+        "(Permission denied): 1 (the first is 'locked'); tar files beside images: 1 (the first is 'old.tar')."
+    )
+    monkeypatch.setattr(os, "scandir", lambda path: listed(f"{path}/nowhere"))
+    with pytest.raises(InputError, match="cannot be read"):
+        find_images(photos)
+
+
+def test_one_file_is_not_listed_twice_under_two_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos = write_images(tmp_path / "photos", 2)
+    (tmp_path / "link").symlink_to(photos)
+    monkeypatch.chdir(tmp_path)
+    Path("m.csv").write_text(f"path\nphotos/000.png\n{photos / '000.png'}\nlink/001.png\nphotos/../photos/001.png\n")
+    with pytest.raises(InputError) as error:
+        find_images("m.csv")
+    assert str(error.value).count("is listed 2 times") == 2
+
+
+def test_parquet_tables_of_other_types(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    entries = ["a.png", "b.png"]
+    found = write_images(tmp_path, 2)
+    for kind in (arrow.large_string(), arrow.binary(), arrow.dictionary(arrow.int8(), arrow.string())):
+        column = arrow.array([name.encode() for name in entries] if kind == arrow.binary() else entries).cast(kind)
+        parquet.write_table(arrow.table({"path": column}), tmp_path / "m.parquet")
+        assert names(find_images(tmp_path / "m.parquet")) == entries
+    for column in (arrow.array([["a.png"], []]), arrow.array([{"a": 1}, None])):
+        parquet.write_table(arrow.table({"path": column}), tmp_path / "m.parquet")
+        with pytest.raises(InputError, match="expected text or numbers"):
+            find_images(tmp_path / "m.parquet")
+    parquet.write_table(arrow.table({"path": arrow.nulls(2)}), tmp_path / "m.parquet")
+    with pytest.raises(InputError, match="empty path"):
+        find_images(tmp_path / "m.parquet")
+    labels = arrow.table({"path": ["000.png", "001.png"], "label": [1.0, float("nan")]})
+    parquet.write_table(labels, tmp_path / "labels.parquet")
+    assert read_labels(tmp_path / "labels.parquet", find_images(found), ("0", "1")).tolist() == [1, -1]

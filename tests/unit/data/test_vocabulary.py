@@ -8,8 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from captune.backbones.base import load_backbone
 from captune.core.errors import InputError
-from captune.data.vocabulary import Vocabulary, read_class_names
+from captune.data.images import ImageCollection
+from captune.data.labels import read_labels
+from captune.data.vocabulary import Vocabulary, read_class_names, read_classes
+from captune.embeddings.embed import classes_read_alike
 
 
 @pytest.mark.parametrize(
@@ -111,3 +115,33 @@ def test_an_accepted_template_always_holds_the_name(before: str, after: str) -> 
         assert "{" in before + after or "}" in before + after
     else:
         assert "forest" in vocabulary.texts(0)[0]
+
+
+def test_composed_and_decomposed_names_are_one_class(tmp_path: Path) -> None:
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    for name in (composed, decomposed):
+        (tmp_path / name / "x").mkdir(parents=True)
+    assert read_classes([decomposed, "bar"]).names == (composed, "bar")
+    assert read_classes(f"{decomposed},bar").names == (composed, "bar")
+    (tmp_path / "names.txt").write_text(f"{decomposed}\nbar\n", encoding="utf-8")
+    assert read_classes(tmp_path / "names.txt").names == (composed, "bar")
+    with pytest.raises(InputError, match="repeated 2 times"):
+        read_classes(tmp_path)
+    images = ImageCollection([tmp_path / decomposed / "1.png", tmp_path / "bar" / "2.png"], tmp_path)
+    assert read_labels("folders", images, (composed, "bar")).tolist() == [0, 1]
+    assert read_labels([composed, "bar"], images, (decomposed, "bar")).tolist() == [0, 1]
+
+
+def test_names_that_only_look_different_are_reported() -> None:
+    with pytest.raises(InputError, match=r"'cat' and 'cat\\u200b' look the same"):
+        read_classes(["cat", "cat\u200b", "dog"])
+    with pytest.raises(InputError, match=r"contains \\x1b"):
+        read_classes(["cat", "\x1b[2J"])
+
+
+def test_names_that_the_tokenizer_cuts_are_reported(clip_folder: Path) -> None:
+    backbone = load_backbone(f"hf:{clip_folder}")
+    long = "cat " * 100
+    vocabulary = Vocabulary((f"{long} dog", f"{long} bird", "car"))
+    assert classes_read_alike(backbone, vocabulary) == [vocabulary.names[:2]]
+    assert classes_read_alike(backbone, Vocabulary(("cat", "dog"))) == []

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from safetensors.numpy import load, save
 from toys import ToyBackbone, write_images
 
 from captune.core import runtime, scratch
 from captune.core.errors import CaptuneError
-from captune.core.files import LEFTOVERS, write_whole
+from captune.core.files import LEFTOVERS, digest, write_whole
 from captune.data.images import find_images
 from captune.data.keys import KeySet
 from captune.embeddings import cache as cache_module
@@ -94,6 +95,20 @@ def test_other_content_under_the_same_name_is_encoded(tmp_path: Path, photos: Pa
     write_images(photos, 1, seed=5)
     embed(photos, tmp_path / "cache", changed)
     assert changed.n_encoded == 1
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
+def test_vectors_that_cannot_be_embeddings_are_damage(tmp_path: Path, photos: Path, value: float) -> None:
+    fresh = embed(photos, tmp_path / "cache", ToyBackbone())
+    (part,) = parts(tmp_path / "cache")
+    tensors = load(part.read_bytes())
+    tensors["vectors"][1] = value
+    part.unlink()
+    content = save(tensors)
+    part.with_name(f"{digest(content)}.safetensors").write_bytes(content)
+    backbone = ToyBackbone()
+    assert np.array_equal(embed(photos, tmp_path / "cache", backbone).vectors, fresh.vectors)
+    assert backbone.n_encoded == len(fresh.vectors)
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "swap"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,7 +21,8 @@ from toys import write_images
 import captune
 from captune.backbones.hf import HuggingFace
 from captune.core import registry
-from captune.core.errors import CaptuneError, InputError, MissingExtraError, RunFolderError
+from captune.core.cards import seal
+from captune.core.errors import CaptuneError, InputError, MissingExtraError, ModelError, RunFolderError
 from captune.data.images import find_images
 from captune.data.views import Preprocessing
 from captune.exports import onnx as onnx_export
@@ -215,14 +217,31 @@ def test_files_that_are_not_ours_are_clear_errors(model: Path, tmp_path: Path) -
     for metadata, value in (
         ({}, KEY),
         ({KEY: "{"}, "x.onnx"),
-        ({KEY: json.dumps({**card, "names": 3})}, "names"),
+        ({KEY: json.dumps(seal({**card, "names": 3}))}, "names"),
+        ({KEY: json.dumps({**card, "names": [NAMES[1], NAMES[0], *NAMES[2:]]})}, "its own digest"),
+        ({KEY: "[" * 200_000}, "nested"),
         ({KEY: json.dumps({**card, "version": 9})}, "9"),
         ({KEY: json.dumps([1])}, "x.onnx"),
-        ({KEY: json.dumps({**card, "names": [*NAMES, "one more"]})}, f"{len(NAMES) + 1} columns"),
+        ({KEY: json.dumps(seal({**card, "names": [*NAMES, "one more"]}))}, f"{len(NAMES) + 1} columns"),
     ):
         with pytest.raises(RunFolderError, match=value):
             captune.load(damaged(model, tmp_path / "x.onnx", metadata))
+    for wrong in ({"image_size": 10**9}, {"resize": 10**9}, {"mean": [math.nan, 0, 0]}, {"std": [0, 1, 1]}):
+        content = seal({**card, "preprocessing": {**card["preprocessing"], **wrong}})
+        with pytest.raises(ModelError, match="Expected"):
+            captune.load(damaged(model, tmp_path / "x.onnx", {KEY: json.dumps(content)}))
     (tmp_path / "half.onnx").write_bytes(model.read_bytes()[:1000])
     for name in ("half.onnx", "none.onnx"):
         with pytest.raises(RunFolderError, match=name):
             captune.load(tmp_path / name)
+
+
+def test_a_model_with_weights_that_are_not_finite_is_an_error(model: Path, run_folder: Path, tmp_path: Path) -> None:
+    loaded = onnx.load(model)
+    for tensor in loaded.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            values = np.full_like(onnx.numpy_helper.to_array(tensor), np.nan)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+    onnx.save(loaded, tmp_path / "x.onnx")
+    with pytest.raises(ModelError, match="not finite"):
+        captune.load(tmp_path / "x.onnx").predict(np.zeros((1, 40, 40, 3), dtype=np.uint8))

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from models import tiny_clip
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 from toys import ToyBackbone, write_images
 
+from captune.backbones._hub import with_absolute_folder
+from captune.backbones.base import load_backbone
 from captune.backbones.hf import HuggingFace
 from captune.core import runtime
-from captune.core.errors import InputError, RunFolderError
+from captune.core.cards import seal
+from captune.core.errors import InputError, ModelError, RunFolderError
 from captune.core.files import digest
 from captune.data.images import find_images
+from captune.data.views import Preprocessing
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.cache import EmbeddingCache
 from captune.results import classifier as module
@@ -28,6 +35,7 @@ from captune.results.image_classifier import top_k
 from captune.tuners.frozen import Frozen
 
 NAMES = ("cat", "dog", "red car")
+PREPROCESSING = Preprocessing(32, 32, "bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +102,36 @@ def test_a_relative_model_folder_is_found_from_anywhere(
     assert Classifier.load(tmp_path / "c").predict(photos) == made.predict(photos)
 
 
+def test_a_folder_that_is_called_like_an_embedded_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "patterns").mkdir()
+    monkeypatch.chdir(tmp_path)
+    made = Classifier.from_tuner(Frozen(load_backbone("embedded:patterns"), Vocabulary(NAMES)))
+    made.save("c")
+    assert json.loads(Path("c", CARD).read_text())["backbone"] == "embedded:patterns"
+    assert Classifier.load("c").names == NAMES
+
+
+def test_a_folder_that_is_called_like_a_model_in_memory() -> None:
+    assert with_absolute_folder("memory:tests") == "memory:tests"
+    assert with_absolute_folder("hf:tests") == f"hf:{Path('tests').resolve()}"
+
+
+def test_numbers_that_are_not_finite_are_an_error(toy: Classifier, photos: list[Path], tmp_path: Path) -> None:
+    images, engine = find_images(tmp_path / "photos"), runtime.start(workers=0, quiet=True)
+    weights = toy.backbone.weights["image"]  # type: ignore[attr-defined]
+    for value in (math.nan, math.inf, 0.0):
+        with torch.no_grad():
+            weights.bias.fill_(value)
+            if value == 0.0:
+                weights.weight.fill_(0.0)
+        with pytest.raises(ModelError, match="not finite or zero"):
+            predict_collection(toy, images, EmbeddingCache(tmp_path / "cache"), engine)
+        assert not list((tmp_path / "cache").rglob("*.safetensors"))
+        if value != 0.0:
+            with pytest.raises(ModelError, match="probabilities that are not finite"):
+                toy.predict(photos)
+
+
 def test_embeddings_and_images_are_scored_alike(classifier: Classifier, photos: list[Path]) -> None:
     from captune.data.views import weak_view
 
@@ -112,6 +150,11 @@ def test_cached_embeddings_do_not_fit_a_changed_encoder(
 
 
 def edit_card(folder: Path, **changes: Any) -> None:
+    card = json.loads((folder / CARD).read_text())
+    (folder / CARD).write_text(json.dumps(seal({**card, **changes})))
+
+
+def edit_without_seal(folder: Path, **changes: object) -> None:
     card = json.loads((folder / CARD).read_text())
     (folder / CARD).write_text(json.dumps({**card, **changes}))
 
@@ -148,6 +191,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "newer version": (lambda folder: edit_card(folder, version=2), "2"),
     "no version": (lambda folder: edit_card(folder, version=None), "None"),
     "names are numbers": (lambda folder: edit_card(folder, names=[1, 2, 3]), "names"),
+    "two names swapped": (lambda folder: edit_without_seal(folder, names=["dog", "cat", "red car"]), "its own digest"),
+    "other template": (lambda folder: edit_without_seal(folder, templates=["{}"]), "its own digest"),
+    "other preprocessing": (
+        lambda folder: edit_card(folder, preprocessing={**asdict(PREPROCESSING), "mean": (0.0, 0.0, 0.0)}),
+        "preprocessing of 'hf:",
+    ),
     "one name less": (lambda folder: edit_card(folder, names=NAMES[:2]), r"\(3, 24\).*\(2, 24\)"),
     "equal names": (lambda folder: edit_card(folder, names=["a", "a", "b"]), "'a'"),
     "unknown setting": (lambda folder: edit_card(folder, tuner_settings={"x": 1}), "'x'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +17,10 @@ from toys import write_images
 
 import captune
 from captune.core.errors import CaptuneError, RunFolderError
+from captune.core.replacing import NEW
 from captune.results.image_classifier import load
 from captune.results.run import CARD, CHECKPOINTS, LOCK, claim_folder, read_run_card
+from faults.wholeness import result_of
 
 HOLDER = """
 import sys, time
@@ -79,23 +82,41 @@ def test_a_run_or_its_classifier_is_loaded(made: tuple[Path, Any]) -> None:
         assert captune.load(folder).predict([photo]) == run.classifier.predict([photo])
 
 
-def test_replacing_a_run_leaves_no_old_card_or_export_behind(
+def test_a_run_stays_until_the_new_one_is_complete(
     made: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, run = made
     run.save(tmp_path)
     (tmp_path / "exports").mkdir()
     (tmp_path / "exports" / "model.onnx").write_bytes(b"of the old run")
+    before = result_of(tmp_path)
 
     def fail(self: object, folder: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(type(run.classifier), "save", fail)
-    with pytest.raises(KeyboardInterrupt):
-        run.save(tmp_path, overwrite=True)
-    with pytest.raises(RunFolderError):
-        read_run_card(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(run.classifier), "save", fail)
+        with pytest.raises(KeyboardInterrupt):
+            run.save(tmp_path, overwrite=True)
+    assert result_of(tmp_path) == before
+    assert not (tmp_path / NEW).exists()
+    run.save(tmp_path, overwrite=True)
     assert not (tmp_path / "exports").exists()
+
+
+def test_a_run_on_a_full_disk_keeps_the_one_it_should_replace(made: tuple[Path, Any], tmp_path: Path) -> None:
+    base, _ = made
+    words = ["adapt", base / "photos", "--classes", "cat,dog", "--method", "zero_shot", "--workers", "0"]
+    words += ["--backbone", f"hf:{base / 'clip'}", "--set", f"cache={base / 'cache'}", "--out", tmp_path / "run"]
+    command = " ".join(shlex.quote(str(word)) for word in (sys.executable, "-m", "captune.cli", *words))
+    assert subprocess.run(command, shell=True, capture_output=True, check=False).returncode == 0
+    before = result_of(tmp_path / "run")
+    done = subprocess.run(
+        f"ulimit -f 1; {command} --overwrite", shell=True, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "cannot be written: File too large" in done.stderr
+    assert result_of(tmp_path / "run") == before
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,187 @@
+"""What a person's answers are worth: accuracy on new images against the number of answers.
+
+    python benchmarks/labels.py BEDS --seeds 5 --out docs/images/labels     # table and figure
+    python benchmarks/labels.py BEDS --wrong 0.1                            # one answer in ten is wrong
+    python benchmarks/labels.py BEDS --harm 20                              # 20 random corrections, 20 draws
+
+BEDS has beds as .npz files (see benchmarks/beds.py). Answers are given in a session, batch by batch: images that
+`suggest` chooses, images drawn at random, or whole groups. A person names a group by the class of most of its images,
+and says which of the five most typical ones do not belong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+import captune
+from beds import Bed, read_bed
+from captune.core.arrays import Ints
+from captune.review.session import LABELS_PER_GROUP, Session
+
+BUDGETS = (10, 21, 42, 84, 168)
+KINDS = ("suggested", "random", "groups")
+
+
+def read_all(folder: Path) -> Iterator[Bed]:
+    """Yield every bed by its names and, if there are descriptions, described."""
+    for path in sorted(folder.glob("*.npz")):
+        bed = read_bed(path)
+        if bed.described is not None:
+            yield replace(bed, name=f"{bed.name}, described", texts=bed.described)
+        yield bed
+
+
+def open_bed(bed: Bed, seed: int) -> Session:
+    """Open a session on the images of a bed."""
+    names = tuple(str(i) for i in range(len(bed.texts)))
+    texts = captune.ClassTexts(names, bed.texts, bed.logit_scale)
+    return captune.open(captune.Embeddings(bed.images), texts, seed=seed)
+
+
+def measure(session: Session, bed: Bed) -> float:
+    """Return the accuracy on new images or, if a bed has none, on images without a label, in percent."""
+    if np.array_equal(bed.images, bed.test_images):
+        rest = np.setdiff1d(np.arange(len(bed.labels)), list(session.labels))
+        return 100 * float(np.mean(session.engine.probabilities[rest].argmax(axis=1) == bed.labels[rest]))
+    predicted = session.classifier.score_embeddings(bed.test_images).argmax(axis=1)
+    return 100 * float(np.mean(predicted == bed.test_labels))
+
+
+def answer(bed: Bed, positions: Ints, wrong: float, generator: np.random.Generator) -> dict[int, str]:
+    """Return the answers of a person, some of which are wrong."""
+    labels = bed.labels[positions]
+    is_wrong = generator.random(len(labels)) < wrong
+    others = (labels + generator.integers(1, len(bed.texts), len(labels))) % len(bed.texts)
+    return {int(p): str(c) for p, c in zip(positions, np.where(is_wrong, others, labels), strict=True)}
+
+
+def curve(bed: Bed, kind: str, seed: int, wrong: float) -> Iterator[tuple[int, float]]:
+    """Yield the number of answers and the accuracy after them."""
+    session, generator = open_bed(bed, seed), np.random.default_rng(seed)
+    yield 0, measure(session, bed)
+    order, given = generator.permutation(len(bed.labels)), 0
+    for budget in BUDGETS:
+        if budget > len(bed.labels) // 2 or (kind == "groups" and budget > len(session.groups())):
+            return
+        if kind == "groups":
+            name_groups(session, bed, budget - given)
+        elif kind == "random":
+            session.label_many(answer(bed, order[given:budget], wrong, generator))
+        else:
+            chosen = np.array([s.position for s in session.suggest(budget - given, checks=0.0)])
+            session.label_many(answer(bed, chosen, wrong, generator))
+        given = budget
+        yield budget, measure(session, bed)
+
+
+def name_groups(session: Session, bed: Bed, count: int) -> None:
+    """Name the groups with the most unclear images, as a person would who looks at their typical images."""
+    named = {said.group for said in session.corrections if said.group >= 0}
+    groups = [group for group in session.groups() if group.number not in named]
+    groups.sort(key=lambda group: -len(group) * (1 - group.confidence))
+    for group in groups[:count]:
+        seen = bed.labels[group.images[:LABELS_PER_GROUP]]
+        most = int(np.bincount(seen).argmax())
+        odd = [int(i) for i in group.images[:LABELS_PER_GROUP] if bed.labels[i] != most]
+        images = tuple(session.images.name(int(i)) for i in group.images if int(i) not in odd)
+        if odd:
+            session.corrections.add("not", str(most), images=[session.images.name(i) for i in odd], group=group.number)
+        session.corrections.add("label", str(most), images=images, group=group.number)
+    session.adapt()
+
+
+def print_table(rows: list[tuple[str, str, int, int, float]]) -> None:
+    """Print the mean over seeds, and how far suggested images are ahead of random ones."""
+    beds = list(dict.fromkeys(row[0] for row in rows))
+    print(f"{'':24}{'':10}" + "".join(f"{n:>7}" for n in (0, *BUDGETS)))
+    for bed in beds:
+        for kind in dict.fromkeys(row[1] for row in rows):
+            cells = []
+            for budget in (0, *BUDGETS):
+                values = [row[4] for row in rows if row[:2] == (bed, kind) and row[3] == budget]
+                cells.append(f"{np.mean(values):7.1f}" if values else f"{'':7}")
+            print(f"{bed:24}{kind:10}" + "".join(cells), flush=True)
+
+
+def draw(rows: list[tuple[str, str, int, int, float]], out: Path) -> None:
+    """Draw one panel per bed."""
+    from matplotlib.figure import Figure
+
+    beds = list(dict.fromkeys(row[0] for row in rows))
+    columns = min(4, len(beds))
+    figure = Figure(figsize=(3.2 * columns, 2.8 * -(-len(beds) // columns)), layout="constrained")
+    for place, bed in enumerate(beds, 1):
+        axes = figure.add_subplot(-(-len(beds) // columns), columns, place, title=bed)
+        for kind, style in zip(KINDS, ("o-", "s--", "^:"), strict=True):
+            own = [row for row in rows if row[:2] == (bed, kind)]
+            budgets = sorted({row[3] for row in own})
+            means = [float(np.mean([row[4] for row in own if row[3] == budget])) for budget in budgets]
+            axes.plot([max(5, budget) for budget in budgets], means, style, label=kind, markersize=4)
+        axes.set_xscale("log")
+        axes.set_xticks([5, *BUDGETS], labels=["0", *map(str, BUDGETS)])
+        axes.minorticks_off()
+        axes.set_xlabel("answers")
+        axes.set_ylabel("accuracy on new images (%)")
+        axes.grid(alpha=0.3)
+    figure.axes[0].legend()
+    for kind in ("png", "svg"):
+        figure.savefig(out.with_suffix(f".{kind}"), dpi=120)
+
+
+def measure_harm(bed: Bed, n_labels: int, draws: int) -> bool:
+    """Print what random corrections do to the other images; return whether they never cost more than one point."""
+    session = open_bed(bed, 0)
+    before = session.predictions.labels == bed.labels
+    changes = []
+    for draw_number in range(draws):
+        chosen = np.random.default_rng(draw_number).choice(len(bed.labels), n_labels, replace=False)
+        session.label_many({int(i): str(bed.labels[i]) for i in chosen})
+        rest = np.setdiff1d(np.arange(len(bed.labels)), chosen)
+        after = session.predictions.labels[rest] == bed.labels[rest]
+        changes.append(100 * float(after.mean() - before[rest].mean()))
+        for _ in chosen:
+            said = session.corrections.last()
+            assert said is not None
+            session.corrections.add("undo", undoes=said.id)
+    print(f"{bed.name:24} mean {np.mean(changes):+6.2f}  worst {min(changes):+6.2f}", flush=True)
+    return min(changes) >= -1.0
+
+
+def main() -> int:
+    """Print a table, and write it with a figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="folder with beds as .npz files")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--wrong", type=float, default=0.0, help="share of wrong answers")
+    parser.add_argument("--harm", type=int, default=0, metavar="N", help="measure N random corrections instead")
+    parser.add_argument("--draws", type=int, default=20, help="draws of --harm")
+    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
+    parser.add_argument("--only", default="", help="beds whose name starts like this")
+    parser.add_argument("--out", type=Path, help="name of the figure and table, without extension")
+    options = parser.parse_args()
+    beds = [bed for bed in read_all(options.folder) if bed.name.startswith(options.only)]
+    if options.harm:
+        is_safe = [measure_harm(bed, options.harm, options.draws) for bed in beds]
+        return int(not all(is_safe))
+    rows = []
+    for bed in beds:
+        for kind in options.kinds:
+            for seed in range(options.seeds):
+                rows += [(bed.name, kind, seed, *point) for point in curve(bed, kind, seed, options.wrong)]
+        print_table([row for row in rows if row[0] == bed.name])
+    if options.out:
+        draw(rows, options.out)
+        with options.out.with_suffix(".csv").open("w", newline="") as file:
+            csv.writer(file).writerows([("bed", "answers_by", "seed", "answers", "accuracy"), *rows])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

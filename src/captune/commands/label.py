@@ -1,0 +1,109 @@
+"""captune label: record what a person says about images, groups and classes of a run, and adapt again."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from captune.core.errors import InputError
+
+if TYPE_CHECKING:
+    from captune.review.session import Session
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = (
+        "examples:\n"
+        "  captune label RUN cats/12.jpg siamese\n"
+        "  captune label RUN --group 7 siamese --besides cats/3.jpg cats/9.jpg\n"
+        "  captune label RUN --from looks.csv\n"
+        '  captune label RUN --merge "small dog=pug,chihuahua"'
+    )
+    parser.add_argument("run", metavar="RUN", help="run folder")
+    parser.add_argument("answer", nargs="*", metavar="IMAGE CLASS", help="images and, last, their class")
+    parser.add_argument("--from", dest="source", metavar="FILE", help="filled table, labels (CSV) or Label Studio JSON")
+    parser.add_argument(
+        "--group", nargs=2, metavar=("N", "CLASS"), help="name a whole group (see: captune suggest --groups)"
+    )
+    parser.add_argument("--besides", nargs="+", default=[], metavar="IMAGE", help="images that are not in the group")
+    parser.add_argument("--not", dest="denied", metavar="CLASS", help="the images are not of this class")
+    parser.add_argument("--add", action="append", default=[], metavar="CLASS", help="a class that was missing")
+    parser.add_argument("--remove", action="append", default=[], metavar="CLASS", help="a class that does not occur")
+    parser.add_argument("--rename", action="append", default=[], metavar="OLD=NEW", help="rename a class")
+    parser.add_argument("--merge", action="append", default=[], metavar="NEW=A,B", help="make one class of several")
+    parser.add_argument("--corrections", nargs="+", default=[], metavar="JSONL", help="corrections of other people")
+    parser.add_argument("--undo", action="store_true", help="take back the last answer")
+    parser.add_argument("--method", help="adapt with this method (default: transductive)")
+    parser.add_argument("--person", help="who answers (default: the user of this computer)")
+    parser.add_argument("--export", metavar="FILE", help="write all labels as CSV, or for Label Studio as .json")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Record the answers, adapt, save the run, and print what changed."""
+    from captune.commands._screen import Screen
+    from captune.review.exchange import write_answers
+    from captune.review.opening import open_run
+
+    screen = Screen(highlight=False, soft_wrap=True)
+    settings = {} if options.method is None else {"method": options.method}
+    session = open_run(options.run, person=options.person, **settings)
+    before = len(session.corrections)
+    for line in _apply(options, session):
+        screen.print(line, markup=False)
+    if len(session.corrections) > before or settings:
+        session.save()
+        _write_report(options.run)
+        screen.print(f"Saved: {options.run}. {session.verification()}", markup=False)
+    if options.export:
+        n_written = write_answers(options.export, session.answers.used().items())
+        screen.print(f"{n_written} labels: {options.export}", markup=False)
+    elif len(session.corrections) == before and not settings:
+        screen.print(f"Nothing was said. {session!r}", markup=False)
+
+
+def _apply(options: argparse.Namespace, session: Session) -> list[str]:
+    """Apply everything on the command line in the order: classes, people, images."""
+    from captune.data.renaming import parse_merges, parse_renames
+
+    said: list[object] = []
+    if options.undo:
+        said.append(session.undo())
+    said += [session.rename(old, new) for old, new in parse_renames(options.rename).items()]
+    said += [session.merge(names, into) for into, names in parse_merges(options.merge).items()]
+    said += [session.add(name) for name in options.add]
+    said += [session.remove(name) for name in options.remove]
+    if options.corrections:
+        said.append(session.take(options.corrections))
+    if options.source:
+        said.append(session.take_answers(options.source))
+    images, name = options.answer[:-1], options.answer[-1] if options.answer else ""
+    if options.group is not None:
+        number, group_name = options.group
+        said.append(_name_group(session, number, group_name, options.besides))
+    elif options.denied is not None and options.answer:
+        said.append(session.exclude(options.answer, options.denied))
+    elif options.answer:
+        if not images:
+            raise InputError(f"Which image is {name!r}? Expected: captune label RUN IMAGE CLASS")
+        said.append(session.label(images, name))
+    return [str(change) for change in said]
+
+
+def _name_group(session: Session, number: str, name: str, besides: Sequence[str]) -> object:
+    if not number.isdigit():
+        raise InputError(f"--group is {number!r}, expected the number of a group (see: captune suggest --groups).")
+    return session.name_group(int(number), name, besides=besides)
+
+
+def _write_report(folder: str) -> None:
+    from captune.core.errors import CaptuneError
+    from captune.report.page import write_report
+
+    try:
+        write_report([folder])
+    except CaptuneError as error:
+        sys.stderr.write(f"The run is saved, but the report could not be written: {error}\n")

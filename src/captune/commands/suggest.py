@@ -1,0 +1,56 @@
+"""captune suggest: list the images, or groups of images, that are worth a person's look."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = (
+        "Fill in the column 'answer' (a class, = if the label is right, ? if you cannot tell), then: "
+        "captune label RUN --from CSV"
+    )
+    parser.add_argument("run", metavar="RUN", help="run folder")
+    parser.add_argument("--count", type=int, default=20, metavar="N", help="number of images (default: 20)")
+    parser.add_argument(
+        "--checks",
+        type=float,
+        metavar="SHARE",
+        help="share of images drawn at random, to estimate accuracy (default: 0.2)",
+    )
+    parser.add_argument("--groups", action="store_true", help="list groups of images instead, to be named as a whole")
+    parser.add_argument("--out", metavar="CSV", help="table to fill in (default: standard output)")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Write the suggestions."""
+    from captune.commands._screen import Screen
+    from captune.core.errors import InputError
+    from captune.core.files import write_whole
+    from captune.review.exchange import groups_table, looks_table
+    from captune.review.opening import open_run
+    from captune.review.suggestions import CHECK_SHARE
+
+    share = CHECK_SHARE if options.checks is None else options.checks
+    if options.count < 1 or not 0 <= share <= 1:
+        raise InputError(f"Expected --count of at least 1 and --checks from 0 to 1, got {options.count} and {share}.")
+    session = open_run(options.run)
+    if options.groups:
+        groups = sorted(session.groups(), key=lambda group: -len(group) * (1.0 - group.confidence))[: options.count]
+        found: int = len(groups)
+        lines = groups_table(groups, session.images)
+    else:
+        suggestions = session.suggest(options.count, checks=share)
+        found = len(suggestions)
+        lines = looks_table(suggestions)
+    if options.out is None:
+        sys.stdout.writelines(lines)
+        return
+    write_whole(Path(options.out), lines)
+    screen = Screen(highlight=False, soft_wrap=True)
+    what = "groups" if options.groups else "images"
+    screen.print(f"{found} {what} to look at: {options.out}", markup=False)
+    screen.print(f"Fill in the column 'answer', then: captune label {options.run} --from {options.out}", markup=False)

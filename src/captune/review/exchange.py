@@ -1,0 +1,159 @@
+"""Answers as files: tables to fill in, CSV and Label Studio, in and out."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlparse
+
+from captune.core.cards import read_json
+from captune.core.errors import InputError
+from captune.core.files import is_file, table, write_json, write_whole
+from captune.data.images import PATH_COLUMNS, ImageCollection
+from captune.data.labels import LABEL_COLUMNS
+from captune.data.tables import read_columns
+from captune.review.answers import Answer
+from captune.review.groups import Group
+from captune.review.suggestions import Suggestion
+
+ANSWER = "answer"
+SAME, UNKNOWN = "=", "?"
+"""Answers of a person: the current label is right; cannot tell."""
+LOOKS = ("path", "label", "confidence", "group", "represents", "kind", "reason", ANSWER)
+GROUPS = ("group", "label", "images", "share", "confidence", "alternatives", "examples", ANSWER)
+MOST_EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Filled:
+    """One answer in a file.
+
+    Attributes:
+        label: The class; empty if the person cannot tell.
+        image: The image, unless the answer is about a group.
+        group: Number of the group, -1 for an image.
+        suggestion: Why the image was shown.
+    """
+
+    label: str
+    image: str = ""
+    group: int = -1
+    suggestion: str = ""
+
+
+def looks_table(suggestions: Sequence[Suggestion]) -> Iterator[str]:
+    """Return suggestions as a table, with an empty column for the answers."""
+    rows = ((s.image, s.label, f"{s.confidence:.3f}", s.group, s.represents, s.kind, s.reason, "") for s in suggestions)
+    return table(LOOKS, rows)
+
+
+def groups_table(groups: Sequence[Group], images: ImageCollection) -> Iterator[str]:
+    """Return groups as a table, with a few typical images of each and an empty column for the answers."""
+    rows = (
+        (
+            group.number,
+            group.name,
+            len(group),
+            f"{group.share:.2f}",
+            f"{group.confidence:.3f}",
+            "; ".join(f"{name} {share:.0%}" for name, share in group.alternatives),
+            "; ".join(images.name(int(i)) for i in group.images[:MOST_EXAMPLES]),
+            "",
+        )
+        for group in groups
+    )
+    return table(GROUPS, rows)
+
+
+def read_answers(path: str | Path) -> list[Filled]:
+    """Read answers from a filled table, a table of labels (path, label), or an export of Label Studio (.json)."""
+    file = Path(path)
+    if not is_file(file):
+        raise InputError(f"No answers at {str(path)!r}: expected a CSV table or a Label Studio export (.json).")
+    if file.suffix.lower() == ".json":
+        return list(_read_label_studio(file))
+    return list(_read_filled(file)) if ANSWER in _header(file) else list(_read_labels(file))
+
+
+def write_answers(path: str | Path, labels: Iterable[tuple[str, Answer]]) -> int:
+    """Write labels as a CSV table or, with .json, as tasks with annotations for Label Studio; return their number."""
+    listed = list(labels)
+    target = Path(path)
+    if target.suffix.lower() == ".json":
+        write_json(target, [_task(image, answer) for image, answer in listed])
+    else:
+        kinds = ("check" if a.is_check else "group" if a.is_group else "image" for _, a in listed)
+        rows = ((image, a.label, kind, a.person) for (image, a), kind in zip(listed, kinds, strict=True))
+        write_whole(target, table(("path", "label", "source", "person"), rows))
+    return len(listed)
+
+
+def _header(file: Path) -> list[str]:
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as opened:
+            return [name.strip().lower() for name in next(csv.reader(opened), [])]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"The table {str(file)!r} is not a readable UTF-8 CSV file: {error}.") from error
+
+
+def _read_labels(file: Path) -> Iterator[Filled]:
+    for image, label in read_columns(file, [PATH_COLUMNS, LABEL_COLUMNS]):
+        if label.strip():
+            yield Filled(label.strip(), image.strip())
+
+
+def _read_filled(file: Path) -> Iterator[Filled]:
+    header = _header(file)
+    about = ("group",) if "group" in header and not set(PATH_COLUMNS) & set(header) else PATH_COLUMNS
+    columns: list[Sequence[str]] = [about, LABEL_COLUMNS, (ANSWER,), *([("kind",)] if "kind" in header else [])]
+    for subject, label, answer, *kind in read_columns(file, columns):
+        said = answer.strip()
+        name = label.strip() if said == SAME else "" if said == UNKNOWN else said
+        if said and about is PATH_COLUMNS:
+            yield Filled(name, subject.strip(), suggestion=kind[0].strip() if kind else "")
+        elif said and not subject.strip().isdigit():
+            raise InputError(f"{str(file)!r} has a group {subject!r}, expected a number.")
+        elif said:
+            yield Filled(name, group=int(subject))
+
+
+def _read_label_studio(file: Path) -> Iterator[Filled]:
+    try:
+        tasks = read_json(file)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{str(file)!r} is not a readable JSON file: {error}.") from error
+    expected = f"{str(file)!r} is not a Label Studio export: expected a list of tasks with data and annotations."
+    if not isinstance(tasks, list):
+        raise InputError(expected)
+    for task in tasks:
+        try:
+            image = _image_of(task["data"])
+            annotations = [entry for entry in task.get("annotations", ()) if not entry.get("was_cancelled")]
+            choices = [
+                result["value"]["choices"]
+                for entry in annotations[-1:]
+                for result in entry["result"]
+                if result.get("type") == "choices"
+            ]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(expected) from error
+        if choices and choices[0]:
+            yield Filled(str(choices[0][0]), image, suggestion=str(task["data"].get("kind", "")))
+
+
+def _image_of(data: dict[str, Any]) -> str:
+    """Return the name of a task's image: the one that captune wrote, or the path in its address."""
+    if data.get("path"):
+        return str(data["path"])
+    address = urlparse(str(data["image"]))
+    inside = parse_qs(address.query).get("d")
+    return inside[0] if inside else unquote(address.path).lstrip("/") if address.scheme else str(data["image"])
+
+
+def _task(image: str, answer: Answer) -> dict[str, Any]:
+    result = {"from_name": "label", "to_name": "image", "type": "choices", "value": {"choices": [answer.label]}}
+    data = {"image": image, "path": image, **({"kind": "check"} if answer.is_check else {})}
+    return {"data": data, "annotations": [{"result": [result], "completed_by": {"email": answer.person}}]}

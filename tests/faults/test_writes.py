@@ -1,0 +1,183 @@
+"""The disk fails at every single change of a file: what was there before, or what was to be written, is whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toys import ToyBackbone, write_classes
+
+from captune.auditing.audit import Audit
+from captune.auditing.page import read_audit
+from captune.core.errors import CaptuneError
+from captune.pipeline import carry_out
+from captune.plan import make_plan
+from captune.results.image_classifier import load
+from captune.results.run import AdaptationRun, read_run_card
+from captune.review.corrections import Corrections
+from captune.run import Run
+from faults.failing import ERRORS, Disk, watch
+from faults.records import record
+from faults.wholeness import result_of
+
+NAMES = ["cat", "dog", "bird"]
+CAP: dict[str, Any] = {"method": "cap", "epochs": 2, "iterations": 2, "warmup_epochs": 0, "strong_views": 1}
+CAP |= {"k": 2, "grow_every": 1, "keep_better": False}
+Action = Callable[[], object]
+TOLD = ("cannot be written", "cannot be used", "could not be saved")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_classes(tmp_path_factory.mktemp("writes") / "photos", NAMES, 4, side=10)
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
+    """Return a disk whose changes are seen; an audit hook stays for as long as Python runs."""
+    folder = tmp_path_factory.mktemp("disk")
+    with pytest.MonkeyPatch.context() as patch:
+        made = Disk(folder)
+        watch(made, patch)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def runs(images: Path) -> tuple[Run, Run]:
+    """Return two runs with different results."""
+    return adapt(images, 1), adapt(images, 2)
+
+
+def adapt(images: Path, seed: int, **options: Any) -> Run:
+    """Adapt a toy model; every seed gives another result."""
+    where = {"backbone": ToyBackbone(seed), "workers": 0, "seed": seed, "cache": str(images.parent / "cache")}
+    return carry_out(make_plan(images, NAMES, None, {**where, **CAP}), quiet=True, report=False, **options)
+
+
+def at_every_change(disk: Disk, prepare: Action, act: Action, fault: str, every_error: bool) -> Iterator[bool]:
+    """Act with a failure at each change in turn; yield whether an error was reported, which must be a sentence."""
+    prepare()
+    with disk.failing():
+        act()
+    n_changes = disk.count
+    assert n_changes > 0
+    for n in range(1, n_changes + 1):
+        for error in ERRORS if every_error else (ERRORS[n % len(ERRORS)],):
+            prepare()
+            problem = error_of(disk, n, error, act)
+            assert not problem or any(words in problem for words in TOLD), problem
+            yield bool(problem)
+            record(fault, "clear message" if problem else "same result")
+
+
+def error_of(disk: Disk, n: int, error: int, act: Action) -> str:
+    """Act while the n-th change fails; return what captune says about it, nothing if it goes on."""
+    try:
+        with disk.failing(n, error):
+            act()
+    except CaptuneError as problem:
+        return str(problem)
+    return ""
+
+
+def found(run: Path) -> dict[str, Any]:
+    """Return what a reader finds who looks at the card first."""
+    read_run_card(run)
+    return result_of(run)
+
+
+def test_a_run_is_replaced_as_a_whole_or_not_at_all(runs: tuple[Run, Run], disk: Disk, tmp_path: Path) -> None:
+    old, new = (result_of(AdaptationRun.save(run, tmp_path / f"{i}")) for i, run in enumerate(runs))
+    assert old != new
+    target = disk.folder / "run"
+
+    def prepare() -> None:
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(tmp_path / "0", target)
+        (target / "exports").mkdir()
+        (target / "notes.txt").write_text("mine")
+
+    outcomes = set()
+
+    def act() -> None:
+        AdaptationRun.save(runs[1], target)  # without the report, which takes longest
+
+    for is_told in at_every_change(disk, prepare, act, "failed write while a run is replaced", every_error=False):
+        content = found(target)
+        assert content.pop("notes.txt") == b"mine"
+        assert content in (old, new)
+        assert is_told or content == new
+        assert content == old or not (target / "exports").exists()
+        assert load(target, ToyBackbone(1 if content == old else 2)).names == tuple(NAMES)
+        outcomes.add((is_told, content == new))
+    assert outcomes == {(True, False), (True, True), (False, True)}  # each of these can happen
+
+
+def test_an_audit_is_replaced_as_a_whole_or_not_at_all(disk: Disk) -> None:
+    card = {"format": "captune-audit", "version": 1}
+    old, new = (Audit({**card, "number": i}, {"cat": [f"sentence {i}"]}) for i in (1, 2))
+    target = disk.folder / "audit"
+
+    def prepare() -> None:
+        shutil.rmtree(target, ignore_errors=True)
+        old.save(target)
+
+    for is_told in at_every_change(disk, prepare, lambda: new.save(target), "failed write of an audit", True):
+        number = read_audit(target)["number"]
+        assert f"sentence {number}" in (target / "descriptions.yaml").read_text()
+        assert is_told or number == 2
+
+
+def test_an_answer_of_a_person_is_saved_or_asked_for_again(disk: Disk) -> None:
+    path = disk.folder / "review" / "corrections.jsonl"
+
+    def prepare() -> None:
+        path.unlink(missing_ok=True)
+        Corrections(path).add("label", "cat", images=("1.png",))
+
+    def act() -> None:
+        Corrections(path).add("label", "dog", images=("2.png",))
+
+    for is_told in at_every_change(disk, prepare, act, "failed write of a correction", every_error=True):
+        said = [entry.label for entry in Corrections(path)]
+        assert said in (["cat"], ["cat", "dog"])
+        assert is_told or said == ["cat", "dog"]
+        act()
+        assert [entry.label for entry in Corrections(path)][-1] == "dog"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("what", ["a run", "a run that is replaced", "a run that is resumed"])
+def test_adapt_loses_nothing(what: str, images: Path, disk: Disk, tmp_path: Path) -> None:
+    adapt(images, 1, out=tmp_path / "old")
+    adapt(images, 2, out=tmp_path / "new")
+    old, new = result_of(tmp_path / "old"), result_of(tmp_path / "new")
+    run, started = disk.folder / "adapted", tmp_path / "started"
+    options: dict[str, bool] = {"overwrite": True} if what == "a run that is replaced" else {}
+    if what == "a run that is resumed":
+        (disk.folder / "started").mkdir()
+        with disk.failing(40), suppress(CaptuneError):
+            adapt(images, 2, out=disk.folder / "started")
+        (disk.folder / "started").rename(started)
+        assert list(started.glob("checkpoints/*"))
+        options = {"resume": True}
+
+    def prepare() -> None:
+        shutil.rmtree(run, ignore_errors=True)
+        if options:
+            shutil.copytree(started if "resume" in options else tmp_path / "old", run)
+
+    act = lambda **more: adapt(images, 2, out=run, **(more or options))  # noqa: E731
+    for is_told in at_every_change(disk, prepare, act, f"failed write in {what}", bool(os.environ.get("CI"))):
+        if is_told and "overwrite" in options:
+            assert found(run) in (old, new)
+        if is_told:
+            is_left = (run / ".captune-lock").exists()
+            act(resume=True) if is_left else act(overwrite=(run / "run.json").exists())
+        assert found(run) == new

@@ -1,0 +1,87 @@
+"""Environments that are not as usual: a sentence and the right exit code, never a bug report."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toys import write_images
+
+from captune.core.files import cache_folder
+
+CAPTUNE = f"{shlex.quote(sys.executable)} -m captune.cli"
+
+
+def shell(command: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(command, shell=True, capture_output=True, check=False)
+
+
+def test_a_full_disk_behind_the_output_is_told() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("This system has no /dev/full.")
+    done = shell(f"{CAPTUNE} list methods > /dev/full")
+    assert done.returncode == 2
+    assert done.stderr == b"error: The output cannot be read or written: No space left on device.\n"
+    assert shell(f"{CAPTUNE} list methods 2> /dev/full").returncode == 0
+    assert shell(f"{CAPTUNE} list nothing 2> /dev/full").returncode == 2
+
+
+def test_closed_streams_are_no_problem(tmp_path: Path) -> None:
+    assert shell(f"{CAPTUNE} list methods >&-").returncode == 0
+    assert shell(f"{CAPTUNE} list methods <&- >&- 2>&-").returncode == 0
+    assert shell(f"{CAPTUNE} report {tmp_path} >&- 2>&-").returncode == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_home_the_cache_is_a_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(number: int) -> None:
+        raise KeyError(f"uid not found: {number}")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    for name in ("CAPTUNE_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert cache_folder().is_absolute()
+    assert f"captune-{os.getuid()}" in cache_folder().name
+
+
+def test_names_that_are_not_utf_8(captune: Any, backbone: str, tmp_path: Path) -> None:
+    photos = tmp_path / os.fsdecode(b"caf\xe9")
+    write_images(photos / "cat", 2)
+    write_images(photos / os.fsdecode(b"d\xf6g"), 2)
+    out = tmp_path / os.fsdecode(b"r\xfcn")
+    words = ("--backbone", backbone, "--method", "zero_shot", "--workers", "0")
+    done = captune("adapt", photos, "--classes", "cat,dog", *words, "--out", out)
+    assert done.code == 0, done.err
+    assert "report could not be written" not in done.err + done.out
+    assert r"r\udcfcn" in done.out
+    done = captune("predict", out, photos)
+    assert done.code == 0, done.err
+    assert r"d\xf6g/001.png" in done.out
+    done = captune("adapt", photos, "--classes", photos, *words, "--out", tmp_path / "other")
+    assert done.code == 2
+    assert r"contains \udcf6, which is not text" in done.err
+
+
+def test_names_cannot_control_the_terminal(captune: Any, backbone: str, tmp_path: Path) -> None:
+    photos = write_images(tmp_path / "photos", 2)
+    (photos / "\x1b[2J.png").write_bytes(b"damaged")
+    (photos / "\x1b[31m.txt").write_bytes(b"")
+    words = ("--backbone", backbone, "--method", "zero_shot", "--workers", "0")
+    done = captune("adapt", photos, "--classes", "cat,dog", *words, "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    seen = done.out + done.err
+    done = captune("predict", tmp_path / "run", photos)
+    seen += done.err
+    assert r"\x1b[2J.png" in seen
+    assert r"\x1b[31m.txt" in seen
+    assert "\x1b[2J" not in seen
+    assert "\x1b[31m" not in seen
+    done = captune("adapt", photos, "--classes", "a\x1b[31m,dog", *words, "--out", tmp_path / "other")
+    assert done.code == 2
+    assert r"contains \x1b, which is not text" in done.err
