@@ -114,7 +114,7 @@ def api_page() -> str:
     parts = ["# Python reference", "Every public name of `captune`. [Python API](python.md) is the guide to them."]
     for title, listed in (("Functions", functions), ("Classes", [name for name in names if name not in functions])):
         parts.append(f"## {title}")
-        parts += [f"::: {_HOMES[name]}.{name}" for name in listed]
+        parts += [f"::: {_HOMES[name]}.{name}\n    options:\n      heading: captune.{name}" for name in listed]
     return "\n\n".join(parts) + "\n"
 
 
