@@ -2,6 +2,10 @@
 
     python benchmarks/verdict.py CLIP_FOLDER            # the embedded world and every *.npz in a folder
     python benchmarks/verdict.py CLIP_FOLDER --csv out.csv
+    python benchmarks/verdict.py CLIP_FOLDER --methods cap upl grip cpl --cache predictions
+
+Methods that train are run with their preset `quick` on the beds and, with --method-seeds, on their variants. With
+--cache, their predictions are kept in a folder and not made again.
 
 `benchmarks/beds.py` says what a bed is. Each one is also cut to a long tail of 10:1, to four images per class, and to
 images of two thirds of its classes, by seed. A verdict counts if accuracy changed by at least two points. The runs are
@@ -13,16 +17,19 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 
+import captune
 from beds import Bed, make_world, read_bed, variants
 from captune.concepts.alignment import descriptions_help
 from captune.core.arrays import Floats, softmax_rows
+from captune.core.registry import load
 from captune.embeddings.embed import score
 from captune.labeling.gaussian_mixture import MixtureSettings, fit_gaussian_mixture
 from captune.labeling.selection import top_k_per_class
@@ -75,11 +82,37 @@ def adaptations(bed: Bed, generator: np.random.Generator) -> Iterator[tuple[str,
     yield "half of the classes lost", softmax_rows(np.log(zero_shot + 1e-12) + lost)
 
 
-def judge(bed: Bed) -> Iterator[dict[str, object]]:
+def trained(bed: Bed, methods: Sequence[str], cache: Path | None) -> Iterator[tuple[str, Floats]]:
+    """Yield the predictions of real runs of methods, from the cache if they are there."""
+    texts = captune.ClassTexts([f"class {i}" for i in range(len(bed.texts))], bed.texts, logit_scale=bed.logit_scale)
+    for method in methods:
+        file = None if cache is None else cache / f"{method}, {bed.name}.npy"
+        if file is None or not file.exists():
+            presets = {"preset": "quick"} if load("methods", method).presets else {}
+            run = captune.adapt(
+                captune.Embeddings(bed.images),
+                texts,
+                method=method,
+                quiet=True,
+                keep_better=False,
+                workers=0,
+                **presets,
+            )
+            found = run.predictions.probabilities
+            if file is None:
+                yield method, found
+                continue
+            file.parent.mkdir(parents=True, exist_ok=True)
+            np.save(file, found.astype(np.float16))
+        yield method, np.load(file).astype(np.float32)
+
+
+def judge(bed: Bed, methods: Sequence[str], cache: Path | None) -> Iterator[dict[str, object]]:
     """Yield the verdict and the true change of every adaptation of a bed."""
     before = score(bed.images, bed.texts, bed.logit_scale)
     right = np.mean(before.argmax(axis=1) == bed.labels)
-    for name, after in adaptations(bed, np.random.default_rng(0)):
+    made = adaptations(bed, np.random.default_rng(0))
+    for name, after in chain(trained(bed, methods, cache), made):
         texts = bed.texts
         if name.startswith("descriptions"):
             assert bed.described is not None
@@ -119,6 +152,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder with beds as .npz files")
     parser.add_argument("--seeds", type=int, default=2, help="seeds of the variants of each bed")
+    parser.add_argument("--methods", nargs="*", default=[], help="methods to run as well, such as cap or grip")
+    parser.add_argument("--method-seeds", type=int, default=0, help="seeds of the variants that methods are run on")
+    parser.add_argument("--cache", type=Path, help="folder that keeps the predictions of these methods")
     parser.add_argument("--csv", type=Path, help="table of all runs to write")
     options = parser.parse_args()
     files = sorted(options.folder.glob("*.npz"))
@@ -127,9 +163,11 @@ def main() -> int:
     rows: list[dict[str, object]] = []
     readers: list[Callable[[], Bed]] = [make_world, *(lambda path=path: read_bed(path) for path in files)]
     for read in readers:
-        for bed in variants(read(), options.seeds):
-            rows += judge(bed)
-        print(f"{len(rows)} runs after {bed.name.split(',')[0]}", file=sys.stderr)
+        bed = read()
+        with_methods = {one.name for one in variants(bed, options.method_seeds)}
+        for one in variants(bed, options.seeds):
+            rows += judge(one, options.methods if one.name in with_methods else (), options.cache)
+        print(f"{len(rows)} runs after {bed.name}", file=sys.stderr)
     if options.csv:
         with options.csv.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, rows[0])
@@ -138,6 +176,8 @@ def main() -> int:
     order = np.random.default_rng(0).permutation(len(rows))
     report([rows[i] for i in order[::2]], "chosen on")
     report([rows[i] for i in order[1::2]], "held out")
+    if options.methods:
+        report([row for row in rows if row["adaptation"] in options.methods], "trained methods")
     report(
         [row for row in rows if "%" not in str(row["adaptation"]) and "half" not in str(row["adaptation"])], "real only"
     )

@@ -120,6 +120,18 @@ def test_complete_classes_leave_pseudo_labels_to_the_others(
     assert bits(open_run) != bits(run)
 
 
+def test_quick_gives_no_class_images_that_belong_to_another(photos: Path, clip_folder: Path) -> None:
+    run = adapt(photos, clip_folder, "quick", k=6)
+    assert run.evidence is not None
+    first = run.evidence.history[0][1]
+    texts = captune.adapt(
+        photos, NAMES, backbone=f"hf:{clip_folder}", method="transductive", quiet=True, workers=0, keep_better=False
+    )
+    predicted = texts.predictions.probabilities.argmax(axis=1)
+    assert len(first) > 0
+    assert np.array_equal(first.labels, predicted[first.image_index])
+
+
 def test_texts_keep_a_share_of_the_decision_unless_classes_are_labeled(
     photos: Path, clip_folder: Path, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
 
-from captune.core.arrays import Floats, Ints, as_embeddings, softmax_rows
+from captune.core.arrays import Floats, Ints, as_embeddings, evenly_spaced, softmax_rows
 from captune.core.errors import InputError
 from captune.core.scratch import empty_rows, fill_rows, row_parts
 from captune.labeling.selection import Classes, class_mask
@@ -319,18 +319,22 @@ def _softmax(scores: Floats, temperature: float = 1.0) -> Floats:
     return fill_rows(n_images, n_classes, lambda rows: softmax_rows(scores[rows] / np.float32(temperature)))
 
 
-def _temperature(scores: Floats, text_scores: Floats, most_rows: int = 1024) -> float:
-    """Return the temperature at which mean confidence exceeds zero-shot's only by the share that is believed."""
-    rows = np.linspace(0, len(scores) - 1, min(len(scores), most_rows)).astype(np.int64)
-    some = scores[rows]
-    before, raw = (float(softmax_rows(part).max(axis=1).mean()) for part in (text_scores[rows], some))
-    target = before + CONFIDENCE_GAIN * (raw - before)
+def find_temperature(scores: Floats, confidence: float, most_rows: int = 1024) -> float:
+    """Return the temperature at which scores `(images, classes)` have the given mean confidence."""
+    some = scores[evenly_spaced(len(scores), most_rows)]
     low, high = 0.02, 50.0
     for _ in range(20):  # to five digits
         middle = float(np.sqrt(low * high))
-        is_too_confident = float(softmax_rows(some / np.float32(middle)).max(axis=1).mean()) > target
+        is_too_confident = float(softmax_rows(some / np.float32(middle)).max(axis=1).mean()) > confidence
         low, high = (middle, high) if is_too_confident else (low, middle)
     return float(np.sqrt(low * high))
+
+
+def _temperature(scores: Floats, text_scores: Floats, most_rows: int = 1024) -> float:
+    """Return the temperature at which mean confidence exceeds zero-shot's only by the share that is believed."""
+    rows = evenly_spaced(len(scores), most_rows)
+    before, raw = (float(softmax_rows(part[rows]).max(axis=1).mean()) for part in (text_scores, scores))
+    return find_temperature(scores, before + CONFIDENCE_GAIN * (raw - before), most_rows)
 
 
 def _evening(scores: Floats, temperature: float, most_rows: int = 4096) -> Floats:
@@ -340,7 +344,7 @@ def _evening(scores: Floats, temperature: float, most_rows: int = 4096) -> Float
     ratio of e^2 to the variance that is seen says how far sizes are drawn to their mean: almost entirely if they
     hardly differ, and not at all if they differ clearly. One minus the mean confidence stands for e.
     """
-    rows = np.linspace(0, len(scores) - 1, min(len(scores), most_rows)).astype(np.int64)
+    rows = evenly_spaced(len(scores), most_rows)
     allowed = np.flatnonzero(np.isfinite(scores[0]))
     some = scores[np.ix_(rows, allowed)] / np.float32(temperature)
     probabilities = softmax_rows(some)

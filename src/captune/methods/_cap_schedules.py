@@ -1,6 +1,7 @@
 """The training schedules of CAP: how D_PL grows, and the margin of each epoch.
 
-`CapSchedule` follows the paper; `ReleasedGrowth` and `NeighborhoodSchedule` let D_PL grow in other ways.
+`CapSchedule` follows the paper; `ReleasedGrowth`, `MixtureSchedule` and `NeighborhoodSchedule` let D_PL grow in other
+ways.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from captune.concepts.confusion import (
 from captune.core.arrays import Ints
 from captune.core.wording import option
 from captune.data.task import AdaptationTask
+from captune.labeling.gaussian_mixture import MixtureFit
 from captune.labeling.growth import add_confident, released_size, rotate
 from captune.labeling.neighborhood import NeighborhoodVote
 from captune.labeling.pseudo_labels import PseudoLabels, Source
+from captune.labeling.selection import top_k_per_class
 from captune.methods.base import Context, read_labels
 from captune.training.batch_sources import Request, draw_batches
 from captune.training.checkpoint import add_prefix
@@ -51,7 +54,7 @@ class CapSchedule(Schedule):
         self.task, self.objective, self.n_images = task, objective, n_images
         self.context, self.settings = context, settings
         self.pseudo_labels = pseudo_labels  # D_PL
-        self.neighbor_labels = neighbor_labels  # with which the student's own pseudo-labels must agree
+        self.neighbor_labels = neighbor_labels  # of a vote or mixture; the student must agree
         self.accepted = np.zeros(len(task.vocabulary), dtype=np.int64)
 
     def begin_epoch(self, epoch: int) -> None:
@@ -167,6 +170,26 @@ class CapSchedule(Schedule):
         self.neighbor_labels = tensors["neighbor_labels"].numpy() if "neighbor_labels" in tensors else None
         margin = tensors.get("margin")
         self.objective.margin = None if margin is None else margin.to(self.context.runtime.device)
+
+
+class MixtureSchedule(CapSchedule):
+    """Beyond the paper: D_PL is selected anew whenever it grows, from images that the student predicts as the class.
+
+    No class is forced to have k images, so that rare classes are not filled with images of others.
+    """
+
+    def __init__(self, mixture: MixtureFit, *arguments: Any) -> None:  # noqa: ANN401 (those of CapSchedule)
+        super().__init__(*arguments)
+        self.confidence = float(mixture.probabilities.max(axis=1).mean())
+
+    def grow(self, epoch: int) -> PseudoLabels:
+        """Return the most confident images of each class, up to a number that grows to half of an even split."""
+        _, probabilities, _ = self.objective.predict(np.arange(self.n_images))
+        even = self.n_images / len(self.task.target_classes)
+        k = min(float(self.settings.k), max(1.0, even))
+        most = int(k + max(0.0, 0.5 * even - k) * epoch / self.settings.epochs)
+        selected = top_k_per_class(probabilities, most, self.task.target_classes, predicted_only=True)
+        return selected.stamped(epoch, Source.MODEL)
 
 
 class NeighborhoodSchedule(CapSchedule):

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 
 from captune.backbones.base import Backbone
@@ -22,7 +23,7 @@ from captune.core.settings import NonNegative, NonNegativeFloat, Positive, Posit
 from captune.data.task import AdaptationTask
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.embed import embed_classes, score
-from captune.labeling.gaussian_mixture import expected_change, fit_gaussian_mixture
+from captune.labeling.gaussian_mixture import MixtureFit, fit_gaussian_mixture
 from captune.labeling.neighborhood import NeighborhoodVote
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import (
@@ -33,7 +34,7 @@ from captune.labeling.selection import (
     restrict_to,
     top_k_per_class,
 )
-from captune.methods._cap_schedules import CapSchedule, NeighborhoodSchedule, ReleasedGrowth
+from captune.methods._cap_schedules import CapSchedule, MixtureSchedule, NeighborhoodSchedule, ReleasedGrowth
 from captune.methods._training_time import Workload, announce, measure_costs
 from captune.methods.base import Context, Method
 from captune.training.loop import Optimization, fit
@@ -56,9 +57,8 @@ class CapSettings:
             the images speak for it, else none.
         choose: Whether a class is represented by its best description or by the mean of all.
         class_texts: Whether the student starts from the class names or from the chosen descriptions.
-        start_from: Beyond the paper: whether the first pseudo-labels come from zero-shot classification or from the
-            Gaussian mixture of the method `transductive`; `auto` takes zero-shot with the neighborhood vote if that
-            looks better than zero-shot alone, else the mixture without a vote.
+        start_from: Beyond the paper: `transductive` takes the first pseudo-labels from the Gaussian mixture of that
+            method, and the tuner `feature_adapter` starts as this mixture; `zero_shot` is the paper.
         k: Number of images per class that are pseudo-labeled before training.
         tau: Confidence from which a prediction becomes a pseudo-label.
         margin: Whether the loss has the confusion-aware calibrated margin.
@@ -73,7 +73,8 @@ class CapSettings:
         neighbors: Beyond the paper: pseudo-labels must agree with a vote of this many nearest images; 0 means no vote.
         balance: How strongly the votes are balanced over the classes, 0 to 1.
         start_share: Beyond the paper: weight in the decision of the texts from which the tuner `feature_adapter`
-            started; ignored if some classes are labeled, since labels are more informative than texts.
+            started; ignored if some classes are labeled, since labels are more informative than texts, and if it
+            started as a mixture, which stays in the decision anyway.
         strong_views: Number of augmented views of each image that are embedded, if the image encoder is frozen.
         growth: How the pseudo-labeled images grow: `paper` adds the most confident images of every class, `released`
             selects confident ones anew, before older ones. Ignored with a neighborhood vote, unless it is `released`.
@@ -96,7 +97,7 @@ class CapSettings:
     describe: Literal["auto", "mismatched", "all"] = "mismatched"
     choose: Literal["best", "mean"] = "best"
     class_texts: Literal["names", "aligned"] = "names"
-    start_from: Literal["zero_shot", "transductive", "auto"] = "zero_shot"
+    start_from: Literal["zero_shot", "transductive"] = "zero_shot"
     k: Positive = 16
     tau: Share = 0.85
     margin: bool = True
@@ -138,10 +139,12 @@ QUICK: Mapping[str, Any] = {
     "tuner": "feature_adapter",
     "detection": "robust",
     "describe": "auto",
-    "start_from": "auto",
+    "start_from": "transductive",
     "class_texts": "aligned",
-    "neighbors": 10,
-    "start_share": 0.5,
+    "grow_every": 1,
+    "epochs": 10,
+    "learning_rate": 0.001,
+    "gradient_clip": 0.05,
 }
 
 
@@ -163,7 +166,10 @@ class Cap(Method):
             optimization = Optimization.from_settings(settings)
             fit(schedule.objective, schedule, optimization, context.runtime, context.checkpoints)
         context.history.append((settings.epochs, schedule.pseudo_labels))
-        if isinstance(tuner, FeatureAdapter) and settings.start_share and not len(task.seen_classes):
+        if isinstance(schedule, MixtureSchedule) and isinstance(tuner, FeatureAdapter):
+            tuner.calibrate(context.embed(backbone, task.unlabeled).vectors, schedule.confidence)
+        keeps_texts = settings.start_share and settings.start_from == "zero_shot" and not len(task.seen_classes)
+        if isinstance(tuner, FeatureAdapter) and keeps_texts:
             return tuner.with_start(settings.start_share)
         return tuner
 
@@ -183,13 +189,16 @@ class Cap(Method):
         # Section 3.1: describe misleading class names, and select the first pseudo-labels D_PL.
         texts = embed_classes(backbone, task.vocabulary)
         vocabulary, described = self._align_concepts(task, backbone, texts, context)
+        mixture = self._mixture(task, backbone, aligned_texts(texts, described), context)
         vote = self._neighborhood_vote(task, backbone, context) if settings.neighbors else None
-        first, neighbor_labels = self._first_pseudo_labels(task, backbone, texts, described, vote, context)
-        vote = vote if neighbor_labels is not None else None
+        first, neighbor_labels = self._first_pseudo_labels(task, backbone, texts, described, vote, mixture, context)
 
         # Section 3.3: the student learns from D_PL and from its own confident predictions.
         device = context.runtime.device
-        tuner: Tuner = registry.load("tuners", settings.tuner)(backbone, vocabulary).to(device)
+        tuner: Tuner = registry.load("tuners", settings.tuner)(backbone, vocabulary)
+        if mixture is not None and isinstance(tuner, FeatureAdapter):
+            tuner = tuner.with_mixture(mixture)
+        tuner = tuner.to(device)
         source = context.batch_source(tuner, task, settings.strong_views)
         allowed = torch.from_numpy(class_mask(task.target_classes, len(texts)))
         objective = ConfusionObjective(
@@ -197,6 +206,8 @@ class Cap(Method):
         ).to(device)
         if settings.growth == "released":
             return ReleasedGrowth(task, objective, first, neighbor_labels, len(images), context, settings)
+        if mixture is not None and vote is None:
+            return MixtureSchedule(mixture, task, objective, first, neighbor_labels, len(images), context, settings)
         if vote is not None:
             return NeighborhoodSchedule(vote, task, objective, first, neighbor_labels, len(images), context, settings)
         return CapSchedule(task, objective, first, neighbor_labels, len(images), context, settings)
@@ -229,6 +240,20 @@ class Cap(Method):
             strength=self.settings.balance,
         )
 
+    def _mixture(self, task: AdaptationTask, backbone: Backbone, texts: Floats, context: Context) -> MixtureFit | None:
+        """Return the mixture from which the student starts, if it does."""
+        if self.settings.start_from == "zero_shot":
+            return None
+        labeled = context.embed(backbone, task.labeled.images)
+        return fit_gaussian_mixture(
+            context.embed(backbone, task.unlabeled).vectors,
+            texts,
+            backbone.logit_scale,
+            labeled=labeled.vectors,
+            labels=task.labeled.labels[labeled.image_index],
+            allowed=task.target_classes,
+        )
+
     def _first_pseudo_labels(
         self,
         task: AdaptationTask,
@@ -236,12 +261,13 @@ class Cap(Method):
         texts: Floats,
         described: Mapping[int, Floats],
         vote: NeighborhoodVote | None,
+        mixture: MixtureFit | None,
         context: Context,
     ) -> tuple[PseudoLabels, Ints | None]:
-        """Return D_PL before any training, and the neighbor labels of all images if there is a vote."""
+        """Return D_PL before any training, and the labels of all images by the vote or the mixture, if there is one."""
         settings: CapSettings = self.settings
         images, targets = context.embed(backbone, task.unlabeled).vectors, task.target_classes
-        if vote is None and settings.start_from == "zero_shot":  # the paper
+        if vote is None and mixture is None:  # the paper
             # A cosine ranks the images of a few described classes best, a probability those of many.
             ranking: Ranking = "cosine" if settings.describe == "mismatched" else "probability"
             scale = backbone.logit_scale
@@ -249,27 +275,13 @@ class Cap(Method):
                 images, texts, scale, described, k=settings.k, allowed=targets, rank_described_by=ranking
             )
             return first, None
-        aligned = aligned_texts(texts, described)
-        k = min(settings.k, max(1, len(images) // len(targets)))  # no more than a class can have
-        start_from = settings.start_from
-        if start_from == "auto":
-            zero_shot = restrict_to(score(images, aligned, backbone.logit_scale), targets)
-            if vote is not None:
-                first, neighbor_labels = vote.select(zero_shot, k)
-                predicted = zero_shot.argmax(axis=1)
-                change, error = expected_change(images, aligned, backbone.logit_scale, predicted, neighbor_labels)
-                if change > 2 * error:
-                    return first, neighbor_labels
-                context.say("The neighborhood vote is not used: similar images often belong to different classes.")
-            start_from, vote = "transductive", None
-        if start_from == "transductive":
-            labeled = context.embed(backbone, task.labeled.images)
-            labels = task.labeled.labels[labeled.image_index]
-            probabilities = fit_gaussian_mixture(
-                images, aligned, backbone.logit_scale, labeled=labeled.vectors, labels=labels, allowed=targets
-            ).probabilities
-        else:
+        if mixture is None:
+            aligned = aligned_texts(texts, described)
             probabilities = restrict_to(score(images, aligned, backbone.logit_scale), targets)
+        else:
+            probabilities = mixture.probabilities
+        k = min(settings.k, max(1, len(images) // len(targets)))  # no more than a class can have
         if vote is None:
-            return top_k_per_class(probabilities, k, targets), None
+            labels = np.asarray(probabilities.argmax(axis=1), dtype=np.int64)
+            return top_k_per_class(probabilities, k, targets, predicted_only=True), labels
         return vote.select(probabilities, k)

@@ -26,7 +26,7 @@ MOST_JUDGED = 20_000
 FEWEST_IMAGES = 50
 
 # Chosen on half of the runs of benchmarks/verdict.py; docs/health-check.md reports the other half.
-HELPFUL_ABOVE, HARMFUL_BELOW = 0.005, -0.02
+HELPFUL_ABOVE, HARMFUL_BELOW = 0.003, -0.01
 """Estimated changes of accuracy that are clear, if they also exceed two standard errors."""
 ERRORS = 2.0
 FEWER_CLASSES, COLLAPSE = 0.8, 0.6
@@ -190,5 +190,8 @@ def _judge(n_images: int, numbers: dict[str, float]) -> tuple[Verdict, str]:
     if change < HARMFUL_BELOW and change < -ERRORS * error:
         return "harmful", f"Adaptation looks harmful: {facts}."
     if is_gain and remaining >= FEWER_CLASSES:
-        return "helpful", f"Adaptation looks helpful: {facts}. Class names were not verified: labels would tell."
+        return "helpful", (
+            f"Adaptation looks helpful: {facts}. Similar images share a class in {numbers['agreement_after']:.0%} of "
+            "cases beyond chance; whether names fit their images was not verified. A few labels would tell."
+        )
     return "unclear", f"Cannot tell whether adaptation helps: {facts}. A few labeled images would tell."

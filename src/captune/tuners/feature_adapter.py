@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize, relu
 
 from captune.backbones.base import Backbone
+from captune.core.arrays import Floats
 from captune.core.settings import Positive, ShareBelowOne
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.embed import embed_classes
+from captune.labeling.gaussian_mixture import MixtureFit, find_temperature
 from captune.tuners.base import Tuner
 
 
@@ -39,10 +41,12 @@ class FeatureAdapterSettings:
     Attributes:
         width: Hidden units of the bottleneck.
         start_share: Weight of the initial cosines, from before training, in the decision.
+        has_mixture: Whether the scores of a Gaussian mixture are added to the scaled cosines.
     """
 
     width: Positive = 128
     start_share: ShareBelowOne = 0.0
+    has_mixture: bool = False
 
 
 class FeatureAdapter(Tuner):
@@ -59,8 +63,16 @@ class FeatureAdapter(Tuner):
         self.class_vectors.no_decay = True  # type: ignore[attr-defined] # only their direction matters
         keeps_start = self.settings.start_share > 0
         self.register_buffer("start_vectors", self.class_vectors.detach().clone(), persistent=keeps_start)
+        if self.settings.has_mixture:
+            n_classes, width = len(vocabulary), backbone.embed_dim
+            self.register_buffer("weights", torch.zeros(n_classes, width))
+            self.register_buffer("offsets", torch.zeros(n_classes))
+            self.register_buffer("temperature", torch.ones(()))
 
     start_vectors: Tensor
+    weights: Tensor
+    offsets: Tensor
+    temperature: Tensor
 
     @property
     def embed_dim(self) -> int:
@@ -80,6 +92,29 @@ class FeatureAdapter(Tuner):
         both = FeatureAdapter(self.backbone, self.vocabulary, replace(self.settings, start_share=share))
         both.load_state_dict(self.state_dict(), strict=False)  # start_vectors are computed by the constructor
         return both
+
+    def with_mixture(self, fit: MixtureFit) -> FeatureAdapter:
+        """Return a student that starts from a fitted mixture: before training, it decides as the mixture does."""
+        student = FeatureAdapter(self.backbone, self.vocabulary, replace(self.settings, has_mixture=True))
+        student.load_state_dict(self.state_dict(), strict=False)
+        for name in ("weights", "offsets", "temperature"):
+            getattr(student, name).copy_(torch.as_tensor(getattr(fit, name)))
+        return student
+
+    @torch.inference_mode()
+    def calibrate(self, embeddings: Floats, confidence: float) -> None:
+        """Set the temperature at which the mean confidence on embeddings `(images, width)` is the given one."""
+        images = self.refine(torch.from_numpy(embeddings).to(self.weights.device))
+        scores = (self.temperature * self.logits(images, self.class_embeddings())).cpu().numpy()
+        self.temperature.fill_(find_temperature(scores, confidence))
+
+    def logits(self, images: Tensor, classes: Tensor) -> Tensor:
+        """Return the scaled cosines, and the mixture's linear scores with them, `(images, classes)`."""
+        cosines = super().logits(images, classes)
+        if not self.settings.has_mixture:
+            return cosines
+        with torch.autocast(images.device.type, enabled=False):
+            return (cosines + images.float() @ self.weights.T + self.offsets) / self.temperature
 
     def _concatenate(self, start: Tensor, own: Tensor) -> Tensor:
         """Return concatenated unit rows whose dot products are the weighted mean of those of both parts."""

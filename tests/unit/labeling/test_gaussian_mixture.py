@@ -59,6 +59,18 @@ def test_without_image_weight_it_is_zero_shot_with_shares() -> None:
     assert (found.probabilities.argmax(axis=1) == (images @ texts.T).argmax(axis=1)).all()
 
 
+def test_sizes_that_hardly_differ_are_evened_out_and_clear_ones_stay() -> None:
+    def variation(sizes: list[int], even_out: bool) -> float:
+        images, texts, _ = scene(sizes, noise=2.0, astray=2.0)
+        found = fit_gaussian_mixture(images, texts, SCALE, MixtureSettings(even_out=even_out)).probabilities
+        counts = np.bincount(found.argmax(axis=1), minlength=len(sizes))
+        return float(counts.std() / counts.mean())
+
+    equal, tail = [40] * 6, [200, 90, 40, 18, 8, 4]
+    assert variation(equal, even_out=True) < 0.8 * variation(equal, even_out=False)
+    assert variation(tail, even_out=True) > 0.9 * variation(tail, even_out=False)
+
+
 def test_few_images_a_class_are_heard_less() -> None:
     images, texts, _ = scene([50] * 6)
     few, many = fit_gaussian_mixture(images[::10], texts, SCALE), fit_gaussian_mixture(images, texts, SCALE)

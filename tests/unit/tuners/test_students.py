@@ -6,13 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from models import identifier
 
 from captune.backbones.base import load_backbone
+from captune.core.arrays import unit_rows
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.embed import embed_classes
+from captune.labeling.gaussian_mixture import fit_gaussian_mixture
 from captune.results.classifier import Classifier
 from captune.tuners._prompted_texts import longest_text
 from captune.tuners.feature_adapter import FeatureAdapter, ResidualAdapter
@@ -168,6 +171,24 @@ def test_the_start_beside_the_student_is_the_weighted_mean_of_both(clip_folder: 
     Classifier.from_tuner(both).save(tmp_path)
     loaded = Classifier.load(tmp_path, backbone)
     assert (loaded.score_embeddings(rows.numpy()) == Classifier.from_tuner(both).score_embeddings(rows.numpy())).all()
+
+
+def test_a_student_may_start_as_a_mixture_and_is_calibrated(clip_folder: Path, tmp_path: Path) -> None:
+    backbone = load_backbone(f"hf:{clip_folder}")
+    generator = np.random.default_rng(0)
+    images = unit_rows(generator.normal(size=(40, backbone.embed_dim)).astype(np.float32))
+    fit = fit_gaussian_mixture(images, embed_classes(backbone, NAMES), backbone.logit_scale)
+    student = FeatureAdapter(backbone, NAMES).with_mixture(fit)
+    assert np.allclose(Classifier.from_tuner(student).score_embeddings(images), fit.probabilities, atol=1e-4)
+    with torch.no_grad():
+        student.class_vectors += 0.1
+    student.calibrate(images, 0.6)
+    moved = Classifier.from_tuner(student)
+    found = moved.score_embeddings(images)
+    assert not np.allclose(found, fit.probabilities, atol=1e-2)
+    assert np.isclose(found.max(axis=1).mean(), 0.6, atol=1e-3)
+    moved.save(tmp_path)
+    assert np.array_equal(Classifier.load(tmp_path).score_embeddings(images), found)
 
 
 def test_a_training_adapter_is_a_small_residual() -> None:
