@@ -12,7 +12,8 @@ from captune.backbones.hf import HuggingFace
 from captune.core import registry
 from captune.core.errors import CaptuneError, InputError
 from captune.core.settings import explain
-from captune.exports.base import FLAGS, MARK, ExportFormat, ExportSettings, export
+from captune.core.wording import FLAGS
+from captune.exports.base import MARK, ExportFormat, ExportSettings, export
 from captune.results.run import AdaptationRun
 
 FORMATS = registry.names("exports")

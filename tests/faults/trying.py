@@ -49,7 +49,7 @@ def look(folder: Path, images: Any) -> None:
 
     preprocessing = Preprocessing(16, 16, "bicubic", (0.5,) * 3, (0.5,) * 3)
 
-    def view(image: Any, position: int) -> Any:
+    def view(image: Any, position: int, keys: Any) -> Any:
         strong_view(image, preprocessing, view_generator(0, 0, position))
         return weak_view(image, preprocessing)
 

@@ -113,13 +113,13 @@ def test_no_image_is_encoded_twice(
     photos: Path, clip_folder: Path, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded: list[int] = []
-    encode = HuggingFace.encode_image
+    encode = HuggingFace.image_features
 
     def counted(self: HuggingFace, pixels: torch.Tensor, edit: Any = None) -> torch.Tensor:
         encoded.append(len(pixels))
         return encode(self, pixels, edit)
 
-    monkeypatch.setattr(HuggingFace, "encode_image", counted)
+    monkeypatch.setattr(HuggingFace, "image_features", counted)
     run = adapt(photos, clip_folder, method, cache=str(tmp_path))
     n_crops = (
         2 * sum(run.rounds[-1]["pseudo_labeled"]) if method == "upl" else 0

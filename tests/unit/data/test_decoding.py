@@ -263,6 +263,6 @@ def test_an_image_that_takes_too_long_is_skipped_and_the_others_are_used(
     assert effort(slow) < decoding.MOST_EFFORT < effort((tmp_path / "slow.jpg").read_bytes())
     monkeypatch.setattr(decoding, "SECONDS_PER_IMAGE", 0.05)
     images = find_images(tmp_path)
-    (batch,) = load_batches(images, [np.arange(2)], lambda image, position: np.asarray(image), workers=0)
+    (batch,) = load_batches(images, [np.arange(2)], lambda image, position, keys: np.asarray(image), workers=0)
     assert batch.positions.tolist() == [1]
     assert batch.problems == {0: "decoding takes more than 0.05 seconds"}

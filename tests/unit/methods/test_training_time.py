@@ -20,7 +20,7 @@ def test_full_encodes_images_in_every_step_and_quick_only_once() -> None:
     workload = Workload(n_unlabeled=1000, n_labeled=0)
     # 2,500 steps of 64 images with gradients, 32 without and the texts with gradients; 50 + 10 passes over all images.
     assert expected_seconds(COSTS, FULL, workload) == 2500 * (0.01 * (2 * 64 + 32) + 2 * 0.1) + 60 * 1000 * 0.01
-    assert expected_seconds(COSTS, FAST, workload) == 4 * 1000 * 0.01 + 3 * 2500 * 0.002
+    assert expected_seconds(COSTS, FAST, workload) == 4 * 1000 * 0.01 + 3 * 500 * 0.002  # 10 epochs of 50 steps
 
 
 def test_labeled_images_make_steps_longer() -> None:
