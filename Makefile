@@ -44,6 +44,7 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/embed.py
+	$(BIN)/python benchmarks/second_look.py
 
 # Write the tables of docs/results; finished cells in captune-benchmark are reused.
 TO_RESULTS := --out captune-benchmark --tables docs/results

@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ MARGINS: dict[str, dict[str, Any]] = {
     "paper, accepted": {"count_on": "accepted"},
 }
 GROWTHS = ("paper", "released")
+COLUMNS = ("texts", "growth", "margin", "test", "pool", "lowest five", "first", "last", "mean margin", "on confusions")
 
 
 def run_cell(path: Path, settings: dict[str, Any], seed: int) -> dict[str, Any]:
@@ -83,17 +85,32 @@ def run_cell(path: Path, settings: dict[str, Any], seed: int) -> dict[str, Any]:
             probabilities = softmax_rows(tuner.logits(images, classes).numpy())
             metrics = summarize(probabilities, content[f"{part}_labels"], n_classes=len(names))
             found |= {f"{part}_{name}": getattr(metrics, name) for name in ("accuracy", "lowest_five", "ece")}
-    if "similarity" in context.arrays:
-        pairs = ~np.eye(len(names), dtype=bool)
-        found["negative"] = float(np.mean(context.arrays["similarity"][pairs] < 0))
+            if part == "train" and "margin" in context.arrays:
+                found |= look_at_margin(context.arrays, probabilities.argmax(axis=1), content["train_labels"])
     return found
+
+
+def look_at_margin(arrays: Mapping[str, Any], predicted: Any, truth: Any) -> dict[str, float]:  # noqa: ANN401 (arrays)
+    """Return the share of negative similarities, how uneven they are, and whether margins lie where confusions are.
+
+    `uneven` is the standard deviation of the similarity over its mean; `on_confusions` is the mean margin between a
+    label and the true classes of its wrong images, over the mean margin of all pairs.
+    """
+    margin, similarity = arrays["margin"], arrays["similarity"]
+    pairs = ~np.eye(len(margin), dtype=bool)
+    confused = np.zeros(margin.shape)
+    np.add.at(confused, (predicted, truth), predicted != truth)
+    mean = float(margin[pairs].mean())
+    on_confusions = float((margin * confused).sum() / max(1.0, confused.sum()) / mean) if mean > 1e-9 else float("nan")
+    uneven = float(similarity[pairs].std() / similarity[pairs].mean())
+    return {"negative": float(np.mean(similarity[pairs] < 0)), "uneven": uneven, "on_confusions": on_confusions}
 
 
 def show(rows: list[dict[str, Any]]) -> None:
     """Print a table for every bed: means over seeds, and the mean margin in four epochs from the second to the last."""
     for bed in dict.fromkeys(row["bed"] for row in rows):
-        print(f"\n{bed}\n\n| texts | growth | margin | test | pool | lowest five | first | last | mean margin |")
-        print("|---" * 9 + "|")
+        print(f"\n{bed}\n\n| {' | '.join(COLUMNS)} |")
+        print("|---" * len(COLUMNS) + "|")
         own = [row for row in rows if row["bed"] == bed]
         for key in dict.fromkeys((row["texts"], row["growth"], row["margin"]) for row in own):
             cells = [row for row in own if (row["texts"], row["growth"], row["margin"]) == key]
@@ -104,7 +121,8 @@ def show(rows: list[dict[str, Any]]) -> None:
             margins = np.mean([row["margins"] for row in cells], axis=0)
             fade = " ".join(f"{margins[i]:.2f}" for i in (1, len(margins) // 4, len(margins) // 2, -1))
             numbers = " | ".join(f"{value:.1f}" for value in rest)
-            print(f"| {' | '.join(key)} | {np.mean(test):.1f}{spread} | {numbers} | {fade} |")
+            place = float(np.mean([row.get("on_confusions", np.nan) for row in cells]))
+            print(f"| {' | '.join(key)} | {np.mean(test):.1f}{spread} | {numbers} | {fade} | {place:.2f} |")
 
 
 def main() -> int:

@@ -3,6 +3,7 @@
     captune demo --out demo
     python scripts/screenshots.py demo --aerial RUN --photo PHOTO --out docs/images
 
+With --review RUN, the review page of another run is shown; answers are given to a copy of it.
 RUN is an adapted run of UC Merced whose images are in folders by class, and PHOTO one photograph to classify.
 """
 
@@ -19,8 +20,10 @@ from PIL import Image
 
 from captune import load
 from captune.report.page import write_report
+from captune.review.opening import open_run
 from captune.web.limits import Limits
 from captune.web.prediction import predicting
+from captune.web.review.app import reviewing
 from captune.web.server import Service, running
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync")
@@ -33,8 +36,26 @@ class Camera:
     def __init__(self, browser: Any, out: Path) -> None:  # noqa: ANN401 (Playwright is not installed everywhere)
         self.browser, self.out = browser, out
 
+    def answer_all(self, address: str) -> None:
+        """Press Enter for ten images on the review page."""
+        page = self.browser.new_page()
+        page.goto(address)
+        for _ in range(10):
+            page.locator("#choices button").first.wait_for(timeout=60_000)
+            page.keyboard.press("Enter")
+        page.wait_for_timeout(3000)
+        page.close()
+
     def take(
-        self, name: str, address: str, theme: str = "light", size: dict[str, int] = DESK, at: str = "", photo: str = ""
+        self,
+        name: str,
+        address: str,
+        theme: str = "light",
+        size: dict[str, int] = DESK,
+        at: str = "",
+        photo: str = "",
+        seconds: float = 0,
+        wait_for: str = "body",
     ) -> None:
         """Take one picture: of the page's top, or of what begins at a section, with an image chosen if one is given."""
         context = self.browser.new_context(color_scheme=theme, viewport=size, reduced_motion="reduce")
@@ -44,6 +65,8 @@ class Camera:
             page.set_input_files("#file", photo)
             page.locator("#result").wait_for(state="visible", timeout=60_000)
             page.wait_for_function("document.getElementById('picture').naturalWidth > 0")
+        page.locator(wait_for).first.wait_for(state="attached", timeout=300_000)
+        page.wait_for_timeout(1000 * seconds)
         if at:
             page.evaluate("(id) => document.getElementById(id).scrollIntoView()", at)
         target = self.out / f"{name}.png"
@@ -84,14 +107,28 @@ def photograph_service(camera: Camera, run: Path, photo: Path) -> None:
         camera.take("serve-phone-dark", service.address, "dark", PHONE, photo=str(photo))
 
 
+def photograph_review(camera: Camera, run: Path, scratch: Path) -> None:
+    """Take all parts of the review page, after a few answers that are given to a copy of the run."""
+    copy = shutil.copytree(run, scratch / run.resolve().name)
+    with Service("127.0.0.1", 0) as service, reviewing(open_run(copy), copy.name) as app, running(service, app):
+        camera.answer_all(service.address)
+        camera.take("review-looks-light", f"{service.address}#looks", seconds=2)
+        camera.take("review-looks-phone-dark", f"{service.address}#looks", "dark", PHONE, seconds=2)
+        camera.take("review-groups-dark", f"{service.address}#groups", "dark", seconds=3)
+        camera.take("review-classes-light", f"{service.address}#classes", seconds=2)
+        camera.take("review-map-dark", f"{service.address}#map", "dark", seconds=2, wait_for="#map-box .note:empty")
+        camera.take("review-compare-light", f"{service.address}#compare", seconds=2)
+
+
 def main() -> None:
     """Take all pictures."""
     from playwright.sync_api import sync_playwright
 
     words = argparse.ArgumentParser(description="Take the pictures of the documentation.")
-    words.add_argument("demo", type=Path, help="folder that captune demo wrote")
+    words.add_argument("demo", type=Path, nargs="?", help="folder that captune demo wrote")
     words.add_argument("--aerial", type=Path, help="run folder of UC Merced")
     words.add_argument("--photo", type=Path, help="image for the page of the service")
+    words.add_argument("--review", type=Path, help="run folder for the review page")
     words.add_argument("--out", type=Path, default=Path("docs/images"))
     options = words.parse_args()
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
@@ -99,9 +136,12 @@ def main() -> None:
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as scratch:
         browser = playwright.chromium.launch(executable_path=chromium, args=list(FLAGS))
         camera = Camera(browser, options.out)
-        photograph_reports(camera, options.demo, options.aerial, Path(scratch))
+        if options.demo is not None:
+            photograph_reports(camera, options.demo, options.aerial, Path(scratch))
         if options.photo is not None:
             photograph_service(camera, options.aerial or options.demo / "run", options.photo)
+        if options.review is not None:
+            photograph_review(camera, options.review, Path(scratch))
         browser.close()
 
 

@@ -19,7 +19,6 @@ from captune.core.text import shown
 from captune.core.wording import option
 from captune.data.inputs import Images
 from captune.data.precomputed import ClassTexts, Embeddings
-from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.embeddings.embed import classes_read_alike
 from captune.embeddings.predictions import Predictions
 from captune.methods.base import Context
@@ -112,15 +111,13 @@ def _as_worker(plan: Plan, options: Mapping[str, Any], folder: str) -> Run:
 
 
 def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
-    cache_folder = Path(plan.settings.cache) if plan.settings.cache else default_folder()
-    describer = plan.open_describer(cache_folder)
-
+    describer = plan.open_describer()
     backbone = plan.open_backbone().to(engine.device)
     backbone.texts_at_once = plan.settings.class_chunk
     environment = _environment(plan, backbone, engine)
     context = Context(
         runtime=engine,
-        cache=EmbeddingCache(cache_folder),
+        cache=plan.cache,
         batch_size=plan.settings.batch_size,
         describer=describer,
         domain=plan.settings.domain,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from captune.backbones.base import Backbone, load_backbone
+from captune.backbones.base import Backbone
 from captune.backbones.precomputed import Precomputed
 from captune.core import registry
 from captune.core.arrays import Ints
@@ -22,6 +22,8 @@ from captune.data.renaming import new_names, rename_classes
 from captune.data.task import AdaptationTask, make_task
 from captune.data.vocabulary import read_classes
 from captune.describers.base import Describer, describer_of, open_describer
+from captune.embeddings.cache import EmbeddingCache
+from captune.embeddings.lazy_backbone import is_remembered, open_backbone
 from captune.methods.base import Method
 
 T = TypeVar("T")
@@ -59,6 +61,11 @@ class Plan:
         """Return whether images and texts are embedded already, so that no backbone is loaded."""
         return self.settings.backbone == PRECOMPUTED and isinstance(self.images, Embeddings)
 
+    @property
+    def cache(self) -> EmbeddingCache:
+        """Return the cache that the settings name, or the user's."""
+        return EmbeddingCache(Path(self.settings.cache)) if self.settings.cache else EmbeddingCache()
+
     def all_settings(self) -> dict[str, Any]:
         """Return the settings of the run and its method as one flat mapping, like a settings file."""
         return {**dataclasses.asdict(self.settings), **dataclasses.asdict(self.method.settings)}
@@ -91,18 +98,18 @@ class Plan:
         if self.backbone is not None:
             _check_tuner(tuner, prompted, self.backbone.prompted_sides(), self.settings.backbone)
         elif not self.is_embedded:
-            check_backbone(self.settings.backbone, tuner)
+            check_backbone(self.settings.backbone, tuner, self.cache)
 
     def open_backbone(self) -> Backbone:
         """Return the backbone in memory, or load the one that the settings name."""
         if self.is_embedded and self.class_texts is not None:
             return Precomputed(self.class_texts)
-        encoder = self.backbone or load_backbone(self.settings.backbone)
+        encoder = self.backbone or open_backbone(self.settings.backbone, self.cache)
         return encoder if self.class_texts is None else Precomputed(self.class_texts, encoder)
 
-    def open_describer(self, cache_folder: Path) -> Describer:
+    def open_describer(self) -> Describer:
         """Return the describer in memory, or the one that the settings name."""
-        return self.describer or open_describer(self.settings.describer, cache_folder)
+        return self.describer or open_describer(self.settings.describer, self.cache.folder)
 
 
 def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, Any]) -> Plan:  # noqa: ANN401
@@ -288,11 +295,15 @@ def with_preset(method_class: type[Method], settings: Mapping[str, Any], default
     return {**presets[name], **settings, "preset": name}
 
 
-def check_backbone(identifier: str, tuner: str = "") -> None:
-    """Check the id of a backbone, and that it supports the prompts of a tuner, without loading its weights."""
+def check_backbone(identifier: str, tuner: str = "", cache: EmbeddingCache | None = None) -> None:
+    """Check the id of a backbone, and that it supports the prompts of a tuner, without loading its weights.
+
+    A model that is remembered in the cache has been loaded before, so its files are not checked again.
+    """
     source, name = registry.split_id("backbones", identifier, RunSettings.backbone)
     backbone_class = registry.load("backbones", source)
-    backbone_class.check(name)
+    if cache is None or not is_remembered(identifier, cache):
+        backbone_class.check(name)
     prompted = registry.load("tuners", tuner).prompted_towers if tuner else frozenset()
     _check_tuner(tuner, prompted, backbone_class.prompt_towers(name), identifier)
 

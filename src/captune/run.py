@@ -15,6 +15,7 @@ from captune.report.inline import Report, saved_page
 from captune.report.page import write_report
 from captune.results.metrics import Metrics, summarize
 from captune.results.run import AdaptationRun, claim_folder
+from captune.review.suggestions import Suggestion
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,6 +43,12 @@ class Run(Displayed, AdaptationRun):
             super().save(target)
             write_report([target])
             return target
+
+    def suggest(self, count: int = 20) -> list[Suggestion]:
+        """Return images that are worth a look; `captune.open_run` on the saved run takes the answers."""
+        from captune.review.opening import session_of
+
+        return session_of(self).suggest(count)
 
     def summary(self) -> dict[str, object]:
         """Return what matters most about the run."""

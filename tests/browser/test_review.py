@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import shutil
@@ -13,6 +15,8 @@ import pytest
 from browsing import BrowserTab
 from reviewed import NASTY, ReviewClient, ReviewProcess, make_review, review_page, saved_answers
 from served import wait_until
+
+from captune.world import write_world
 
 pytestmark = pytest.mark.slow
 PAGES = ("looks", "groups", "classes", "map", "compare")
@@ -149,6 +153,7 @@ def test_two_windows_lose_nothing(open_tab: Callable[..., BrowserTab], run: Path
         tab.page.wait_for_function("() => document.getElementById('progress').textContent.startsWith('10 answers')")
 
 
+@pytest.mark.timeout(600)
 def test_a_killed_server_loses_no_answer(browser: Any, run: Path) -> None:
     first = ReviewProcess(run)
     tab = BrowserTab(browser, first.address)
@@ -225,6 +230,49 @@ def test_labels_are_downloaded(open_tab: Callable[..., BrowserTab]) -> None:
         tab.page.get_by_role("link", name="Labels as CSV").click()
     path = waiting.value.path()
     assert Path(path).read_text(encoding="utf-8").startswith("path,")
+
+
+def share_right(rows: str) -> float:
+    """Return the accuracy of an exported table, in which folder names are the truth."""
+    table = list(csv.DictReader(io.StringIO(rows)))
+    return sum(row["path"].split("/")[0] == row["label"] for row in table) / len(table)
+
+
+@pytest.mark.timeout(600)
+def test_the_loop_of_a_new_user_from_folder_to_export(browser: Any, tmp_path: Path) -> None:
+    """Somebody who knows the classes answers 24 looks by keyboard, and exports better labels and the classifier."""
+    images, out = tmp_path / "images", tmp_path / "out"
+    write_world(images, 6, seed=5)
+    options = ("--classes", str(images), "--backbone", "embedded:patterns", "--out", str(out), "--workers", "0")
+    server = ReviewProcess(images, 0, *options)
+    try:
+        before = share_right((out / "predictions.csv").read_text(encoding="utf-8"))
+        tab = BrowserTab(browser, server.address)
+        for _ in range(24):
+            image = wait_for_look(tab)
+            truth, names = image.split("/")[0], tab.page.locator("#choices .name").all_inner_texts()
+            if truth in names:
+                tab.page.keyboard.press(str(names.index(truth) + 1))
+            else:
+                tab.page.keyboard.press("/")
+                tab.page.keyboard.type(truth)
+                tab.page.keyboard.press("Enter")
+            tab.page.wait_for_function(
+                "(old) => !document.querySelector('.stage .note')?.textContent.startsWith(old + ':')", arg=image
+            )
+        tab.page.wait_for_function("() => /^24 answers/.test(document.getElementById('progress').textContent)")
+        tab.page.locator("#exports summary").click()
+        for name, check in (("Labels as CSV", share_right), ("Classifier as ONNX", None)):
+            with tab.page.expect_download(timeout=120_000) as waiting:
+                tab.page.get_by_role("link", name=name).click()
+            content = Path(waiting.value.path()).read_bytes()
+            if check is not None:
+                assert check(content.decode()) > before + 0.1
+            else:
+                assert len(content) > 100_000
+        assert tab.complaints == []
+    finally:
+        server.kill()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

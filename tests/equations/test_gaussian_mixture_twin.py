@@ -93,8 +93,11 @@ def slow_fit(
     points = [[x[d] - center[d] for d in range(width)] for x in images]
     known = [[x[d] - center[d] for d in range(width)] for x in labeled]
     times = [labels.count(c) for c in range(n_classes)]
-    for i, x in enumerate(labeled):  # a labeled image counts with its ten nearest images
-        nearest = sorted(range(n), key=lambda j: -dot(x, images[j]))[:10]
+    k = min(10, n // (2 * len(allowed)))
+    for i, x in enumerate(labeled):  # a labeled image counts with its nearest images, if they may have its class
+        if labels[i] not in allowed or not k:
+            continue
+        nearest = sorted(range(n), key=lambda j: -dot(x, images[j]))[:k]
         near = [sum(points[j][d] for j in nearest) / len(nearest) for d in range(width)]
         known[i] = [0.2 * known[i][d] + 0.8 * near[d] for d in range(width)]
     said = [slow_softmax([scale * dot(x, t) for t in texts]) for x in labeled]

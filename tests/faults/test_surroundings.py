@@ -189,7 +189,7 @@ def test_two_runs_on_one_folder(place: Place, zygote: Zygote) -> None:
         os.kill(pid, signal.SIGSTOP)
         for more in ((), ("--overwrite",), ("--resume",)):
             code, said, _ = second.run((*place.words, "--out", place.out, *more), place.base / "second", place.cache)
-            is_told = code == 2 and f"Another captune is writing into the output folder '{place.out}'" in said
+            is_told = code == 2 and f"Another captune is writing to the output folder '{place.out}'" in said
             record("a second run on the same folder", "clear message" if is_told and str(pid) in said else "lost")
             assert is_told, said
         os.kill(pid, signal.SIGCONT)

@@ -19,6 +19,7 @@ from captune.pipeline import carry_out
 from captune.plan import make_plan
 from captune.results.image_classifier import load
 from captune.results.run import AdaptationRun, read_run_card
+from captune.review.corrections import Corrections
 from captune.run import Run
 from faults.failing import ERRORS, Disk, watch
 from faults.records import record
@@ -28,6 +29,7 @@ NAMES = ["cat", "dog", "bird"]
 CAP: dict[str, Any] = {"method": "cap", "epochs": 2, "iterations": 2, "warmup_epochs": 0, "strong_views": 1}
 CAP |= {"k": 2, "grow_every": 1, "keep_better": False}
 Action = Callable[[], object]
+TOLD = ("cannot be written", "cannot be used", "could not be saved")
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,7 @@ def at_every_change(disk: Disk, prepare: Action, act: Action, fault: str, every_
         for error in ERRORS if every_error else (ERRORS[n % len(ERRORS)],):
             prepare()
             problem = error_of(disk, n, error, act)
-            assert not problem or "cannot be written" in problem or "cannot be used" in problem, problem
+            assert not problem or any(words in problem for words in TOLD), problem
             yield bool(problem)
             record(fault, "clear message" if problem else "same result")
 
@@ -129,6 +131,24 @@ def test_an_audit_is_replaced_as_a_whole_or_not_at_all(disk: Disk) -> None:
         number = read_audit(target)["number"]
         assert f"sentence {number}" in (target / "descriptions.yaml").read_text()
         assert is_told or number == 2
+
+
+def test_an_answer_of_a_person_is_saved_or_asked_for_again(disk: Disk) -> None:
+    path = disk.folder / "review" / "corrections.jsonl"
+
+    def prepare() -> None:
+        path.unlink(missing_ok=True)
+        Corrections(path).add("label", "cat", images=("1.png",))
+
+    def act() -> None:
+        Corrections(path).add("label", "dog", images=("2.png",))
+
+    for is_told in at_every_change(disk, prepare, act, "failed write of a correction", every_error=True):
+        said = [entry.label for entry in Corrections(path)]
+        assert said in (["cat"], ["cat", "dog"])
+        assert is_told or said == ["cat", "dog"]
+        act()
+        assert [entry.label for entry in Corrections(path)][-1] == "dog"
 
 
 @pytest.mark.slow

@@ -78,9 +78,10 @@ def test_two_labels_a_class_mend_names_that_mislead(world: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("describe", ["mismatched", "none"])
-def test_pseudo_labels_name_only_classes_without_labels(world: Path, tmp_path: Path, describe: str) -> None:
+def test_pseudo_labels_name_only_classes_that_are_not_complete(world: Path, tmp_path: Path, describe: str) -> None:
     table = write_labels(world, tmp_path / "seen.csv", 6, NAMES[:15])
-    run = adapt(world, labels=table, describe=describe, describer=f"file:{descriptions_path()}", out=tmp_path / "run")
+    described = {"describe": describe, "describer": f"file:{descriptions_path()}"}
+    run = adapt(world, labels=table, target_classes="auto", **described, out=tmp_path / "run")
     with (tmp_path / "run" / "pseudo_labels.csv").open() as file:
         made = [row["label"] for row in csv.DictReader(file)]
     assert len(made) == 6 * 9

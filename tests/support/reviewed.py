@@ -71,8 +71,8 @@ def review_page(run: Path) -> Iterator[str]:
 class ReviewProcess:
     """`captune review` as a process that can be killed and started again on the same port."""
 
-    def __init__(self, run: Path, port: int = 0) -> None:
-        command = [sys.executable, "-m", "captune.cli", "review", str(run), "--port", str(port)]
+    def __init__(self, run: Path, port: int = 0, *options: str) -> None:
+        command = [sys.executable, "-m", "captune.cli", "review", str(run), "--port", str(port), *options]
         environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         assert self.process.stderr is not None

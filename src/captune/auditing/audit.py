@@ -30,7 +30,6 @@ from captune.data.images import ImageCollection, no_usable_image
 from captune.data.inputs import Images
 from captune.data.labels import read_labels
 from captune.data.vocabulary import Vocabulary
-from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.embeddings.embed import embed_classes, embed_images, embed_texts, score
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import first_labels
@@ -134,8 +133,7 @@ def _audit(
     shown: Mapping[str, Any],
 ) -> Audit:
     collection, vocabulary, run_settings = plan.images, plan.task.vocabulary, plan.settings
-    cache_folder = Path(run_settings.cache) if run_settings.cache else default_folder()
-    describer = plan.open_describer(cache_folder)
+    describer = plan.open_describer()
 
     workers = None if run_settings.workers < 0 else run_settings.workers
     where = {name: getattr(run_settings, name) for name in ("accelerator", "precision")}
@@ -143,7 +141,7 @@ def _audit(
     if collection.unused:
         engine.say(collection.unused)
     backbone = plan.open_backbone().to(engine.device)
-    embedded = embed_images(backbone, collection, EmbeddingCache(cache_folder), engine, run_settings.batch_size)
+    embedded = embed_images(backbone, collection, plan.cache, engine, run_settings.batch_size)
     if len(embedded.image_index) == 0:
         raise InputError(no_usable_image(collection, embedded.skipped))
     texts = embed_classes(backbone, vocabulary)

@@ -47,6 +47,23 @@ def local_path(name: str) -> str:
     return os.path.expanduser(name)  # noqa: PTH111 (without a home, it leaves the name as it is)
 
 
+def files_of(name: str) -> list[Path]:
+    """Return the files of a model in a local folder or in the cache of the hub; empty if it is in neither."""
+    folder = Path(name)
+    if name and not is_folder(folder):
+        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError
+
+        try:
+            config = try_to_load_from_cache(name, "config.json")
+        except HFValidationError:
+            return []
+        if not isinstance(config, str):
+            return []
+        folder = Path(config).parent
+    return sorted(path for path in folder.iterdir() if path.is_file()) if name else []
+
+
 @cache
 def hub_unreachable() -> bool:
     """Return whether the hub's address cannot be resolved; its client would retry every file for half a minute."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
@@ -162,6 +163,11 @@ class Backbone(ABC):
         """Raise a clear error for a name that cannot be loaded, before anything heavy happens."""
 
     @classmethod
+    def files(cls, name: str) -> Sequence[Path]:
+        """Return all files that the model called `name` is made from; empty if that is not known."""
+        return ()
+
+    @classmethod
     def prompt_towers(cls, name: str) -> frozenset[Side]:
         """Return which towers of the model called `name` support prompts, without loading its weights."""
         return frozenset(("image", "text"))
@@ -240,15 +246,20 @@ class Backbone(ABC):
 
     def fingerprint(self) -> str:
         """Return a digest of all weights, by which caches and saved classifiers identify the model."""
-        digest = hashlib.blake2b(digest_size=16)
-        for module in self.modules():
-            for name, tensor in sorted(module.state_dict().items()):
-                digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-                digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        return fingerprint_of(self.modules())
 
 
 PLUGIN_BASE = Backbone
+
+
+def fingerprint_of(modules: Iterable[nn.Module]) -> str:
+    """Return a digest of the weights of modules."""
+    digest = hashlib.blake2b(digest_size=16)
+    for module in modules:
+        for name, tensor in sorted(module.state_dict().items()):
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def scale_of(parameter: float, identifier: str) -> float:

@@ -165,6 +165,16 @@ class DualEncoder(Backbone):
         folder, layout = _read_layout(name)
         _tower_configs(folder, layout)
 
+    @classmethod
+    def files(cls, name: str) -> Sequence[Path]:
+        """Return the files of both towers, the projections and dual_encoder.json."""
+        try:
+            folder, layout = _read_layout(name)
+        except ModelError:
+            return ()
+        towers = [file for part in (layout.vision, layout.text) for file in _hub.files_of(str(folder / part.folder))]
+        return [folder / "dual_encoder.json", folder / layout.projection, *towers]
+
     def portable_id(self) -> str:
         """Return the id with an absolute folder."""
         return _hub.with_absolute_folder(self.identifier)

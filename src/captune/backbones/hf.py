@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import cache
 from inspect import signature
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -190,6 +191,11 @@ class HuggingFace(Backbone):
     def check(cls, name: str) -> None:
         """Read only the configuration, so that a wrong name is found before anything else."""
         _hub.load_config(_hub.local_path(name), SUPPORTED, cls.examples)
+
+    @classmethod
+    def files(cls, name: str) -> Sequence[Path]:
+        """Return the files of the folder, or of the copy of the hub's model on this machine."""
+        return _hub.files_of(_hub.local_path(name))
 
     def portable_id(self) -> str:
         """Return the id with an absolute folder."""

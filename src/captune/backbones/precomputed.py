@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from captune.backbones.base import Backbone, Edit, Side, Tokens, load_backbone
+from captune.backbones.base import Backbone, Edit, Side, Tokens, Tower, fingerprint_of, load_backbone
 from captune.core.errors import InputError, ModelError
+from captune.core.files import digest
 from captune.data.precomputed import ClassTexts
 from captune.data.views import Preprocessing
 
@@ -31,11 +32,16 @@ class Precomputed(Backbone):
         self.preprocessing = NO_PIXELS if encoder is None else encoder.preprocessing
         self.embed_dim, self.logit_scale = texts.width, texts.logit_scale
         self.has_image_encoder = encoder is not None
-        if encoder is not None and hasattr(encoder, "image_tower"):
-            self.image_tower = encoder.image_tower
         self._rows = {name: row for row, name in enumerate(texts.names)}
         self._table = nn.Embedding.from_pretrained(torch.from_numpy(texts.vectors))  # type: ignore[no-untyped-call]
-        self.freeze()
+        self._table.eval().requires_grad_(False)  # the encoder is frozen already
+
+    @property
+    def image_tower(self) -> Tower:  # type: ignore[override]
+        """Return the image tower of the encoder."""
+        if self.encoder is None:
+            raise AttributeError("image_tower")
+        return self.encoder.image_tower
 
     @classmethod
     def load(cls, name: str) -> Precomputed:
@@ -82,6 +88,18 @@ class Precomputed(Backbone):
         yield self._table
         if self.encoder is not None:
             yield from self.encoder.modules()
+
+    def to(self, device: torch.device) -> Backbone:
+        """Move the table and the image encoder to a device."""
+        self._table.to(device)
+        if self.encoder is not None:
+            self.encoder.to(device)
+        return self
+
+    def fingerprint(self) -> str:
+        """Return a digest of the table and of the weights of the encoder."""
+        own = fingerprint_of([self._table])
+        return own if self.encoder is None else digest(f"{own} {self.encoder.fingerprint()}".encode())
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Look up the rows of class names."""

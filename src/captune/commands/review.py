@@ -30,10 +30,10 @@ def run(options: argparse.Namespace) -> None:
     from captune.web.server import Service, check_installed, serve_until_stopped
 
     check_installed()
-    from captune.web.review.app import reviewing
-
     with Service(options.host, options.port, token=options.token) as service:
         session = _open(options)
+        from captune.web.review.app import reviewing
+
         folder = session.engine.folder
         assert folder is not None
         with reviewing(session, folder.resolve().name) as app:
@@ -45,14 +45,16 @@ def _open(options: argparse.Namespace) -> Session:
     from captune.commands._project import read_project
     from captune.commands._shared import given_settings
     from captune.core.files import is_file
+
+    is_run = options.images and is_file(Path(options.images) / "run.json") and not options.classes
+    inputs, settings = ({}, {}) if is_run else read_project(options)  # before anything that takes long to import
     from captune.results.run import CARD
     from captune.review.corrections import FILE, Corrections
     from captune.review.opening import open as open_session
     from captune.review.opening import open_run
 
-    if options.images and is_file(Path(options.images) / CARD) and not options.classes:
+    if is_run:
         return open_run(options.images, person=options.person, **given_settings(options))
-    inputs, settings = read_project(options)
     folder = Path(inputs.pop("out") or OUT)
     if is_file(folder / CARD) and not options.overwrite:
         from captune.web.server import say

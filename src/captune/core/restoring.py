@@ -88,17 +88,14 @@ def _torch_state() -> Restore:
     if torch is None:
         return lambda: None
     state, on_gpus = torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    is_strict, warns = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
+    deterministic = torch.get_deterministic_debug_mode()
     cudnn, threads = torch.backends.cudnn, torch.get_num_threads()
     flags = {name: getattr(cudnn, name) for name in ("deterministic", "benchmark")}
 
     def restore() -> None:
         torch.set_rng_state(state)
         torch.cuda.set_rng_state_all(on_gpus)
-        torch.use_deterministic_algorithms(is_strict, warn_only=warns)
+        torch.set_deterministic_debug_mode(deterministic)
         for name, value in flags.items():
             setattr(cudnn, name, value)
         if torch.get_num_threads() != threads:

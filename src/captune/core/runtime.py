@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +33,8 @@ EARLIER = "Before the interruption"
 class Runtime:
     """The device, precision and seed of a run; created once and passed down."""
 
-    fabric: Any
+    make_fabric: Callable[[], Any]
+    device: torch.device
     seed: int
     workers: int
     quiet: bool = False
@@ -44,15 +46,15 @@ class Runtime:
     started: float = field(default_factory=time.monotonic, compare=False)
     """When this process started, by the monotonic clock."""
 
-    @property
-    def device(self) -> torch.device:
-        """Return the device of this process."""
-        return self.fabric.device
+    @cached_property
+    def fabric(self) -> Any:  # noqa: ANN401 (Fabric has no types)
+        """Return Fabric, which trains, spreads work over processes and lowers precision."""
+        return self.make_fabric()
 
     @property
     def is_writer(self) -> bool:
         """Return whether this process writes files and prints messages."""
-        return bool(self.fabric.is_global_zero)
+        return distributed.rank() == 0
 
     def seconds(self) -> float:
         """Return the seconds since the start, including those before an interruption."""
@@ -72,7 +74,7 @@ class Runtime:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context in which frozen encoders compute in the run's precision."""
-        return self.fabric.autocast()
+        return nullcontext() if self.precision == "32-true" else self.fabric.autocast()
 
     def clip_gradients(self, module: Any, optimizer: Any, max_norm: float) -> None:  # noqa: ANN401 (Fabric wraps both)
         """Clip the norm of the gradients."""
@@ -147,21 +149,22 @@ def start(
     quiet: bool = False,
     progress: bool = True,
 ) -> Runtime:
-    """Start Fabric in this process and set all random seeds; on the CPU the same seed gives the same bits.
+    """Choose the device of this process and set all random seeds; on the CPU the same seed gives the same bits.
 
     `workers` of None or -1 means one for each core, divided among the processes of this machine.
     """
     devices, num_nodes = _launched_size() or (devices, num_nodes)
     n_workers = count_workers(workers, devices)
-    import lightning_fabric  # noqa: F401 (the import sets the level of its loggers)
+    make = cache(partial(_start_fabric, accelerator, devices, strategy, num_nodes, precision))
+    is_plain = devices * num_nodes == 1 and strategy == "auto" and precision == "32-true"
+    if is_plain and _device_kind(accelerator) == "cpu" and not launching.is_launched():
+        import torch
 
-    with quiet_loggers("lightning.fabric", "lightning_fabric"):
-        fabric = _make_fabric(accelerator, devices, strategy, num_nodes, precision)
-        if launching.is_restarted() and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-            _join_restarted_group(fabric.device)
-        fabric.launch()
+        device = torch.device("cpu")  # importing Fabric takes seconds, and a run without training does not need it
+    else:
+        device = make().device
     seed_everything(seed)
-    return Runtime(fabric, seed, n_workers, quiet, precision, progress)
+    return Runtime(make, device, seed, n_workers, quiet, precision, progress)
 
 
 def _launched_size() -> tuple[int, int] | None:
@@ -186,6 +189,17 @@ def _join_restarted_group(device: torch.device) -> None:
             world_size=int(os.environ["WORLD_SIZE"]),
             timeout=WAIT,
         )
+
+
+def _start_fabric(accelerator: str, devices: int, strategy: str, num_nodes: int, precision: str) -> Any:  # noqa: ANN401
+    import lightning_fabric  # noqa: F401 (the import sets the level of its loggers)
+
+    with quiet_loggers("lightning.fabric", "lightning_fabric"):
+        fabric = _make_fabric(accelerator, devices, strategy, num_nodes, precision)
+        if launching.is_restarted() and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            _join_restarted_group(fabric.device)
+        fabric.launch()
+    return fabric
 
 
 def _make_fabric(accelerator: str, devices: int, strategy: str, num_nodes: int, precision: str) -> Any:  # noqa: ANN401
@@ -227,7 +241,7 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)  # libraries may still draw from the legacy state
     torch.manual_seed(seed)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import the compiler, for seconds
 
 
 def count_workers(given: int | None, devices: int = 1) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -104,8 +105,11 @@ class ImageCollection:
         span = self.paths.span(position)
         if span is not None:
             return span.size
-        path = self.paths[position]
-        return path.stat().st_size if is_file(path) else -1
+        try:
+            found = self.paths[position].stat()
+        except (OSError, ValueError):
+            return -1
+        return found.st_size if stat.S_ISREG(found.st_mode) else -1
 
 
 def no_usable_image(images: ImageCollection, skipped: Mapping[int, str]) -> str:

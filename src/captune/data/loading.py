@@ -16,8 +16,8 @@ from captune.data.decoding import RANGE, UnreadableImageError
 from captune.data.images import ImageCollection
 from captune.data.keys import KEY_BYTES, Keys
 
-View = Callable[[Image.Image, int], NDArray[np.uint8]]
-"""Turns an RGB image and its position into the model's input `(height, width, 3)`."""
+View = Callable[[Image.Image, int, Keys], NDArray[np.uint8]]
+"""Turns an RGB image, its position and the digest of its content into the model's input `(height, width, 3)`."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class _BatchDataset:
                     decoded_image = image.decode()
                     if decoded_image.info.get(RANGE):
                         ranges[position] = decoded_image.info[RANGE]
-                    pixels.append(self.view(decoded_image, position))
+                    pixels.append(self.view(decoded_image, position, key))
             except UnreadableImageError as error:
                 problems[position] = str(error)
                 continue

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from captune.core.errors import InputError, missing_extra, raise_all
+from captune.core.text import shown
 
 MOST_SHOWN = 10
 ROWS_AT_ONCE = 1 << 16
@@ -101,7 +102,18 @@ def _parquet(path: Path, wanted: Sequence[Sequence[str]]) -> Iterator[list[str]]
             header = [name for name in file.schema_arrow.names if name.strip().lower() in accepted]
             yield header
             for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=header):
-                columns = [["" if value is None else str(value) for value in column.to_pylist()] for column in batch]
+                columns = [[_as_text(value, path) for value in column.to_pylist()] for column in batch]
                 yield from (list(row) for row in zip(*columns, strict=True))
     except (arrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:  # any kind of damage
         raise InputError(f"The table {str(path)!r} is not a readable Parquet file: {error}.") from error
+
+
+def _as_text(value: object, path: Path) -> str:
+    """Return a value of a Parquet table as CSV would hold it; a whole number stays one, whatever its type."""
+    if value is None or value != value:  # noqa: PLR0124 (NaN differs from itself)
+        return ""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    if isinstance(value, (list, dict)):
+        raise InputError(f"The table {str(path)!r} contains {shown(value)}, expected text or numbers.")
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from captune.core.errors import ModelError
+from captune.data.keys import Keys
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -108,8 +109,8 @@ class WeakView:
 
     preprocessing: Preprocessing
 
-    def __call__(self, image: Image.Image, position: int) -> NDArray[np.uint8]:
-        """Return the weak view, which does not depend on the position."""
+    def __call__(self, image: Image.Image, position: int, key: Keys) -> NDArray[np.uint8]:
+        """Return the weak view, which depends on the image alone."""
         return weak_view(image, self.preprocessing)
 
 
@@ -130,15 +131,17 @@ def strong_view(
 
 @dataclass(frozen=True)
 class StrongView:
-    """One numbered strong view per image, as a callable for worker processes."""
+    """One numbered strong view per image, as a callable for worker processes.
+
+    It depends on the content of the image and on its number only, so that every run can use the cached embedding.
+    """
 
     preprocessing: Preprocessing
-    seed: int
     number: int
 
-    def __call__(self, image: Image.Image, position: int) -> NDArray[np.uint8]:
-        """Return the random view of the image at a position."""
-        return strong_view(image, self.preprocessing, view_generator(self.seed, self.number, position))
+    def __call__(self, image: Image.Image, position: int, key: Keys) -> NDArray[np.uint8]:
+        """Return the random view of an image with this content."""
+        return strong_view(image, self.preprocessing, np.random.default_rng([self.number, *key.tolist()]))
 
 
 def view_generator(seed: int, epoch: int, position: int) -> np.random.Generator:

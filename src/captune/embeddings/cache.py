@@ -1,23 +1,28 @@
-"""Embeddings on disk, keyed by image content, weights and preprocessing."""
+"""Embeddings on disk, keyed by image content, weights and preprocessing; contents of files, keyed by their stamps."""
 
 from __future__ import annotations
 
 import json
+import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from captune.core.arrays import Floats, is_embedding
+from captune.core.arrays import Ints, is_embedding
 from captune.core.errors import CaptuneError
 from captune.core.files import cache_folder, digest, drop_leftovers, write_whole
 from captune.core.scratch import is_large
+from captune.data.images import ImageCollection
 from captune.data.keys import KEY_BYTES, Keys, KeySet
+from captune.data.stamps import stamp_images
 
 ENCODING = "1"
 """Part of the cache key: increase it when the same weights and preprocessing give different embeddings."""
@@ -36,27 +41,40 @@ class EmbeddingCache:
 
     def open(self, weights: str, preprocessing: str, width: int) -> CacheShard:
         """Open the shard of one model and remove temporary files of killed processes from the cache."""
-        for pattern in ("embeddings/*/", "descriptions/*/", "shards/"):
+        for pattern in ("embeddings/*/", "descriptions/*/", "files/*/", "backbones/", "shards/"):
             for folder in self.folder.glob(pattern):
                 drop_leftovers(folder)
         key = digest(f"{ENCODING}\n{weights}\n{preprocessing}".encode(), 12)
         return CacheShard(self.folder / "embeddings" / key, width)
 
+    def open_files(self, root: Path) -> CacheShard:
+        """Open the contents of the files below a folder: the digest of each, by the stamp of the file."""
+        return CacheShard(self.folder / "files" / digest(os.fsencode(root.absolute()), 12), KEY_BYTES, np.uint8)
+
+    def open_texts(self, model: str, texts: Sequence[str], width: int) -> CacheShard:
+        """Open the embeddings of a list of sentences by a model with this stamp, which covers weights and tokenizer.
+
+        The whole list is the key, because in another list the embedding of a sentence may differ in its last bit.
+        """
+        folder = self.folder / "texts" / digest(json.dumps([ENCODING, model, *texts]).encode(), 16)
+        drop_leftovers(folder)
+        return CacheShard(folder, width)
+
 
 class CacheShard:
-    """The embeddings of one model: immutable part files, each named by the digest of its content.
+    """Vectors by digest, such as the embeddings of one model: immutable part files, named by their content's digest.
 
     Parts are written atomically, so a killed process leaves only complete ones. A part whose content does not match
     its name is deleted and its images are embedded again.
     """
 
-    def __init__(self, folder: Path, width: int) -> None:
-        self.folder, self.width = folder, width
+    def __init__(self, folder: Path, width: int, dtype: type[np.generic] = np.float32) -> None:
+        self.folder, self.width, self.dtype = folder, width, np.dtype(dtype)
         self._parts: list[tuple[Path, int, int]] = []  # file, offset of the vectors, number of rows
-        self._vectors: dict[int, Floats] = {}
+        self._vectors: dict[int, NDArray[Any]] = {}
         keys, n_rows = [np.empty((0, KEY_BYTES), dtype=np.uint8)], 0
         for path in sorted(folder.glob("*.safetensors")):
-            part = _read_part(path, width)
+            part = _read_part(path, width, self.dtype)
             if part is None:
                 continue
             keys.append(part.keys)
@@ -67,27 +85,27 @@ class CacheShard:
         self._first_rows = np.cumsum([0, *(rows for _, _, rows in self._parts)])
         self._n_in_memory = len(self._vectors)
         self.known = KeySet(np.concatenate(keys))
-        self._new: list[tuple[Keys, Floats]] = []
+        self._new: list[tuple[Keys, NDArray[Any]]] = []
         self._last_write = time.monotonic()
 
-    def find(self, keys: Keys) -> Floats:
-        """Return the embeddings of known contents, `(images, width)`."""
+    def find(self, keys: Keys) -> NDArray[Any]:
+        """Return the vectors of known digests, `(items, width)`."""
         rows = self.known.find(keys)
-        found = np.empty((len(keys), self.width), dtype=np.float32)
+        found = np.empty((len(keys), self.width), dtype=self.dtype)
         part_of_row = np.searchsorted(self._first_rows, rows, side="right") - 1
         for part in np.unique(part_of_row).tolist():
             is_here = part_of_row == part
             found[is_here] = self._open_part(part)[rows[is_here] - self._first_rows[part]]
         return found
 
-    def _open_part(self, part: int) -> Floats:
+    def _open_part(self, part: int) -> NDArray[Any]:
         """Return the vectors of a part: in memory if the shard is small, otherwise memory-mapped."""
         if part not in self._vectors:
             if len(self._vectors) >= self._n_in_memory + MOST_MAPPED:
                 del self._vectors[next(number for number in self._vectors if number >= self._n_in_memory)]
             path, offset, n_rows = self._parts[part]
             try:
-                mapped = np.memmap(path, np.float32, "r", offset, (n_rows, self.width))
+                mapped = np.memmap(path, self.dtype, "r", offset, (n_rows, self.width))
             except (OSError, ValueError) as error:
                 raise CaptuneError(
                     f"The cache file {str(path)!r} was removed or changed while in use. Start again: its images will "
@@ -96,8 +114,8 @@ class CacheShard:
             self._vectors[part] = np.asarray(mapped)
         return self._vectors[part]
 
-    def add(self, keys: Keys, vectors: Floats) -> None:
-        """Add embeddings; they are written from time to time, and when the shard is closed."""
+    def add(self, keys: Keys, vectors: NDArray[Any]) -> None:
+        """Add vectors; they are written from time to time, and when the shard is closed."""
         if len(keys):
             self._new.append((keys, vectors))
         n_rows = sum(len(rows) for rows, _ in self._new)
@@ -105,7 +123,7 @@ class CacheShard:
             self.flush()
 
     def flush(self) -> None:
-        """Write all added embeddings as a new part."""
+        """Write all added vectors as a new part."""
         self._last_write = time.monotonic()
         if not self._new:
             return
@@ -121,15 +139,43 @@ class CacheShard:
         self.flush()
 
 
+class KnownFiles:
+    """The contents of image files that were read before and have not changed since, by position."""
+
+    def __init__(self, images: ImageCollection, cache: EmbeddingCache) -> None:
+        self.keys = np.zeros((len(images), KEY_BYTES), dtype=np.uint8)
+        """Digests of the known contents, `(images, 16)`."""
+        self.are_known = np.zeros(len(images), dtype=np.bool_)
+        self._stamps = stamp_images(images)
+        self._contents = None
+        if self._stamps is not None:
+            self._contents = cache.open_files(images.root)
+            self.are_known = (self._contents.known.find(self._stamps) >= 0) & self._stamps.any(axis=1)
+            self.keys[self.are_known] = self._contents.find(self._stamps[self.are_known])
+
+    def add(self, positions: Ints, keys: Keys) -> None:
+        """Remember the contents of files that were read after they were stamped."""
+        if self._contents is not None and self._stamps is not None:
+            is_new = self._stamps[positions].any(axis=1) & ~self.are_known[positions]
+            self._contents.add(self._stamps[positions[is_new]], keys[is_new])
+
+    def __enter__(self) -> KnownFiles:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._contents is not None:
+            self._contents.flush()
+
+
 class _Part(NamedTuple):
     """The content of a part file, and the offset of its vectors in bytes."""
 
     keys: Keys
-    vectors: Floats
+    vectors: NDArray[Any]
     offset: int
 
 
-def _read_part(path: Path, width: int) -> _Part | None:
+def _read_part(path: Path, width: int, dtype: np.dtype[Any]) -> _Part | None:
     try:
         content = path.read_bytes()
     except OSError:  # deleted by another process, or a temporary failure: its images are embedded again
@@ -141,9 +187,9 @@ def _read_part(path: Path, width: int) -> _Part | None:
         keys, vectors = tensors["keys"], tensors["vectors"]
         header_size = int.from_bytes(content[:8], "little")
         offset = 8 + header_size + json.loads(content[8 : 8 + header_size])["vectors"]["data_offsets"][0]
-        if keys.shape != (len(vectors), KEY_BYTES) or vectors.shape[1:] != (width,) or vectors.dtype != np.float32:
+        if keys.shape != (len(vectors), KEY_BYTES) or vectors.shape[1:] != (width,) or vectors.dtype != dtype:
             raise ValueError("unexpected shapes")
-        if not is_embedding(vectors).all():
+        if dtype == np.float32 and not is_embedding(vectors).all():
             raise ValueError("vectors that are not embeddings")
     except Exception:  # whatever is wrong with a part, embedding its images again repairs it
         with suppress(OSError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,8 @@ from captune.data.loading import load_batches
 from captune.data.precomputed import Embeddings
 from captune.data.views import StrongView, WeakView
 from captune.data.vocabulary import Vocabulary
-from captune.embeddings.cache import EmbeddingCache
+from captune.embeddings.cache import ROWS_PER_PART, EmbeddingCache, KnownFiles
+from captune.embeddings.lazy_backbone import LazyBackbone
 
 TEXTS_AT_ONCE = 256
 
@@ -47,10 +48,12 @@ def embed_images(
     runtime: Runtime,
     batch_size: int = 32,
     strong: StrongView | None = None,
+    title: str = "Embedding images",
 ) -> EmbeddedImages:
     """Embed the weak view of every image, or a strong one; images in the cache are not encoded again.
 
-    Images that are embeddings already have one view, whatever is asked for.
+    Files that have not changed since they were embedded are not even read. Images that are embeddings already have one
+    view, whatever is asked for.
     """
     if isinstance(images, Embeddings):
         if images.width != backbone.embed_dim:
@@ -60,9 +63,7 @@ def embed_images(
             )
         return EmbeddedImages(np.arange(len(images)), images.vectors, {})
     view = strong or WeakView(backbone.preprocessing)
-    # A strong view depends on the position of the image, so other collections cannot use it.
-    inputs = repr(view) + (images.fingerprint if strong else "")
-    inputs += "" if runtime.precision == "32-true" else runtime.precision
+    inputs = repr(view) + ("" if runtime.precision == "32-true" else runtime.precision)
     shard = cache.open(backbone.fingerprint(), inputs, backbone.embed_dim)
     n_images = len(images)
     # The batches do not depend on what is cached, so a resumed run computes the same bits.
@@ -71,14 +72,22 @@ def embed_images(
     is_done = np.zeros(n_images, dtype=np.bool_)
     skipped, ranges = dict[int, str](), dict[int, str]()
     own = distributed.part(batches)
-    with runtime.progress("Embedding images", sum(map(len, own))) as advance, shard, runtime.autocast():
-        for batch in load_batches(images, own, view, shard.known, runtime.workers):
+    files = KnownFiles(images, cache)
+    with runtime.progress(title, sum(map(len, own))) as advance, shard, files, runtime.autocast():
+        is_unread = files.are_known & (shard.known.find(files.keys) >= 0)
+        for positions in _in_parts(own, is_unread):
+            vectors[positions] = shard.find(files.keys[positions])
+            is_done[positions] = True
+            advance(len(positions))
+        read = [batch[~is_unread[batch]] for batch in own if not is_unread[batch].all()]
+        for batch in load_batches(images, read, view, shard.known, runtime.workers):
             encoded = encode_pixels(backbone, batch.pixels)
             vectors[batch.positions[batch.is_decoded]] = encoded
             shard.add(batch.keys[batch.is_decoded], encoded)
             is_cached = ~batch.is_decoded
             vectors[batch.positions[is_cached]] = shard.find(batch.keys[is_cached])
             is_done[batch.positions] = True
+            files.add(batch.positions, batch.keys)
             skipped.update(batch.problems)
             ranges.update(batch.ranges)
             advance(len(batch.positions) + len(batch.problems))
@@ -86,6 +95,13 @@ def embed_images(
         runtime.say(describe_ranges(images, ranges))
     index, skipped = merge_parts(vectors, is_done, skipped)
     return EmbeddedImages(index, take_rows(vectors, index), skipped)
+
+
+def _in_parts(batches: Sequence[Ints], is_chosen: Bools) -> Iterator[Ints]:
+    """Yield the chosen positions of all batches, some thousands at a time."""
+    positions = np.concatenate([np.empty(0, dtype=np.int64), *batches])
+    chosen = positions[is_chosen[positions]]
+    yield from (chosen[start : start + ROWS_PER_PART] for start in range(0, len(chosen), ROWS_PER_PART))
 
 
 def describe_ranges(images: ImageCollection, ranges: Mapping[int, str]) -> str:
@@ -117,9 +133,15 @@ def encode_pixels(backbone: Backbone, pixels: NDArray[np.uint8]) -> Floats:
     return check_embeddings(backbone.encode_image(batch).float().cpu().numpy(), backbone.identifier)
 
 
-@torch.inference_mode()
 def embed_texts(backbone: Backbone, texts: Sequence[str]) -> Floats:
-    """Embed sentences in chunks, `(texts, width)`."""
+    """Embed sentences, `(texts, width)`; a list that was embedded before comes from the cache of the backbone."""
+    if isinstance(backbone, LazyBackbone) and texts:
+        return backbone.cached_texts(texts, lambda missing: _encode_texts(backbone, missing))
+    return _encode_texts(backbone, texts)
+
+
+@torch.inference_mode()
+def _encode_texts(backbone: Backbone, texts: Sequence[str]) -> Floats:
     tokens = backbone.tokenize(texts)
     parts = [backbone.encode_text(part).cpu().numpy() for part in tokens.chunks(TEXTS_AT_ONCE)]
     return check_embeddings(np.concatenate(parts), backbone.identifier)
@@ -137,9 +159,14 @@ def embed_classes(backbone: Backbone, vocabulary: Vocabulary) -> Floats:
 
 def classes_read_alike(backbone: Backbone, vocabulary: Vocabulary) -> list[tuple[str, ...]]:
     """Return groups of class names whose texts have the same tokens, e.g. because long texts are cut."""
-    tokens = backbone.tokenize([" ".join(vocabulary.texts(class_id)) for class_id in range(len(vocabulary))])
+    texts = [" ".join(vocabulary.texts(class_id)) for class_id in range(len(vocabulary))]
+    if isinstance(backbone, LazyBackbone):  # the same tokens have the same embedding, and the cache may know it
+        rows = np.round(embed_texts(backbone, texts), 4) + 0.0  # no negative zeros
+    else:
+        tokens = backbone.tokenize(texts)
+        rows = (tokens.ids * tokens.mask).cpu().numpy()
     groups: dict[bytes, list[str]] = {}
-    for name, row in zip(vocabulary.names, (tokens.ids * tokens.mask).cpu().numpy(), strict=True):
+    for name, row in zip(vocabulary.names, rows, strict=True):
         groups.setdefault(row.tobytes(), []).append(name)
     return [tuple(names) for names in groups.values() if len(names) > 1]
 

@@ -216,7 +216,10 @@ class _Problem:
     def _start(self, probabilities: Floats) -> _Start:
         """Return what all rounds share: the moments of the images, and the class means by zero-shot."""
         center = np.asarray(self.images.mean(axis=0, dtype=np.float64), dtype=np.float32)
-        evidence = gather_evidence(self.images, center, self.texts, self.logit_scale, self.labeled, self.labels)
+        is_allowed = np.isfinite(self.blocked)
+        evidence = gather_evidence(
+            self.images, center, self.texts, self.logit_scale, self.labeled, self.labels, is_allowed
+        )
         counts, sums = self._totals(probabilities, np.ones(len(self.texts), dtype=np.float32), center)
         means = np.asarray(sums / np.maximum(counts, 1e-9)[:, None], dtype=np.float32)
         return _Start(center, self._covariance(center), means, evidence)

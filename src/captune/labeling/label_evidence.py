@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from captune.core.arrays import Floats, Ints, evenly_spaced, softmax_rows
 from captune.core.scratch import row_parts
 
-N_NEIGHBORS = 10
+MOST_NEIGHBORS = 10
+"""But no more than half of the images that a class has on average."""
 NEIGHBOR_SHARE = np.float32(0.8)
 """Weight of the mean of the nearest images, next to the labeled image itself."""
 MANY_LABELS = 10
@@ -40,18 +42,30 @@ class LabelEvidence:
 
 
 def gather_evidence(
-    images: Floats, center: Floats, texts: Floats, logit_scale: float, labeled: Floats, labels: Ints
+    images: Floats,
+    center: Floats,
+    texts: Floats,
+    logit_scale: float,
+    labeled: Floats,
+    labels: Ints,
+    is_allowed: NDArray[np.bool_],
 ) -> LabelEvidence:
-    """Return the evidence of labeled images `(labels, width)`, next to unlabeled ones `(images, width)`."""
+    """Return the evidence of labeled images `(labels, width)`, next to unlabeled ones `(images, width)`.
+
+    Unlabeled images have allowed classes only, `(classes,)`, so no others are averaged with them.
+    """
     n_classes = len(texts)
     counts = np.bincount(labels, minlength=n_classes).astype(np.float32)
     sums = np.zeros_like(texts)
     if not len(labels):
         return LabelEvidence(sums, counts, np.ones(n_classes, dtype=np.float32))
-    is_alone = counts[labels] < MANY_LABELS
+    is_alone = (counts[labels] < MANY_LABELS) & is_allowed[labels]
     smoothed = np.array(labeled, dtype=np.float32)
-    if len(images):
-        smoothed[is_alone] += NEIGHBOR_SHARE * (_mean_of_neighbors(images, smoothed[is_alone]) - smoothed[is_alone])
+    searched = images[evenly_spaced(len(images), MOST_SEARCHED)] if len(images) else images
+    k = min(MOST_NEIGHBORS, len(searched) // (2 * max(1, int(is_allowed.sum()))))
+    if k:
+        means = _mean_of_neighbors(searched, smoothed[is_alone], k)
+        smoothed[is_alone] += NEIGHBOR_SHARE * (means - smoothed[is_alone])
     np.add.at(sums, labels, smoothed - center)
     # How probable the label is, compared with what the texts say.
     probabilities = softmax_rows(np.float32(logit_scale) * (labeled @ texts.T))
@@ -62,10 +76,8 @@ def gather_evidence(
     return LabelEvidence(sums, counts, trust.astype(np.float32))
 
 
-def _mean_of_neighbors(images: Floats, labeled: Floats) -> Floats:
-    """Return the mean of the images nearest to each labeled image, `(labels, width)`."""
-    searched = images[evenly_spaced(len(images), MOST_SEARCHED)]
-    k = min(N_NEIGHBORS, len(searched))
+def _mean_of_neighbors(searched: Floats, labeled: Floats, k: int) -> Floats:
+    """Return the mean of the k images nearest to each labeled image, `(labels, width)`."""
     means = np.empty_like(labeled)
     for rows in row_parts(len(labeled), len(searched)):
         nearest = np.argpartition(-(labeled[rows] @ searched.T), k - 1, axis=1)[:, :k]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
@@ -17,6 +18,7 @@ from captune.concepts.mismatch import MismatchSettings
 from captune.core import distributed
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError
+from captune.core.progress import Advance
 from captune.core.runtime import Runtime
 from captune.core.wording import option
 from captune.data.images import ImageCollection, no_usable_image
@@ -51,11 +53,11 @@ class Context:
     """Arrays for the report, such as `similarity` and `margin` `(classes, classes)`."""
     _embedded: dict[tuple[ImageCollection, int], EmbeddedImages] = field(default_factory=dict)
 
-    def embed(self, backbone: Backbone, images: ImageCollection) -> EmbeddedImages:
+    def embed(self, backbone: Backbone, images: ImageCollection, title: str = "Embedding images") -> EmbeddedImages:
         """Return the embeddings of a collection, computed at most once in a run."""
         key = (images, id(backbone))
         if key not in self._embedded:
-            found = embed_images(backbone, images, self.cache, self.runtime, self.batch_size)
+            found = embed_images(backbone, images, self.cache, self.runtime, self.batch_size, title=title)
             if len(images) and not len(found.image_index):
                 raise InputError(no_usable_image(images, found.skipped))
             self._embedded[key] = found
@@ -113,7 +115,8 @@ class Context:
         names = vocabulary.names if classes is None else [vocabulary.names[c] for c in classes]
 
         def ask() -> distributed.Payload:
-            answers = describe_classes(self.describer, names, phrase=self.domain)
+            with self._describing(len(names)) as advance:
+                answers = describe_classes(self.describer, names, phrase=self.domain, advance=advance)
             return {}, [answers.found, answers.problems]
 
         _, (found, problems) = distributed.from_first(ask)
@@ -134,6 +137,15 @@ class Context:
             )
         return self.described(vocabulary)
 
+    @contextmanager
+    def _describing(self, n_classes: int) -> Iterator[Advance | None]:
+        """Show the progress of a describer that takes its time."""
+        if not self.describer.is_remote:
+            yield None
+            return
+        with self.runtime.progress("Describing classes", n_classes) as advance:
+            yield advance
+
     def descriptions_help(self, task: AdaptationTask, backbone: Backbone, described: Vocabulary) -> bool:
         """Return and report whether descriptions separate the images better than names, judged without labels."""
         images = self.embed(backbone, task.unlabeled).vectors
@@ -147,24 +159,24 @@ class Context:
     def batch_source(self, tuner: Tuner, task: AdaptationTask, strong_views: int) -> BatchSource:
         """Return the source of a student's inputs: cached embeddings unless it changes the image encoder."""
         backbone = tuner.backbone
-        unlabeled, labeled = self.embed(backbone, task.unlabeled), self.embed(backbone, task.labeled.images)
+        unlabeled = self.embed(backbone, task.unlabeled)
+        labeled = self.embed(backbone, task.labeled.images, "Embedding labeled images")
         labels = task.labeled.labels[labeled.image_index]
         readable = task.unlabeled.subset(unlabeled.image_index)
         if tuner.edits_images:
             labeled_images = task.labeled.images.subset(labeled.image_index)
             return PixelSource(readable, labeled_images, labels, backbone.preprocessing, self.runtime)
-        strong = [self._embed_strong(backbone, readable, unlabeled.vectors, number) for number in range(strong_views)]
+        strong = []
+        for number in range(strong_views):
+            view = StrongView(backbone.preprocessing, number)
+            title = f"Embedding augmented views {number + 1}/{strong_views}"
+            found = embed_images(backbone, readable, self.cache, self.runtime, self.batch_size, view, title)
+            rows = found.vectors
+            if found.skipped:  # an image that has become unreadable keeps its weak view
+                rows = np.array(unlabeled.vectors)
+                rows[found.image_index] = found.vectors
+            strong.append(rows)
         return EmbeddingSource(unlabeled.vectors, strong, labeled.vectors, labels, self.runtime)
-
-    def _embed_strong(self, backbone: Backbone, images: ImageCollection, weak: Floats, number: int) -> Floats:
-        """Return embeddings of a strong view; an image that has become unreadable keeps its weak one."""
-        view = StrongView(backbone.preprocessing, self.runtime.seed, number)
-        found = embed_images(backbone, images, self.cache, self.runtime, self.batch_size, view)
-        if not found.skipped:
-            return found.vectors
-        rows = np.array(weak)
-        rows[found.image_index] = found.vectors
-        return rows
 
     def record(self, **facts: Any) -> None:  # noqa: ANN401 (anything that JSON can hold)
         """Record what happened in a round for the run folder and the report."""

@@ -63,11 +63,11 @@ class CapSettings:
         tau: Confidence from which a prediction becomes a pseudo-label.
         margin: Whether the loss has the confusion-aware calibrated margin.
         margin_scale: The margin m, in logits at a logit scale of 100.
-        scale_margin: Whether m is converted to the model's own logit scale (by default with `paper`).
-        tendency: How much less a class is predicted than the most predicted one: 1 - r with `paper`, (1 - r) / (1 + r)
-            with `released`, where r is the ratio of their counts.
-        count_on: Whether confident predictions are counted on the pseudo-labeled images (`paper`), or on the
-            unlabeled images of the previous epoch, as those `accepted` in its steps (`released`).
+        scale_margin: Whether m is converted to the model's own logit scale; by default as in the recipe.
+        tendency: How much a class is neglected, from the ratio r of its count to the largest: 1 - r with `paper`,
+            (1 - r) / (1 + r) with `released`; by default as in the recipe.
+        count_on: Which confident predictions the margin counts: those on the `pseudo_labeled` images (`paper`),
+            or those `accepted` in the steps of the previous epoch (`released`); by default as in the recipe.
         independent_adapters: Whether pseudo-labels made during training have their own adapter.
         adapter_width: Hidden units of the adapters that are used in training only.
         neighbors: Beyond the paper: pseudo-labels must agree with a vote of this many nearest images; 0 means no vote.
@@ -77,7 +77,8 @@ class CapSettings:
             started as a mixture, which stays in the decision anyway.
         strong_views: Number of augmented views of each image that are embedded, if the image encoder is frozen.
         growth: How the pseudo-labeled images grow: `paper` adds the most confident images of every class, `released`
-            selects confident ones anew, before older ones. Ignored with a neighborhood vote, unless it is `released`.
+            selects confident ones anew, before older ones; by default as in the recipe. With a neighborhood vote,
+            `paper` means that the vote selects them.
         growth_limit: Most images of a class with growth = `released`, as a share of an even split.
         grow_every: Number of epochs between two growths of the pseudo-labeled images.
         epochs: Number of epochs of `iterations` steps.

@@ -25,7 +25,6 @@ from captune.data.task import AdaptationTask, LabeledImages
 from captune.data.vocabulary import Vocabulary
 from captune.describers.base import describe_classes, describer_of
 from captune.describers.none import NoDescriber
-from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.embeddings.embed import EmbeddedImages, embed_images, embed_texts
 from captune.embeddings.predictions import Predictions
 from captune.methods.base import Context, Method
@@ -78,7 +77,7 @@ class Engine:
         workers = None if plan.settings.workers < 0 else plan.settings.workers
         devices = {name: getattr(plan.settings, name) for name in WHERE}
         self.runtime = runtime.start(seed=plan.settings.seed, workers=workers, quiet=True, **devices)
-        self.cache = EmbeddingCache(Path(plan.settings.cache) if plan.settings.cache else default_folder())
+        self.cache = plan.cache
         self.backbone = (backbone or plan.open_backbone()).to(self.runtime.device)
         loud = dataclasses.replace(self.runtime, quiet=False)
         embedded = embed_images(self.backbone, plan.images, self.cache, loud, plan.settings.batch_size)
@@ -248,7 +247,7 @@ class Engine:
     def _start_of(self, plan: Plan) -> Start:
         vocabulary, labeled = plan.task.vocabulary, plan.task.labeled
         names = vocabulary.names
-        describer = plan.open_describer(self.cache.folder)
+        describer = plan.open_describer()
         offered: dict[str, tuple[str, ...]] = {}
         if not isinstance(describer, NoDescriber):
             answers = describe_classes(describer, names, phrase=plan.settings.domain)

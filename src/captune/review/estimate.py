@@ -20,8 +20,6 @@ from captune.core.arrays import Floats, Ints
 
 FEWEST_LOOKS = 10
 GOLDEN = (5**0.5 - 1) / 2
-Z = 1.959964
-"""The 97.5 % quantile of the standard normal distribution."""
 FEWEST_FOR_STRATA = 20
 """With fewer checks the variance within strata cannot be estimated."""
 
@@ -98,7 +96,7 @@ def estimate_accuracy(predicted: Ints, confidence: Floats, truth: Ints) -> Accur
         return None
     is_correct = (predicted == truth).astype(np.float64)
     accuracy = float(is_correct.mean())
-    low, high = _wilson(accuracy, n_checks / _design_effect(is_correct, predicted, confidence))
+    low, high = exact_interval(accuracy, n_checks / _design_effect(is_correct, predicted, confidence))
     classes, counts = np.unique(truth, return_counts=True)
     recalls = np.array([is_correct[truth == c].mean() for c in classes])
     # The variance of a mean of recalls; recalls of one or two images are shrunk toward accuracy.
@@ -106,7 +104,7 @@ def estimate_accuracy(predicted: Ints, confidence: Floats, truth: Ints) -> Accur
     variance = float((shrunk * (1 - shrunk) / counts).sum()) / len(classes) ** 2
     balanced = float(recalls.mean())
     n_balanced = max(1.0, shrunk.mean() * (1 - shrunk.mean()) / variance) if variance > 0 else float(n_checks)
-    balanced_low, balanced_high = _wilson(balanced, n_balanced)
+    balanced_low, balanced_high = exact_interval(balanced, n_balanced)
     return AccuracyEstimate(
         n_checks, int(is_correct.sum()), accuracy, low, high, balanced, balanced_low, balanced_high, len(classes)
     )
@@ -127,8 +125,11 @@ def _design_effect(is_correct: Any, predicted: Ints, confidence: Floats) -> floa
     return float(np.clip(within / (total * n_checks / (n_checks - 1)), 0.5, 1.0))
 
 
-def _wilson(share: float, n: float) -> tuple[float, float]:
-    """Return Wilson's interval of a share of `n` independent images."""
-    middle = (share + Z**2 / (2 * n)) / (1 + Z**2 / n)
-    half = Z / (1 + Z**2 / n) * float(np.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2)))
-    return max(0.0, middle - half), min(1.0, middle + half)
+def exact_interval(share: float, n: float) -> tuple[float, float]:
+    """Return the interval of Clopper and Pearson for a share of `n` independent images, which may be a fraction."""
+    from scipy.special import betaincinv
+
+    right = share * n
+    low = float(betaincinv(right, n - right + 1, 0.025)) if right > 0 else 0.0
+    high = float(betaincinv(right + 1, n - right, 0.975)) if right < n else 1.0
+    return low, high

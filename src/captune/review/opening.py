@@ -21,7 +21,7 @@ from captune.data.vocabulary import Vocabulary
 from captune.plan import Plan, make_plan, with_preset
 from captune.results.classifier import Classifier
 from captune.results.reading import RunRecord, read_run
-from captune.results.run import CARD, CLASSIFIER
+from captune.results.run import CARD, CLASSIFIER, AdaptationRun
 from captune.review.corrections import FILE, Corrections
 from captune.review.engine import METHOD, NOTHING_APPLIED, Engine, Start, applied
 from captune.review.session import Session
@@ -66,7 +66,7 @@ def open_run(
     corrections = Corrections(Path(folder) / FILE, person)
     source = _images_of(record) if images is None else collect_images(images, single=False)
     start = _start_of(record, classifier, source)
-    plan = _plan_of(record, classifier, source, start, settings)
+    plan = _plan_of(record.card["settings"], record.card.get("sources", {}), classifier, source, start, settings)
     engine = Engine(plan, classifier.backbone, start)
     engine.folder = Path(folder)
     is_current = record.card.get("review", {}).get("applied", NOTHING_APPLIED) == applied(corrections.active())
@@ -75,11 +75,26 @@ def open_run(
     return Session(engine, corrections, plan.settings.seed)
 
 
+def session_of(run: AdaptationRun) -> Session:
+    """Open a session on a run in memory; it begins with the classifier of the run."""
+    names, used = run.classifier.names, run.classifier.vocabulary.descriptions
+    start = Start(names, {names[c]: tuple(sentences) for c, sentences in used.items()})
+    plan = _plan_of(run.settings, run.sources, run.classifier, run.images, start, {})
+    engine = Engine(plan, run.classifier.backbone, start)
+    engine.adopt(run.classifier)
+    return Session(engine, Corrections(), plan.settings.seed)
+
+
 def _plan_of(
-    record: RunRecord, classifier: Classifier, images: ImageCollection, start: Start, settings: Mapping[str, Any]
+    run_settings: Mapping[str, Any],
+    sources: Mapping[str, str],
+    classifier: Classifier,
+    images: ImageCollection,
+    start: Start,
+    settings: Mapping[str, Any],
 ) -> Plan:
     """Return the settings of a run as a plan; its method is replaced by one that takes a second."""
-    stored = dict(record.card["settings"])
+    stored = dict(run_settings)
     method = str(settings.get("method", METHOD))
     method_class = registry.load("methods", method)
     own = {entry.name for entry in dataclasses.fields(RunSettings)}
@@ -88,11 +103,9 @@ def _plan_of(
     else:
         stored["preset"] = ""
     values = {key: value for key, value in stored.items() if key in own} | {"method": method} | dict(settings)
-    run_settings, method_settings = build_run(with_preset(method_class, values, "quick"), method_class.Settings)
-    vocabulary = Vocabulary(start.names, (run_settings.template,))
-    task = AdaptationTask(vocabulary, images)
-    sources = record.card.get("sources", {})
-    return Plan(run_settings, method_class(method_settings), task, images, sources, classifier.backbone)
+    built, method_settings = build_run(with_preset(method_class, values, "quick"), method_class.Settings)
+    task = AdaptationTask(Vocabulary(start.names, (built.template,)), images)
+    return Plan(built, method_class(method_settings), task, images, sources, classifier.backbone)
 
 
 def _start_of(record: RunRecord, classifier: Classifier, images: ImageCollection) -> Start:

@@ -19,6 +19,7 @@ from captune.core.errors import TrainingError
 from captune.core.runtime import Runtime
 from captune.core.wording import option
 from captune.data.images import ImageCollection
+from captune.data.keys import Keys
 from captune.data.loading import load_batches
 from captune.data.views import Preprocessing, strong_view, view_generator, weak_view
 from captune.tuners.base import Tuner
@@ -199,7 +200,7 @@ class _TrainingView:
     epoch: int
     strong_from: int
 
-    def __call__(self, image: Image.Image, position: int) -> NDArray[np.uint8]:
+    def __call__(self, image: Image.Image, position: int, key: Keys) -> NDArray[np.uint8]:
         if position < self.strong_from:
             return weak_view(image, self.preprocessing)
         drawn = view_generator(self.seed, self.epoch, position - self.strong_from)

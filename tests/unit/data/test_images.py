@@ -17,6 +17,7 @@ from captune.core.errors import InputError, MissingExtraError
 from captune.data import images
 from captune.data.images import ImageCollection, find_images
 from captune.data.keys import content_key
+from captune.data.labels import read_labels
 from captune.data.shards import is_shard
 
 
@@ -233,3 +234,24 @@ def test_one_file_is_not_listed_twice_under_two_names(tmp_path: Path, monkeypatc
     with pytest.raises(InputError) as error:
         find_images("m.csv")
     assert str(error.value).count("is listed 2 times") == 2
+
+
+def test_parquet_tables_of_other_types(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    entries = ["a.png", "b.png"]
+    found = write_images(tmp_path, 2)
+    for kind in (arrow.large_string(), arrow.binary(), arrow.dictionary(arrow.int8(), arrow.string())):
+        column = arrow.array([name.encode() for name in entries] if kind == arrow.binary() else entries).cast(kind)
+        parquet.write_table(arrow.table({"path": column}), tmp_path / "m.parquet")
+        assert names(find_images(tmp_path / "m.parquet")) == entries
+    for column in (arrow.array([["a.png"], []]), arrow.array([{"a": 1}, None])):
+        parquet.write_table(arrow.table({"path": column}), tmp_path / "m.parquet")
+        with pytest.raises(InputError, match="expected text or numbers"):
+            find_images(tmp_path / "m.parquet")
+    parquet.write_table(arrow.table({"path": arrow.nulls(2)}), tmp_path / "m.parquet")
+    with pytest.raises(InputError, match="empty path"):
+        find_images(tmp_path / "m.parquet")
+    labels = arrow.table({"path": ["000.png", "001.png"], "label": [1.0, float("nan")]})
+    parquet.write_table(labels, tmp_path / "labels.parquet")
+    assert read_labels(tmp_path / "labels.parquet", find_images(found), ("0", "1")).tolist() == [1, -1]

@@ -14,7 +14,7 @@ from PIL import Image
 
 from captune.core.errors import CaptuneError
 from captune.data.images import ImageCollection, find_images
-from captune.data.keys import content_key
+from captune.data.keys import Keys, content_key
 from captune.data.loading import LoadedBatch, _BatchDataset, load_batches
 from captune.data.views import Preprocessing, WeakView, strong_view, view_generator
 
@@ -28,7 +28,7 @@ class StrongView:
 
     epoch: int = 0
 
-    def __call__(self, image: Image.Image, position: int) -> np.ndarray:
+    def __call__(self, image: Image.Image, position: int, key: Keys) -> np.ndarray:
         return strong_view(image, SMALL, view_generator(1, self.epoch, position))
 
 
@@ -45,7 +45,7 @@ class Known:
 class DyingView:
     """A view that takes its worker process with it, as a lack of memory does."""
 
-    def __call__(self, image: Image.Image, position: int) -> np.ndarray:
+    def __call__(self, image: Image.Image, position: int, key: Keys) -> np.ndarray:
         import os
 
         os._exit(9)

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from captune.core.errors import ModelError
+from captune.data.keys import content_key
 from captune.data.views import (
     Preprocessing,
+    StrongView,
     WeakView,
     _random_box,
     strong_view,
@@ -36,7 +38,7 @@ def test_the_weak_view_is_resize_and_center_crop() -> None:
     ):
         literal = np.asarray(image.resize(size, Image.Resampling.BICUBIC).crop(box))
         assert np.array_equal(weak_view(image, CROPPED), literal)
-        assert np.array_equal(WeakView(CROPPED)(image, 5), literal)
+        assert np.array_equal(WeakView(CROPPED)(image, 5, content_key(b"")), literal)
 
 
 def test_no_resize_length_squeezes_the_whole_image() -> None:
@@ -82,6 +84,14 @@ def test_the_strong_view_is_the_same_for_the_same_seed_epoch_and_image() -> None
 
     assert view(1, 2, 3) == view(1, 2, 3)
     assert len({view(1, 2, 3), view(0, 2, 3), view(1, 0, 3), view(1, 2, 0), view(2, 1, 3), view(3, 2, 1)}) == 6
+
+
+def test_a_cached_strong_view_depends_on_content_and_number_only() -> None:
+    image, content, other = noise(50, 40), content_key(b"a photograph"), content_key(b"another one")
+    view = StrongView(CROPPED, 1)(image, 3, content)
+    assert np.array_equal(view, StrongView(CROPPED, 1)(image, 99, content))
+    assert not np.array_equal(view, StrongView(CROPPED, 2)(image, 3, content))
+    assert not np.array_equal(view, StrongView(CROPPED, 1)(image, 3, other))
 
 
 def test_the_strong_view_without_crop_and_flip_is_the_whole_image() -> None:

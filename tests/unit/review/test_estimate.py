@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from captune.core.arrays import Floats, Ints
-from captune.review.estimate import AccuracyEstimate, describe_accuracy, draw_checks, estimate_accuracy
+from captune.review.estimate import AccuracyEstimate, describe_accuracy, draw_checks, estimate_accuracy, exact_interval
 
 
 def make_predictions(accuracy: float, seed: int, n_images: int = 2000) -> tuple[Ints, Floats, Ints]:
@@ -69,9 +69,13 @@ def test_the_interval_is_no_wider_than_that_of_a_simple_random_sample() -> None:
         rows = draw_checks(predicted, confidence, np.arange(len(truth)), 0, 50, seed)
         found = estimate_accuracy(predicted[rows], confidence[rows], truth[rows])
         assert found is not None
-        share, z = found.accuracy, 1.96
-        wilson = z / (1 + z**2 / 50) * np.sqrt(share * (1 - share) / 50 + z**2 / (4 * 50**2))
-        assert (found.high - found.low) / 2 <= wilson + 1e-6
+        low, high = exact_interval(found.accuracy, 50)
+        assert found.high - found.low <= high - low + 1e-9
+
+
+def test_the_exact_interval() -> None:
+    assert exact_interval(0.0, 10) == pytest.approx((0.0, 0.3085), abs=1e-4)
+    assert exact_interval(0.9, 10) == pytest.approx((0.5550, 0.9975), abs=1e-4)
 
 
 def test_balanced_accuracy_is_the_mean_of_the_classes() -> None:

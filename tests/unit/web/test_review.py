@@ -189,12 +189,13 @@ def test_events_tell_of_changes_and_end_with_the_service(run: Path) -> None:
 
 
 @pytest.mark.parametrize(("format", "start"), [("csv", b"path,"), ("label_studio", b"["), ("coco", b"{")])
-def test_labels_are_exported(page: ReviewClient, format: str, start: bytes) -> None:
+def test_labels_are_exported_and_answers_stay(page: ReviewClient, run: Path, format: str, start: bytes) -> None:
     page.post("api/answer", kind="label", images=[3], label="zebra")
     settle(page, 1)
     content = page.get(f"api/export/{format}")
     assert content.lstrip().startswith(start)
     assert b"zebra" in content
+    assert saved_answers(run) == [("label", "zebra")]
 
 
 def test_a_map_is_computed_once(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -33,6 +34,11 @@ class Embedded(HuggingFace):
     def portable_id(self) -> str:
         """Return the id, whose name is never a path, even if a folder has the same name."""
         return self.identifier
+
+    @classmethod
+    def files(cls, name: str) -> Sequence[Path]:
+        """Return the files of an included model."""
+        return super().files(str(FOLDER / name)) if name in available() else ()
 
     @classmethod
     def check(cls, name: str) -> None:

@@ -111,7 +111,7 @@ def _add_reading(app: FastAPI, desk: Desk, title: str, pictures: Pictures) -> No
     @app.get("/api/map/points")
     async def points() -> Response:
         """Return the places of all images on the map, as pairs of 32-bit floats from 0 to 1."""
-        return Response(desk.map_points.astype("<f4").tobytes(), media_type="application/octet-stream")
+        return Response(desk.map().astype("<f4").tobytes(), media_type="application/octet-stream")
 
     @app.get("/api/map/classes")
     async def classes() -> Response:

@@ -61,16 +61,16 @@ class Desk:
             raise InputError("The session has no corrections file: save it to a folder first.")
         self.session = session
         self.is_busy = False
-        self.map_points, self.map_kind = project_quickly(session.engine.vectors), "quick"
+        self._map_points, self.map_kind = project_quickly(session.engine.vectors), "quick"
         self._answers = Corrections(session.corrections.path, session.person)
         self._saving, self._thinking = threading.Lock(), threading.Lock()
         self._said: list[str] = []
         self._shown: dict[int, tuple[str, float]] = {}
         self.current = self.previous = self.first = self._take_snapshot(0, None)
         self._wake, self._is_closed = threading.Event(), False
-        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._follow, self._draw_map)]
-        for thread in self._threads:
-            thread.start()
+        self._follower = threading.Thread(target=self._follow, name="captune-adapt", daemon=True)
+        self._follower.start()
+        self._map_maker: threading.Thread | None = None
 
     # What people say
 
@@ -174,6 +174,13 @@ class Desk:
         listed = sorted(pairs.items(), key=lambda pair: -len(pair[1]))
         return [{"old": a, "new": b, "images": images} for (a, b), images in listed]
 
+    def map(self) -> Floats:
+        """Return the places of all images, `(images, 2)`; the first call starts to compute better ones."""
+        if self._map_maker is None:
+            self._map_maker = threading.Thread(target=self._draw_map, name="captune-map", daemon=True)
+            self._map_maker.start()
+        return self._map_points
+
     def state(self) -> dict[str, Any]:
         """Return what the head of the page and the list of classes show."""
         now = self.current
@@ -214,12 +221,14 @@ class Desk:
         """Stop the threads; everything that was said is saved already."""
         self._is_closed = True
         self._wake.set()
-        self._threads[0].join(timeout=30)
+        self._follower.join(timeout=30)
 
     # Inside
 
     def _follow(self) -> None:
         """Adapt after every answer; several that arrive meanwhile are taken together."""
+        with self._thinking:
+            self.session.groups()  # takes a while the first time; the page will ask for it soon
         while not self._is_closed:
             self._wake.wait(SECONDS_BETWEEN_LOOKS)
             self._wake.clear()
@@ -240,7 +249,7 @@ class Desk:
 
     def _draw_map(self) -> None:
         try:
-            self.map_points = project(self.session.engine.vectors, self.session.seed)
+            self._map_points = project(self.session.engine.vectors, self.session.seed)
             self.map_kind = "full"
         except (CaptuneError, MemoryError):  # no space in the cache: the quick map stays
             self.map_kind = "quick only"

@@ -1,0 +1,126 @@
+"""The review page with many images: seconds for each request, for an answer to take effect, and for a frame of the map.
+
+The images are embeddings drawn around random class texts, so that the page is measured and not an encoder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import numpy as np
+
+import captune
+from captune.review.corrections import FILE, Corrections
+from captune.web.review.app import reviewing
+from captune.web.server import Service, running
+
+WIDTH = 512
+FRAMES = """async (n) => {
+  const canvas = document.getElementById("canvas");
+  const times = [];
+  for (let i = 0; i < n; i += 1) {
+    const turn = { deltaY: i % 2 ? 1 : -1, clientX: 400, clientY: 400, cancelable: true };
+    canvas.dispatchEvent(new WheelEvent("wheel", turn));
+    const started = performance.now();
+    await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+    times.push(performance.now() - started);
+  }
+  return times.sort((a, b) => a - b)[Math.floor(n / 2)] / 2;
+}"""
+
+
+def make_session(folder: Path, n_images: int, n_classes: int) -> captune.Session:
+    """Return a session on embeddings around class texts."""
+    rng = np.random.default_rng(0)
+    texts = rng.normal(size=(n_classes, WIDTH)).astype(np.float32)
+    vectors = texts[rng.integers(n_classes, size=n_images)] + rng.normal(0, 3, (n_images, WIDTH)).astype(np.float32)
+    names = tuple(f"class {c}" for c in range(n_classes))
+    np.savez(folder / "images.npz", images=vectors)
+    session = captune.open(captune.Embeddings(vectors), captune.ClassTexts(names, texts, 100.0))
+    session.corrections = Corrections(folder / FILE)
+    return session
+
+
+def timed(name: str, work: Callable[[], object]) -> object:
+    """Print how long something takes and return its result."""
+    started = time.perf_counter()
+    found = work()
+    print(f"  {name:<42} {time.perf_counter() - started:7.2f} s")
+    return found
+
+
+def measure(address: str) -> None:
+    """Print seconds for what the page asks."""
+
+    def get(path: str) -> bytes:
+        with urlopen(address + path, timeout=600) as answer:
+            return bytes(answer.read())
+
+    def post(path: str, **body: object) -> None:
+        request = Request(address + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        with urlopen(request, timeout=600):
+            pass
+
+    def follow(version: int) -> None:
+        while json.loads(get("api/state"))["version"] < version:
+            time.sleep(0.02)
+
+    for path in ("api/state", "api/looks?window=a&count=12", "api/groups", "api/map/classes"):
+        content = timed(path, lambda path=path: get(path))
+        print(f"  {'':<42} {len(content) / 1e6:7.2f} MB")
+    follow(0)
+    timed("an answer is saved", lambda: post("api/answer", kind="label", images=[5], label="class 1"))
+    timed("... and has its effect", lambda: follow(1))
+    timed(
+        "a lasso of 1,000 images is saved",
+        lambda: post("api/answer", kind="label", images=[*range(1000)], label="class 2"),
+    )
+    timed("... and has its effect", lambda: follow(2))
+    timed("api/moves?since=start", lambda: get("api/moves?since=start"))
+    started = time.perf_counter()
+    get("api/map/points")
+    while json.loads(get("api/state"))["map"] != "full":
+        time.sleep(0.2)
+    print(f"  {'the map is complete after':<42} {time.perf_counter() - started:7.2f} s")
+
+
+def measure_frames(address: str) -> None:
+    """Print the time of one frame of the map in the system's Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1280, "height": 860})
+        page.goto(f"{address}#map")
+        page.locator("#legend button").first.wait_for(timeout=120_000)
+        print(f"  {'a frame of the map while zooming':<42} {page.evaluate(FRAMES, 40):7.0f} ms")
+        browser.close()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, nargs="+", default=[1000, 10_000, 100_000])
+    parser.add_argument("--classes", type=int, default=100)
+    parser.add_argument("--browser", action="store_true", help="measure the map in Chromium, too")
+    options = parser.parse_args()
+    for n_images in options.images:
+        with tempfile.TemporaryDirectory() as folder, Service("127.0.0.1", 0) as service:
+            print(f"{n_images:,} images, {options.classes} classes")
+            session = timed("open the session", lambda n=n_images, f=folder: make_session(Path(f), n, options.classes))
+            with reviewing(session, "benchmark") as app, running(service, app):
+                measure(service.address)
+                if options.browser:
+                    measure_frames(service.address)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Which images are chosen: they cover what no label speaks for, as TypiClust and ProbCover do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from captune.core.arrays import Floats, Ints
+from captune.review.estimate import draw_checks
+from captune.review.suggestions import choose_images, choose_with_checks
+
+SIZES = (60, 50, 40, 30, 25, 20, 15, 10)
+
+
+def make_blobs(seed: int) -> tuple[Floats, Ints]:
+    """Return groups of images of very different sizes."""
+    generator = np.random.default_rng(seed)
+    centers = 4 * np.linalg.qr(generator.normal(size=(12, 12)))[0][: len(SIZES)]
+    owners = np.repeat(np.arange(len(SIZES)), SIZES)
+    return (centers[owners] + 0.3 * generator.normal(size=(len(owners), 12))).astype(np.float32), owners
+
+
+def uncertain(n_images: int) -> Floats:
+    return np.full((n_images, 4), 0.25, dtype=np.float32)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("rule", ["TypiClust", "ProbCover"])
+def test_choices_cover_as_much_as_those_of_scikit_activeml(seed: int, rule: str) -> None:
+    pool = pytest.importorskip("skactiveml.pool")
+    vectors, owners = make_blobs(seed)
+    labeled = np.array([0, 70])  # one image of each of the two largest groups
+    labels = np.full(len(vectors), np.nan)
+    labels[labeled] = owners[labeled]
+    reference = getattr(pool, rule)(random_state=seed).query(vectors, labels, batch_size=6)
+    is_labeled = np.isin(np.arange(len(vectors)), labeled)
+    found = choose_images(vectors, uncertain(len(vectors)), is_labeled, np.flatnonzero(~is_labeled), 6, seed)
+    covered, by_reference = ({*owners[labeled], *owners[rows]} for rows in (found.positions, reference))
+    # K-means may join the two smallest groups; none of the large ones is missed.
+    assert len(covered) >= len(by_reference) - 1
+    assert covered >= set(range(6))
+
+
+def test_a_choice_is_typical_of_what_it_represents() -> None:
+    vectors, owners = make_blobs(0)
+    everything = np.arange(len(vectors))
+    found = choose_images(vectors, uncertain(len(vectors)), np.zeros(len(vectors), bool), everything, 8, 0)
+    centers = np.stack([vectors[owners == c].mean(axis=0) for c in range(len(SIZES))])
+    distances = np.linalg.norm(vectors - centers[owners], axis=1)
+    for position in found.positions:
+        assert distances[position] <= np.median(distances[owners == owners[position]])
+    assert sum(found.represents) == pytest.approx(len(vectors), rel=0.25)
+
+
+def test_unclear_groups_come_first() -> None:
+    vectors, owners = make_blobs(1)
+    clear = np.zeros((len(vectors), 4), dtype=np.float32)
+    clear[:, 0] = 1.0
+    clear[owners == 5] = 0.25
+    found = choose_images(vectors, clear, np.zeros(len(vectors), bool), np.arange(len(vectors)), 8, 0)
+    assert owners[found.positions[0]] == 5
+
+
+def test_checks_are_the_next_ones_of_their_sequence() -> None:
+    vectors, _ = make_blobs(0)
+    probabilities = uncertain(len(vectors))
+    everything = np.arange(len(vectors))
+    found = choose_with_checks(vectors, probabilities, np.zeros(len(vectors), bool), everything, 10, 3, 0.3, 0)
+    checks = [int(p) for p, kind in zip(found.positions, found.kinds, strict=True) if kind == "check"]
+    expected = draw_checks(probabilities.argmax(axis=1), probabilities.max(axis=1), everything, 3, 3, 0)
+    assert checks == expected.tolist()
+    assert len(set(found.positions.tolist())) == 10
