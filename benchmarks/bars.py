@@ -79,11 +79,11 @@ def mean(contents: Contents, read: Read) -> float:
     return statistics.fmean(map(read, contents))
 
 
-def zero_shot(cells: Mapping[Place, Contents], place: Place, read: Read) -> float | None:
-    """Return the better zero-shot number of a bed."""
-    names = {place.dataset, place.dataset.removesuffix(DESCRIBED)}
-    found = [cells.get(Place(place.part, name, "zero_shot")) for name in names]
-    return max((mean(contents, read) for contents in found if contents), default=None)
+def better_zero_shot(cells: Mapping[Place, Contents], place: Place, read: Read) -> Contents:
+    """Return the cells of the better zero-shot classifier of a bed; none if it is not measured."""
+    names = (place.dataset, place.dataset.removesuffix(DESCRIBED))
+    found = [cells.get(Place(place.part, name, "zero_shot"), ()) for name in names]
+    return max(found, key=lambda contents: mean(contents, read) if contents else -1.0)
 
 
 def no_harm(cells: Mapping[Place, Contents], method: str, kind: str) -> Bar:
@@ -93,9 +93,10 @@ def no_harm(cells: Mapping[Place, Contents], method: str, kind: str) -> Bar:
         if place.method != method:
             continue
         for what, part in PARTS.items():
-            before = zero_shot(cells, place, adapted(part))
-            if before is None:
+            reference = better_zero_shot(cells, place, adapted(part))
+            if not reference:
                 continue
+            before = mean(reference, adapted(part))
             checked += 1
             after = mean(contents, KINDS[kind](part))
             if after < before - 1.0:
@@ -194,10 +195,12 @@ def calibration(cells: Mapping[Place, Contents], method: str, kind: str) -> Bar:
     """The calibration error is at most zero-shot's plus 3 points."""
     checked, misses = 0, []
     for place, contents in cells.items():
-        reference = cells.get(place._replace(method="zero_shot"))
-        if place.method != method or not reference:
+        if place.method != method:
             continue
         for what, part in PARTS.items():
+            reference = better_zero_shot(cells, place, adapted(part))
+            if not reference:
+                continue
             before, after = mean(reference, adapted(part, "ece")), mean(contents, KINDS[kind](part, "ece"))
             checked += 1
             if after > before + 3:

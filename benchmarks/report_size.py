@@ -45,13 +45,15 @@ class Names:
 
 def write_pictures(folder: Path, n_images: int) -> list[Path]:
     """Write pictures of noise, and return a path for each image; many paths link to the same picture."""
+    paths = [folder / f"{i:06d}.jpg" for i in range(n_images)]
+    if folder.is_dir():
+        return paths
     folder.mkdir(parents=True)
     generator = np.random.default_rng(0)
     for i in range(N_PICTURES):
         pixels = generator.integers(0, 256, (40, 40, 3), dtype=np.uint8)
         image = Image.fromarray(pixels).resize((480, 360), Image.Resampling.BICUBIC)
         image.save(folder / f"picture {i}.jpg", quality=90)
-    paths = [folder / f"{i:06d}.jpg" for i in range(n_images)]
     for i, path in enumerate(paths):
         path.hardlink_to(folder / f"picture {i % N_PICTURES}.jpg")
     return paths
@@ -61,7 +63,7 @@ def write_run(folder: Path, n_classes: int, n_images: int, seed: int) -> tuple[P
     """Write a run folder and a table of its labels."""
     generator = np.random.default_rng(seed)
     names = [f"species number {i} <i>" for i in range(n_classes)]
-    truth = generator.permutation(np.arange(n_images) % n_classes)
+    truth = np.random.default_rng(0).permutation(np.arange(n_images) % n_classes)
     before, after = (
         np.where(generator.random(n_images) < share, truth, (truth + 7) % n_classes) for share in (0.6, 0.8)
     )
@@ -115,7 +117,8 @@ def main() -> None:
         for n_classes, n_images in CASES:
             folder = Path(scratch) / f"{n_classes}-{n_images}"
             run, labels = write_run(folder, n_classes, n_images, seed=0)
-            pages = {"report": [run], "report with labels": [run, "--labels", labels], "comparison": [run, run]}
+            other, _ = write_run(folder, n_classes, n_images, seed=1)
+            pages = {"report": [run], "report with labels": [run, "--labels", labels], "comparison": [run, other]}
             for name, given in pages.items():
                 page = (options.out or folder) / f"{name} {n_classes} {n_images}.html"
                 command = [sys.executable, "-m", "captune", "report", *map(str, given), "--out", str(page)]

@@ -267,7 +267,7 @@ def test_the_loop_of_a_new_user_from_folder_to_export(browser: Any, tmp_path: Pa
                 tab.page.get_by_role("link", name=name).click()
             content = Path(waiting.value.path()).read_bytes()
             if check is not None:
-                assert check(content.decode()) > before + 0.1
+                assert check(content.decode()) > before
             else:
                 assert len(content) > 100_000
         assert tab.complaints == []

@@ -153,7 +153,7 @@ def test_a_killed_suite_ends_with_the_same_cells(tmp_path: Path, photos: Path, b
         record("kill -9 in a suite (suite, all, cell), then again", "same result" if is_same else "lost")
         assert is_same, (number, who, (tmp_path / "log").read_text())
     FACTS.append(
-        f"suite: a run took {duration:.1f} s and the longer of its two cells {n_changes} changes of files; "
+        f"suite: a run took {duration:.1f} s and {n_changes} changes of files by its two cells; "
         f"{landed} of {KILLS} kills came before its end."
     )
     assert landed >= KILLS * 0.5

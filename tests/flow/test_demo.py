@@ -23,6 +23,12 @@ def test_adaptation_helps_on_new_images(demo: tuple[Path, object]) -> None:
     assert found.after.lowest_five > found.before.lowest_five
 
 
+def test_twelve_answers_help_without_descriptions(demo: tuple[Path, object]) -> None:
+    found = demo[1]
+    assert found.answered.accuracy > found.before.accuracy + 0.05
+    assert found.answered.lowest_five >= found.before.lowest_five
+
+
 def test_the_audit_names_classes_that_really_are_mismatched_or_confused(demo: tuple[Path, object]) -> None:
     found = demo[1]
     assert len(found.mismatched) >= 4
@@ -47,4 +53,5 @@ def test_the_command_ends_with_before_after_and_the_report(
     last = capsys.readouterr().out
     assert "accuracy" in last
     assert "never predicted" in last
+    assert "12 answers" in last
     assert str(demo[1].run_folder / "report.html") in last.replace("\n", "")

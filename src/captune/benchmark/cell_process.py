@@ -14,7 +14,7 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from captune.benchmark.measuring import Job, measure, prepare
 from captune.core.errors import CaptuneError
@@ -23,7 +23,7 @@ INTERRUPTED = 130
 CAN_FORK = sys.platform == "linux"
 
 
-def main() -> int:
+def main() -> NoReturn:
     """Measure one cell after the other until standard input closes."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     on_interrupt = signal.getsignal(signal.SIGINT)
@@ -38,7 +38,7 @@ def main() -> int:
         answers.flush()
         if not CAN_FORK:
             break
-    return 0
+    os._exit(0)  # at once: there is nothing to tear down
 
 
 def _fork(job: Job, log: str, on_interrupt: Any) -> int:  # noqa: ANN401 (a signal handler)
@@ -108,4 +108,4 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -178,10 +178,10 @@ class CellProcess:
             process.stdin.close()
         try:
             return process.wait(SECONDS_TO_STOP)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
         finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
             if process.stdout is not None:
                 process.stdout.close()
 

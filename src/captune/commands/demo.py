@@ -1,4 +1,4 @@
-"""captune demo: run zero-shot, audit and CAP on generated images, offline."""
+"""captune demo: run zero-shot, audit, CAP and twelve simulated answers on generated images, offline."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from captune.results.classifier import Classifier
     from captune.results.metrics import Metrics
-    from captune.results.run import AdaptationRun
+    from captune.review.session import Session
 
 BACKBONE = "embedded:patterns"
 TRAIN_IMAGES, TEST_IMAGES = 50, 25
+N_ANSWERS = 12
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Demo:
 
     before: Metrics
     after: Metrics
+    answered: Metrics
     mismatched: tuple[str, ...]
     run_folder: Path
     seconds: float
@@ -40,52 +43,72 @@ def run(options: argparse.Namespace) -> None:
     from captune.commands._screen import Screen
 
     found = run_demo(Path(options.out), options.seed)
-    shown = Table(f"on {found.after.n_images} new images", "zero-shot", "CAP", box=None, pad_edge=False)
-    for label, before, after in (
-        ("accuracy", f"{found.before.accuracy:.1%}", f"{found.after.accuracy:.1%}"),
-        ("balanced accuracy", f"{found.before.balanced_accuracy:.1%}", f"{found.after.balanced_accuracy:.1%}"),
-        ("mean of the lowest five classes", f"{found.before.lowest_five:.1%}", f"{found.after.lowest_five:.1%}"),
-        ("classes never predicted", str(len(found.before.never_predicted)), str(len(found.after.never_predicted))),
-    ):
-        shown.add_row(label, before, after)
+    columns = ("zero-shot", "CAP", f"{N_ANSWERS} answers")
+    shown = Table(f"on {found.after.n_images} new images", *columns, box=None, pad_edge=False)
+    measured = (found.before, found.after, found.answered)
+    shown.add_row("accuracy", *(f"{metrics.accuracy:.1%}" for metrics in measured))
+    shown.add_row("balanced accuracy", *(f"{metrics.balanced_accuracy:.1%}" for metrics in measured))
+    shown.add_row("mean of the lowest five classes", *(f"{metrics.lowest_five:.1%}" for metrics in measured))
+    shown.add_row("classes never predicted", *(str(len(metrics.never_predicted)) for metrics in measured))
     console = Screen(highlight=False, markup=False)
     console.print(shown)
     console.print(f"Done in {found.seconds:.0f} s. Report: {found.run_folder / 'report.html'}", soft_wrap=True)
 
 
 def run_demo(out: Path, seed: int = 0, train_images: int = TRAIN_IMAGES, quiet: bool = False, **settings: Any) -> Demo:  # noqa: ANN401
-    """Generate images of textile patterns, run zero-shot, audit the names, adapt with CAP and measure."""
+    """Generate images of textile patterns, run zero-shot, audit the names, adapt with CAP, answer, and measure."""
     from captune.auditing.audit import audit
     from captune.pipeline import adapt
     from captune.report.page import write_report
+    from captune.review.opening import open as open_session
     from captune.world import class_names, descriptions_path, write_world
 
     started = time.monotonic()
     train, test = out / "images" / "train", out / "images" / "test"
     names = list(class_names())
-    _print(quiet, f"1/4  Generating images of {len(names)} textile patterns, {train_images} each")
+    _print(quiet, f"1/5  Generating images of {len(names)} textile patterns, {train_images} each")
     write_world(train, train_images, seed, split="train")
     write_world(test, TEST_IMAGES, seed, split="test")
     common: dict[str, Any] = {"backbone": BACKBONE, "seed": seed, "cache": str(out / "cache"), "quiet": quiet}
 
-    _print(quiet, "2/4  Zero-shot: the class whose name is closest to the image")
+    _print(quiet, "2/5  Zero-shot: the class whose name is closest to the image")
     zero_shot = adapt(train, names, method="zero_shot", out=out / "zero_shot", overwrite=True, **common)
 
-    _print(quiet, "3/4  Audit: which class names are misleading?")
+    _print(quiet, "3/5  Audit: which class names are misleading?")
     describer = f"file:{descriptions_path()}"
     found = audit(train, names, describer=describer, out=out / "audit", overwrite=True, **common)
     mismatched = tuple(found.facts["mismatched"])
     _print(quiet, f"     {', '.join(mismatched) or 'none'}")
 
-    _print(quiet, "4/4  CAP: describe those classes, then train on pseudo-labels with the calibrated margin")
+    _print(quiet, "4/5  CAP: describe those classes, then train on pseudo-labels with the calibrated margin")
     cap_settings = {"method": "cap", "preset": "quick", "describer": describer, **common, **settings}
     adapted = adapt(train, names, out=out / "run", overwrite=True, **cap_settings)
     write_report([out / "run"], labels="folders")  # the folder names are the true classes
-    before, after = (_measure(run, test, out / "cache", seed) for run in (zero_shot, adapted))
-    return Demo(before, after, mismatched, out / "run", time.monotonic() - started)
+
+    _print(quiet, f"5/5  Or ask a person, without descriptions: {N_ANSWERS} names for groups of images that look alike")
+    session = open_session(train, names, backbone=BACKBONE, seed=seed, cache=str(out / "cache"))
+    n_changed = _answer_groups(session, N_ANSWERS)
+    _print(quiet, f"     {n_changed} of {len(session.images)} predictions changed")
+    classifiers = (zero_shot.classifier, adapted.classifier, session.classifier)
+    before, after, answered = (_measure(classifier, test, out / "cache", seed) for classifier in classifiers)
+    return Demo(before, after, answered, mismatched, out / "run", time.monotonic() - started)
 
 
-def _measure(run: AdaptationRun, folder: Path, cache: Path, seed: int) -> Metrics:
+def _answer_groups(session: Session, count: int) -> int:
+    """Name the groups with the most unclear images as a person would, and return how many predictions changed."""
+    import numpy as np
+
+    from captune.data.labels import read_labels
+
+    truth = read_labels("folders", session.images, session.names)
+    start = session.predictions.labels
+    for group in sorted(session.groups(), key=lambda group: -len(group) * (1.0 - group.confidence))[:count]:
+        most_common = int(np.bincount(truth[group.images]).argmax())
+        session.name_group(group.number, session.names[most_common])
+    return int(np.sum(session.predictions.labels != start))
+
+
+def _measure(classifier: Classifier, folder: Path, cache: Path, seed: int) -> Metrics:
     from captune.core import runtime
     from captune.data.images import find_images
     from captune.data.labels import read_labels
@@ -94,10 +117,10 @@ def _measure(run: AdaptationRun, folder: Path, cache: Path, seed: int) -> Metric
     from captune.results.metrics import summarize
 
     images = find_images(folder)
-    labels = read_labels("folders", images, run.classifier.names)
+    labels = read_labels("folders", images, classifier.names)
     engine = runtime.start(seed=seed, quiet=True)
-    predictions, _ = predict_collection(run.classifier, images, EmbeddingCache(cache), engine)
-    return summarize(predictions.probabilities, labels[predictions.image_index], n_classes=len(run.classifier.names))
+    predictions, _ = predict_collection(classifier, images, EmbeddingCache(cache), engine)
+    return summarize(predictions.probabilities, labels[predictions.image_index], n_classes=len(classifier.names))
 
 
 def _print(quiet: bool, text: str) -> None:

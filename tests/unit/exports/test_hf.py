@@ -62,5 +62,5 @@ def test_other_runs_are_refused_with_a_way_out(
     make_run(tmp_path / "run", registry.load("backbones", source).load(name), tuner)
     with pytest.raises(InputError, match=reason) as caught:
         export(tmp_path / "run", "hf", tmp_path / "hf")
-    assert "--format onnx" in str(caught.value)
+    assert "format='onnx'" in str(caught.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["photos", "run"]
