@@ -19,6 +19,7 @@ from typing import Any
 from PIL import Image
 
 from captune import load
+from captune.auditing.page import write_audit_page
 from captune.report.page import write_report
 from captune.review.opening import open_run
 from captune.web.limits import Limits
@@ -82,17 +83,16 @@ def photograph_reports(camera: Camera, demo: Path, aerial: Path | None, scratch:
     camera.take("report-light", run, size=TALL)
     camera.take("report-dark", run, "dark", TALL)
     camera.take("report-phone-dark", run, "dark", PHONE)
-    camera.take("report-mismatch-dark", run, "dark", at="mismatch")
-    camera.take("report-confusion-light", run, at="confusion")
+    camera.take("report-map-light", run, at="map")
     both = write_report([demo / "zero_shot", demo / "run"], scratch / "both.html", "folders").as_uri()
     camera.take("report-compare-light", both)
-    audit = write_report([demo / "audit"], scratch / "audit.html").as_uri()
-    camera.take("audit-light", audit)
+    audit = write_audit_page(demo / "audit", scratch / "audit.html").as_uri()
+    camera.take("audit-light", audit, at="classes")
     camera.take("audit-dark", audit, "dark", at="mismatch")
     if aerial is not None:
         page = write_report([aerial], scratch / "aerial.html", "folders").as_uri()
         camera.take("report-ucmerced-light", page, size=TALL)
-        camera.take("report-ucmerced-dark", page, "dark", at="confusion")
+        camera.take("report-ucmerced-dark", page, "dark", TALL, at="mistakes")
         camera.take("report-ucmerced-phone", page, size=PHONE, at="classes")
 
 

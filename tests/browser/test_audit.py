@@ -36,7 +36,7 @@ def test_names_are_shown_and_columns_sort(tab: BrowserTab) -> None:
 
 
 def test_pictures_and_figures_are_shown(tab: BrowserTab) -> None:
-    widths = tab.page.evaluate("[...document.images].map((image) => image.naturalWidth)")
+    widths = tab.page.evaluate("[...document.querySelectorAll('.picture img')].map((image) => image.naturalWidth)")
     assert len(widths) == 2
     assert all(width > 0 for width in widths)
     assert tab.page.get_by_role("img", name="detection runs that found it").count() == 1

@@ -5,6 +5,8 @@ Needs Playwright's Python package and a Chromium of the system: pip install 'cap
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from captune.report.page import write_report
 
 pytestmark = pytest.mark.slow
 
+AXE = Path(os.environ.get("CAPTUNE_AXE", Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"))
 NAMES = ("<script>document.title='run'</script>", "banana", "apple", "$cherry$ & co", "date")
 
 
@@ -96,10 +99,85 @@ def test_the_theme_follows_the_system_and_the_button(tab: Tab, browser: Any, rep
     assert Tab(browser, report, color_scheme="dark").ground() == dark
 
 
-def test_pictures_are_shown(tab: Tab) -> None:
-    widths = tab.page.evaluate("[...document.images].map((image) => image.naturalWidth)")
-    assert len(widths) == 6 * len(NAMES)
-    assert all(width > 0 for width in widths)
+def test_pictures_are_shown_at_96_pixels_or_more(tab: Tab) -> None:
+    sizes = tab.page.evaluate(
+        "[...document.querySelectorAll('.gallery img')].map((i) => [i.naturalWidth, i.clientWidth, i.clientHeight])"
+    )
+    assert len(sizes) > 5 * len(NAMES)
+    assert min(min(size) for size in sizes) >= 80  # the natural width of the test images
+    assert min(size[1] for size in sizes) >= 96
+    assert min(size[2] for size in sizes) >= 96
+
+
+def test_a_picture_opens_large_and_arrows_lead_on(tab: Tab) -> None:
+    pictures = tab.page.locator("#unsure .picture")
+    pictures.nth(0).press("Enter")
+    large = tab.page.locator("#large")
+    assert large.is_visible()
+    assert large.locator("img").bounding_box()["width"] > 300
+    assert "sure; or" in large.locator("p").inner_text()
+    tab.page.keyboard.press("ArrowRight")
+    second = pictures.nth(1).locator("img").get_attribute("src")
+    assert large.locator("img").get_attribute("src") == second
+    tab.page.keyboard.press("Escape")
+    assert not large.is_visible()
+    assert tab.page.evaluate("document.activeElement.querySelector('img').src") == second
+
+
+def test_the_map_shows_one_class_before_or_after(tab: Tab) -> None:
+    bright = tab.page.locator("#image-map circle:not(.faded)")
+    everything = bright.count()
+    tab.page.select_option("#map-class", label=NAMES[0])
+    after = bright.count()
+    assert after == 12
+    tab.page.check("#map-before")
+    assert bright.count() > after  # before adaptation, this name also attracts the images of another class
+    tab.page.select_option("#map-class", label="all classes")
+    assert bright.count() == everything == 12 * len(NAMES)
+
+
+def test_search_narrows_the_galleries_too(tab: Tab) -> None:
+    tab.page.fill("#search", "banana")
+    assert tab.page.locator("#class-galleries h3:visible").count() >= 1
+    assert tab.page.locator("#class-galleries article:visible").count() < len(NAMES)
+
+
+def test_settings_and_training_are_folded(tab: Tab) -> None:
+    assert not tab.page.locator("#settings table").first.is_visible()
+    assert not tab.page.locator("#training svg").is_visible()
+    tab.page.locator("#settings summary").click()
+    assert tab.page.locator("#settings table").first.is_visible()
+
+
+@pytest.fixture(scope="module")
+def comparison(report: Path) -> Path:
+    zero_shot = make_run(report.parent.with_name("names only"), report.parent.with_name("images"), NAMES, adapted=False)
+    return write_report([zero_shot, report.parent], report.parents[1] / "both.html")
+
+
+def test_a_comparison_shows_what_differs_and_the_pictures(browser: Any, comparison: Path) -> None:
+    tab = Tab(browser, comparison, viewport={"width": 375, "height": 800})
+    assert "zero_shot" in tab.page.inner_text("#differences")
+    assert "names only" in tab.page.inner_text("#summary")
+    tab.page.locator("#disagreements .matrix td a").first.click()
+    target = tab.page.evaluate("location.hash")
+    assert tab.page.locator(f"div:has(> {target}) .picture").count() > 0
+    assert tab.page.title().startswith("captune: 2 runs")
+    assert tab.width() <= 375
+    assert tab.complaints == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("page", ["report", "comparison"])
+def test_axe_finds_nothing_serious(browser: Any, page: str, theme: str, request: pytest.FixtureRequest) -> None:
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed: npm install --prefix . axe-core, or set CAPTUNE_AXE")
+    tab = Tab(browser, request.getfixturevalue(page), color_scheme=theme, bypass_csp=True)
+    tab.page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    tab.page.add_script_tag(content=AXE.read_text(encoding="utf-8"))
+    found = tab.page.evaluate("axe.run()")["violations"]
+    serious = [entry for entry in found if entry["impact"] in ("serious", "critical")]
+    assert not serious, json.dumps([[entry["id"], entry["nodes"][0]["html"]] for entry in serious], indent=1)
 
 
 def test_a_phone_scrolls_tables_and_not_the_page(browser: Any, report: Path) -> None:

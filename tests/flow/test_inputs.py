@@ -386,7 +386,7 @@ def test_the_command_line_takes_embeddings(embedded_run: Path, capsys: pytest.Ca
     right = np.mean([row.split(",")[1] == label for row, label in zip(rows[1:], LABELS, strict=True)])
     assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(right, abs=1e-4)
     assert main(["report", run_folder, "--labels", images]) == 0
-    assert "made from embeddings, so there are no thumbnails" in (embedded_run / "run" / "report.html").read_text()
+    assert "made from embeddings, so there are no pictures" in (embedded_run / "run" / "report.html").read_text()
     audit = ["audit", images, "--classes", str(embedded_run / "texts.npz"), "--labels", images]
     assert main([*audit, "--out", str(embedded_run / "audit"), "--set", "runs=2", "--set", "k=2"]) == 0
     assert json.loads((embedded_run / "audit" / "audit.json").read_text())["n_images"] == N

@@ -32,10 +32,11 @@ def test_a_report_is_rebuilt_with_labels(captune: Any, run: Path, tmp_path: Path
 def test_the_command_on_the_page_repeats_the_run(
     captune: Any, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = re.search(r"<pre><code>(.*?)</code></pre>", (run / "report.html").read_text(encoding="utf-8"), re.DOTALL)
-    assert found is not None
+    page = (run / "report.html").read_text(encoding="utf-8")
+    following, repeating = re.findall(r"<pre><code>(.*?)</code></pre>", page, re.DOTALL)
+    assert shlex.split(html.unescape(following)) == ["captune", "review", str(run)]
     monkeypatch.chdir(tmp_path)
-    program, *words = shlex.split(html.unescape(found[1]))
+    program, *words = shlex.split(html.unescape(repeating))
     assert program == "captune"
     assert captune(*words).code == 0
     assert (tmp_path / "my run-again" / "predictions.csv").read_bytes() == (run / "predictions.csv").read_bytes()

@@ -12,23 +12,25 @@ from captune.core.cards import read_card
 from captune.core.errors import RunFolderError
 from captune.core.files import is_file
 from captune.core.replacing import finish_replacing
-from captune.report.class_table import MOST_PICTURES, Column, Thumbnail, encode_thumbnail
+from captune.report.class_table import Column, capped
 from captune.report.drawing import FOLDER, Drawing
 from captune.report.figures import FREQUENCY, MISLEADING, SHOWN_CLASSES, concentration_drawing
 from captune.report.page import write_page
+from captune.report.pictures import Picture, encode_picture
 from captune.report.sections import (
     METRICS,
     as_text,
     contents,
-    count,
     group_columns,
     misleading_sentence,
     skipped_section,
 )
+from captune.report.summary import count
 from captune.results.run import REPORT
 
 FORMAT, VERSION = "captune-audit", 1
 CARD = "audit.json"
+MOST_PICTURES = 400
 PRECISION = (("by_name", "Right by name"), ("by_description", "Right by description"))
 
 
@@ -56,6 +58,7 @@ def _describe_audit(folder: Path) -> tuple[dict[str, Any], list[Drawing]]:
     facts = read_audit(folder)
     try:
         names, groups = [row["name"] for row in facts["classes"]], facts["confused_groups"]
+        columns, left_out = capped(_class_columns(facts), [row["predicted"] for row in facts["classes"]])
         drawings = _concentration(facts)
         n_described = sum(1 for row in facts["classes"] if row["is_mismatched"] and row["description"])
         content: dict[str, Any] = {
@@ -63,7 +66,8 @@ def _describe_audit(folder: Path) -> tuple[dict[str, Any], list[Drawing]]:
             "sentence": _summary(facts),
             "next_steps": facts["next_steps"],
             "numbers": _numbers(facts.get("truth")),
-            "classes": _class_columns(facts),
+            "classes": columns,
+            "left_out": left_out,
             "mismatch": {
                 "sentence": misleading_sentence(facts["mismatched"], len(names), n_described),
                 "drawings": drawings,
@@ -72,6 +76,7 @@ def _describe_audit(folder: Path) -> tuple[dict[str, Any], list[Drawing]]:
             "confusion": {
                 "columns": group_columns([g["classes"] for g in groups], [float(g["closeness"]) for g in groups]),
                 "drawings": [],
+                "note": "",
             },
             "skipped": skipped_section(list(facts["skipped"].items()), CARD),
             "settings": [(key, as_text(value)) for key, value in facts["settings"].items()],
@@ -128,9 +133,9 @@ def _class_columns(facts: Mapping[str, Any]) -> list[Column]:
     root, each = Path(facts.get("image_root", ".")), MOST_PICTURES // max(1, len(rows))
     pictures = [
         [
-            Thumbnail(data, example["path"], float(example["confidence"]))
+            Picture(data, example["path"], f"confidence {example['confidence']:.2f}")
             for example in row.get("examples", ())[:each]
-            if (data := encode_thumbnail(root / example["path"])) is not None
+            if (data := encode_picture(root / example["path"])) is not None
         ]
         for row in rows
     ]

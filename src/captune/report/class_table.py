@@ -1,24 +1,18 @@
-"""Sortable tables, and the table of classes with pictures of the most and least confident images."""
+"""Sortable tables, and the table of classes."""
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from captune.core.arrays import Ints
-from captune.data.decoding import UnreadableImageError, decode, read_bytes
 from captune.report.measures import Measures
-from captune.results.reading import RunRecord
 
-SIDE = 56
-QUALITY = 68
-MOST_PICTURES = 600
+MOST_ROWS = 1000
+MOST_NAMES = 40
 
 
 @dataclass(frozen=True)
@@ -29,15 +23,6 @@ class Column:
     values: Sequence[Any]
     kind: Literal["name", "number", "text", "sentences", "pictures"] = "number"
     style: str = "{:d}"
-
-
-@dataclass(frozen=True)
-class Thumbnail:
-    """A small picture with the image's name and the confidence of its label."""
-
-    data: str
-    path: str
-    confidence: float
 
 
 def class_columns(measures: Measures) -> list[Column]:
@@ -60,40 +45,23 @@ def class_columns(measures: Measures) -> list[Column]:
         groups = {c: group.classes for group in measures.groups for c in group.classes}
         others = [[run.names[o] for o in groups.get(c, ()) if o != c] for c in range(run.n_classes)]
         columns.append(Column("Confused with", [", ".join(names) for names in others], "text"))
-    most, least = class_pictures(run)
-    if any(most):
-        columns += [Column("Most confident", most, "pictures"), Column("Least confident", least, "pictures")]
     return columns
 
 
-def class_pictures(run: RunRecord) -> tuple[list[list[Thumbnail]], list[list[Thumbnail]]]:
-    """Return the most and the least confident images predicted as each class; fewer if there are many classes."""
-    each = min(3, MOST_PICTURES // (2 * run.n_classes))
-    most, least = [], []
-    for class_id in range(run.n_classes):
-        rows = np.flatnonzero(run.labels == class_id)
-        rows = rows[np.argsort(-run.confidence[rows], kind="stable")]
-        n_most = min(each, (len(rows) + 1) // 2)
-        most.append(_thumbnails(run, rows[:n_most]))
-        least.append(_thumbnails(run, rows[::-1][: min(each, len(rows) - n_most)]))
-    return most, least
+def capped(columns: Sequence[Column], size: ArrayLike, most: int = MOST_ROWS) -> tuple[list[Column], str]:
+    """Return the rows with the largest size, in their order, and a sentence about what is left out."""
+    sizes = np.asarray(size)
+    if len(sizes) <= most:
+        return list(columns), ""
+    chosen = np.sort(np.argsort(-sizes, kind="stable")[:most]).tolist()
+    kept = [replace(column, values=[column.values[i] for i in chosen]) for column in columns]
+    return kept, f"The table shows the {most:,} classes with the most images, of {len(sizes):,}."
 
 
-def _thumbnails(run: RunRecord, rows: Ints) -> list[Thumbnail]:
-    found = ((row, encode_thumbnail(run.images.paths[row])) for row in rows.tolist())
-    return [Thumbnail(data, run.images.name(row), float(run.confidence[row])) for row, data in found if data]
-
-
-def encode_thumbnail(path: Path) -> str | None:
-    """Return a small JPEG of an image file as a data URL, or None if it cannot be read."""
-    try:
-        image = decode(read_bytes(path), smallest=2 * SIDE)
-    except UnreadableImageError:
-        return None
-    image.thumbnail((SIDE, SIDE))
-    target = io.BytesIO()
-    image.save(target, "JPEG", quality=QUALITY)
-    return f"data:image/jpeg;base64,{base64.b64encode(target.getvalue()).decode('ascii')}"
+def listing(names: Sequence[str]) -> str:
+    """Return names with commas, and how many more there are if they are many."""
+    rest = len(names) - MOST_NAMES
+    return ", ".join(names) if rest <= 0 else f"{', '.join(names[:MOST_NAMES])} and {rest:,} more"
 
 
 def known(values: Iterable[float]) -> list[float | None]:

@@ -8,16 +8,23 @@ from typing import Any
 
 import numpy as np
 
+from captune.core.arrays import Ints
 from captune.core.errors import InputError
 from captune.core.progress import duration
-from captune.report.class_table import Column, known
+from captune.report.class_table import Column, capped, known
 from captune.report.compared import GroupNumbers, draw_extreme_classes, draw_group_comparison
 from captune.report.drawing import MARKS, SERIES, Drawing, new_figure, shown, style
+from captune.report.exchange import Exchange, exchange
 from captune.report.measures import Measures
-from captune.report.sections import METRICS, metric
+from captune.report.sections import MEANING, METRICS, as_text, metric
+from captune.report.summary import count
 from captune.results.reading import RunRecord
 
 MOST_NAMED = 60
+MOST_DRAWN = 200
+MOST_MATRICES = 3
+FIRST = ("method", "preset", "backbone", "describer", "describe", "template")
+"""Settings that are named first, because they change results most."""
 
 
 def compare_runs(runs: Sequence[RunRecord]) -> tuple[dict[str, Any], list[Drawing]]:
@@ -28,30 +35,106 @@ def compare_runs(runs: Sequence[RunRecord]) -> tuple[dict[str, Any], list[Drawin
     measures = [Measures(run) for run in runs]
     has_truth = all(one.has_truth for one in measures)
     values: list[Any] = [one.accuracies(after=True) if has_truth else one.counts(after=True) for one in measures]
-    drawings = [_draw(names, runs[0].names, values, "accuracy" if has_truth else "images predicted as the class")]
-    if has_truth:
-        series = {name: column.tolist() for name, column in zip(names, values, strict=True)}
-        drawings.append(draw_extreme_classes(runs[0].names, series))
-        groups = _draw_groups(names, measures)
-        drawings += [groups] if groups else []
-    fingerprints = {run.card["environment"].get("data_fingerprint") for run in runs}
+    drawings = _drawings(names, measures, values, has_truth)
     columns = [
         Column(name, known(column), style="{:.1%}") if has_truth else Column(name, column.tolist())
         for name, column in zip(names, values, strict=True)
     ]
+    sizes = np.sum([one.counts(after=True) for one in measures], axis=0)
+    columns, left_out = capped([Column("Class", runs[0].names, "name"), *columns], sizes)
+    differences, settings = _differences(runs)
+    same = _same_images(runs)
+    shares = _shares(names, runs, same)
+    sections = [("differences", "What differs"), ("numbers", "Side by side")]
+    sections += [("disagreements", "Disagreements")] if shares else []
     content = {
         "title": f"captune: {len(runs)} runs compared",
-        "sentence": f"{', '.join(names)}: {len(runs)} runs on {runs[0].n_classes} classes.",
-        "notes": ["The runs used different images: compare them with care."] if len(fingerprints) > 1 else [],
-        "contents": [("numbers", "Side by side"), ("classes", "Classes"), ("settings", "Settings that differ")],
+        "headline": _headline(names, measures, has_truth, same),
+        "notes": _notes(runs, has_truth, same),
+        "contents": [*sections, ("classes", "Classes")],
+        "n_classes": f"{runs[0].n_classes:,}",
         "names": names,
+        "differences": differences,
         "numbers": _numbers(measures, has_truth),
+        "shares": shares,
+        "disagreements": _disagreements(names, runs, same),
+        "more_runs": f"Shown is the first run with the next {MOST_MATRICES}." if len(runs) > MOST_MATRICES + 1 else "",
         "drawings": drawings,
         "class_caption": "Accuracy of each class in each run" if has_truth else "Images predicted as each class",
-        "classes": [Column("Class", runs[0].names, "name"), *columns],
-        "settings": _differences(runs),
+        "classes": columns,
+        "left_out": left_out,
+        "settings": settings,
     }
     return content, drawings
+
+
+def _drawings(
+    names: Sequence[str], measures: Sequence[Measures], values: Sequence[Any], has_truth: bool
+) -> list[Drawing]:
+    classes = measures[0].run.names
+    drawings = [_draw(names, classes, values, "accuracy" if has_truth else "images predicted as the class")]
+    if has_truth:
+        series = {name: column.tolist() for name, column in zip(names, values, strict=True)}
+        drawings.append(draw_extreme_classes(classes, series))
+        groups = _draw_groups(names, measures)
+        drawings += [groups] if groups else []
+    return drawings
+
+
+def _same_images(runs: Sequence[RunRecord]) -> list[Ints]:
+    """Return the rows, in each run, of the images that all runs have, in the same order."""
+    places = [{run.images.name(row): row for row in range(len(run.labels))} for run in runs]
+    common = [name for name in places[0] if all(name in place for place in places[1:])]
+    return [np.asarray([place[name] for name in common], dtype=np.int64) for place in places]
+
+
+def _headline(names: Sequence[str], measures: Sequence[Measures], has_truth: bool, same: Sequence[Ints]) -> str:
+    if has_truth:
+        accuracies = [one.metrics[1].accuracy for one in measures]
+        best = int(np.argmax(accuracies))
+        told = ", ".join(f"{name} {value:.1%}" for name, value in zip(names, accuracies, strict=True))
+        return f"{names[best]} gets the most labeled images right ({told})."
+    if not len(same[0]):
+        return "The runs have no image in common."
+    labels = np.stack([one.run.labels[rows] for one, rows in zip(measures, same, strict=True)])
+    return f"The runs agree on {(labels == labels[0]).all(axis=0).mean():.1%} of {count(labels.shape[1], 'image')}."
+
+
+def _notes(runs: Sequence[RunRecord], has_truth: bool, same: Sequence[Ints]) -> list[str]:
+    notes = []
+    if len({run.card["environment"].get("data_fingerprint") for run in runs}) > 1:
+        notes.append(f"The runs used different images, {len(same[0]):,} of them in common: compare them with care.")
+    if not has_truth:
+        notes.append("Not verified: which run is right. Labels would tell: captune report RUN RUN --labels folders")
+    elif any(run.card.get("sources", {}).get("labels") for run in runs):
+        notes.append("Some of the labeled images were used for training, which favors the runs that used them.")
+    return notes
+
+
+def _shares(names: Sequence[str], runs: Sequence[RunRecord], same: Sequence[Ints]) -> list[dict[str, Any]]:
+    """Return the matrix of runs: the share of images that two runs put into different classes."""
+    if not len(same[0]):
+        return []
+    labels = [run.labels[rows] for run, rows in zip(runs, same, strict=True)]
+    return [
+        {"name": name, "values": [f"{(own != other).mean():.1%}" for other in labels]}
+        for name, own in zip(names, labels, strict=True)
+    ]
+
+
+def _disagreements(names: Sequence[str], runs: Sequence[RunRecord], same: Sequence[Ints]) -> list[Exchange]:
+    """Return the classes about which the first run and the others disagree, with pictures."""
+    found = []
+    for number in range(1, min(len(runs), MOST_MATRICES + 1)):
+        other = runs[number]
+        place = dict(zip(same[0].tolist(), same[number].tolist(), strict=True))
+
+        def words(row: int, other: RunRecord = other, place: dict[int, int] = place) -> str:
+            return f"{runs[0].confidence[row]:.0%} and {other.confidence[place[row]]:.0%} sure"
+
+        labels = runs[0].labels[same[0]], other.labels[same[number]]
+        found.append(exchange(runs[0], same[0], *labels, (names[0], names[number]), f"disagree-{number}", words))
+    return [one for one in found if one]
 
 
 def _draw_groups(names: Sequence[str], measures: Sequence[Measures]) -> Drawing | None:
@@ -73,11 +156,12 @@ def _draw_groups(names: Sequence[str], measures: Sequence[Measures]) -> Drawing 
 
 
 def _names(runs: Sequence[RunRecord]) -> list[str]:
-    """Return the method of each run, with its folder and a number where needed to tell runs apart."""
-    methods = Counter(run.method for run in runs)
-    long = [run.method if methods[run.method] == 1 else f"{run.method} ({run.folder.resolve().name})" for run in runs]
+    """Return the folder of each run, with its parent and a number where needed to tell runs apart."""
+    folders = [run.folder.resolve() for run in runs]
+    short = Counter(folder.name for folder in folders)
+    long = [folder.name if short[folder.name] == 1 else f"{folder.parent.name}/{folder.name}" for folder in folders]
     times = Counter(long)
-    return [name if times[name] == 1 else f"{name} {number}" for number, name in enumerate(long, start=1)]
+    return [name if times[name] == 1 else f"{name} ({number})" for number, name in enumerate(long, start=1)]
 
 
 def _numbers(measures: Sequence[Measures], has_truth: bool) -> list[dict[str, Any]]:
@@ -97,29 +181,48 @@ def _numbers(measures: Sequence[Measures], has_truth: bool) -> list[dict[str, An
     rows["Images"] = [f"{len(one.run.labels):,}" for one in measures]
     seconds = [one.run.card["environment"].get("seconds") for one in measures]
     rows["Time"] = ["–" if one is None else duration(one) for one in seconds]
-    return [{"name": name, "values": values} for name, values in rows.items()]
+    notes = {name: MEANING[key] for key, name, *_ in METRICS}
+    return [{"name": name, "note": notes.get(name, ""), "values": values} for name, values in rows.items()]
 
 
 def _draw(names: Sequence[str], classes: Sequence[str], columns: Sequence[Any], what: str) -> Drawing:
-    """Draw the value of each class in each run, ordered by the first run."""
-    order = np.argsort(columns[0], kind="stable")
+    """Draw the value of each class in each run, ordered by the first run; of many classes, those that differ most."""
+    table = np.stack([np.asarray(column, dtype=np.float64) for column in columns])
+    chosen = np.argsort(-np.nan_to_num(np.ptp(table, axis=0)), kind="stable")[:MOST_DRAWN]
+    order = chosen[np.argsort(table[0][chosen], kind="stable")]
     with style():
         figure, (axis,) = new_figure(7.6, 3.6)
         for number, (name, values) in enumerate(zip(names, columns, strict=True)):
             mark, color = MARKS[number % len(MARKS)], SERIES[number % len(SERIES)]
             axis.plot(np.asarray(values)[order], mark, color=color, markersize=4, label=shown(name))
         axis.set(ylabel=what, ylim=(0, None))
-        if len(classes) <= MOST_NAMED:
-            axis.set_xticks(range(len(classes)), [shown(classes[c]) for c in order], rotation=90, fontsize=7)
+        if len(order) <= MOST_NAMED:
+            axis.set_xticks(range(len(order)), [shown(classes[c]) for c in order], rotation=90, fontsize=7)
         axis.grid(axis="y", alpha=0.3)
         figure.legend(loc="outside upper center", ncols=min(4, len(names)))
     rows = [(classes[c], *(round(float(column[c]), 4) for column in columns)) for c in order]
     means = ", ".join(f"{name} {np.nanmean(values):.3g}" for name, values in zip(names, columns, strict=True))
-    note = f"The {what} for each class and run, sorted by {names[0]}."
+    which = "each class" if len(order) == len(classes) else f"the {len(order)} classes that differ most"
+    note = f"The {what} for {which} and each run, sorted by {names[0]}."
     return Drawing("compared-classes", note, f"Mean over classes: {means}", figure, ("class", *names), rows)
 
 
-def _differences(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
+def _differences(runs: Sequence[RunRecord]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return what differs: first images, labels, descriptions and method, then all other settings."""
+    sources = [run.card.get("sources", {}) for run in runs]
+    described = [sum(1 for texts in run.alignment.get("descriptions", {}).values() if texts) for run in runs]
+    rows: dict[str, list[str]] = {
+        "Labels for training": [str(source.get("labels") or "none") for source in sources],
+        "Answers of people": [as_text((run.card.get("review") or {}).get("n_labels")) for run in runs],
+        "Classes with descriptions": [f"{n:,}" for n in described],
+        "Images": [str(source.get("images", "–")) for source in sources],
+        "Result that was kept": [str(run.card.get("kept", "adapted")).replace("_", "-") for run in runs],
+    }
     keys = list(dict.fromkeys(key for run in runs for key in run.card["settings"]))
-    rows = [{"name": key, "values": [str(run.card["settings"].get(key, "–")) for run in runs]} for key in keys]
-    return [row for row in rows if len(set(row["values"])) > 1]
+    others = {key: [as_text(run.card["settings"].get(key)) for run in runs] for key in keys}
+    first = {key.capitalize(): others.pop(key) for key in FIRST if key in others}
+    return _rows_that_differ({**rows, **first}), _rows_that_differ(others)
+
+
+def _rows_that_differ(rows: dict[str, list[str]]) -> list[dict[str, Any]]:
+    return [{"name": name, "values": values} for name, values in rows.items() if len(set(values)) > 1]

@@ -1,4 +1,4 @@
-"""Figures about confused classes: heat maps, confidence, and the calibration and accuracy of groups."""
+"""Figures about confused classes: heat maps and confidence."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from captune.report.drawing import AFTER, BEFORE, BLUE, GREY, VERMILION, Drawing
 from captune.report.measures import Measures
 
 MOST_NAMED = 60
-MOST_GROUPS = 10
+MOST_DRAWN = 200
 BINS = 200
 BANDWIDTH = 0.03
 
 
 def draw_heat_map(measures: Measures, what: str) -> Drawing | None:
     """Draw the `similarity` or the `margin` between classes, with confused groups next to each other."""
-    matrix = measures.similarity if what == "similarity" else measures.run.arrays.get("margin")
-    if matrix is None:
-        return None
     order = group_order(measures)
-    values, names = matrix[np.ix_(order, order)].copy(), [measures.run.names[c] for c in order]
+    margin = measures.run.arrays.get("margin")
+    if what == "margin" and margin is None:
+        return None
+    values = measures.similarity(order) if margin is None or what == "similarity" else margin[np.ix_(order, order)]
+    values, names = values.copy(), [measures.run.names[c] for c in order]
     np.fill_diagonal(values, np.nan)  # would dominate the color scale
     side = min(7.0, 2.6 + 0.13 * len(order))
     with style():
@@ -41,19 +42,21 @@ def draw_heat_map(measures: Measures, what: str) -> Drawing | None:
         "similarity": "How similar classes are to the model: the larger cosine, of their images or of their texts.",
         "margin": "The margin in the last epoch: by how much a row's class must exceed a column's (in logits).",
     }
+    left_out = measures.run.n_classes - len(order)
+    caption = captions[what] + (f" The {len(order)} classes with the most images." if left_out else "")
     rows = [
         [name, *(round(float(v), 4) if np.isfinite(v) else "" for v in row)]
         for name, row in zip(names, values, strict=True)
     ]
     alt = f"Heat map of {what} between {len(order)} classes. Largest: {pairs}."
-    return Drawing(f"class-{what}", captions[what], alt, figure, ("class", *names), rows)
+    return Drawing(f"class-{what}", caption, alt, figure, ("class", *names), rows)
 
 
 def group_order(measures: Measures) -> Ints:
-    """Return all classes, beginning with the confused groups."""
-    grouped = [c for group in measures.groups for c in group.classes]
-    rest = [c for c in range(measures.run.n_classes) if c not in set(grouped)]
-    return np.asarray([*grouped, *rest], dtype=np.int64)
+    """Return the classes with the most images, beginning with the confused groups."""
+    largest = measures.largest(MOST_DRAWN).tolist()
+    grouped = [c for group in measures.groups for c in group.classes if c in set(largest)]
+    return np.asarray([*grouped, *(c for c in largest if c not in set(grouped))], dtype=np.int64)
 
 
 def draw_confidence(measures: Measures) -> Drawing | None:
@@ -121,37 +124,3 @@ def density(confidence: Floats) -> NDArray[np.float64]:
     kernel = np.exp(-0.5 * ((grid[None, :, None] - mirrors[:, None, :]) / BANDWIDTH) ** 2).sum(axis=0)
     kernel /= kernel.sum(axis=0, keepdims=True)  # all images have the same weight
     return np.asarray(kernel @ counts * BINS)
-
-
-def draw_groups(measures: Measures) -> Drawing | None:
-    """Draw the local calibration error and the accuracy of confused groups, before and after adaptation."""
-    if not (measures.has_truth and measures.groups):
-        return None
-    measured = ((group, measures.group_measures(group)) for group in measures.groups[:MOST_GROUPS])
-    found = [(group, numbers) for group, numbers in measured if numbers["n_images"]]
-    if not found:
-        return None
-    states = ("before", "after") if measures.run.is_adapted else ("after",)
-    at = np.arange(len(found))
-    with style():
-        figure, axes = new_figure(7.2, 2.6, columns=2)
-        for axis, key, title in ((axes[0], "ece", "local calibration error (ECE)"), (axes[1], "accuracy", "accuracy")):
-            for number, state in enumerate(states):
-                values = [numbers[f"{key}_{state}"] for _, numbers in found]
-                shift = (number - (len(states) - 1) / 2) * 0.4
-                axis.bar(at + shift, values, width=0.38, color=BEFORE if state == "before" else AFTER, label=state)
-            axis.set(title=title, xlabel="confused group", ylim=(0, None))
-            axis.set_xticks(at, [str(i + 1) for i in at])
-        if len(states) > 1:
-            axes[1].legend(loc="best")
-    keys = ("n_images", "ece_before", "ece_after", "accuracy_before", "accuracy_after")
-    rows = [
-        [i, " / ".join(measures.run.names[c] for c in group.classes), *(numbers[key] for key in keys)]
-        for i, (group, numbers) in enumerate(found, start=1)
-    ]
-    alt = "; ".join(
-        f"group {row[0]} ({row[1]}): ECE {row[3]:.2f} to {row[4]:.2f}, accuracy {row[5]:.2f} to {row[6]:.2f}"
-        for row in rows
-    )
-    note = "Calibration error and accuracy in each confused group; the groups are numbered as in the table."
-    return Drawing("confused-groups", note, alt, figure, ("group", "classes", *keys), rows)

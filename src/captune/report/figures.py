@@ -1,4 +1,4 @@
-"""Figures about misleading names, training, and the lowest and highest classes."""
+"""Figures about misleading names and training."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import numpy as np
 
 from captune.core.arrays import Ints
 from captune.report.drawing import (
-    AFTER,
-    BEFORE,
     BLUE,
     GREEN,
     GREY,
@@ -116,42 +114,6 @@ def draw_training(measures: Measures) -> Drawing | None:
     text = "; ".join(f"{title} from {ys[0]:.3g} to {ys[-1]:.3g}" for title, _, ys, _ in curves)
     note = "Training by epoch. Imbalance is the size of the largest class divided by the mean size: 1 is balanced."
     return Drawing("training-curves", note, text, figure, ("curve", "epoch", "value"), rows)
-
-
-def draw_extremes(measures: Measures) -> Drawing | None:
-    """Draw the accuracy of the ten lowest and ten highest classes, before and after adaptation."""
-    if not measures.has_truth:
-        return None
-    before, after = measures.accuracies(after=False), measures.accuracies(after=True)
-    low, high = extremes(measures)
-    names = measures.run.names
-    with style():
-        figure, axes = new_figure(7.6, 0.9 + 0.27 * max(len(low), 1), columns=2)
-        for axis, chosen, title in ((axes[0], low, "lowest before"), (axes[1], high, "highest before")):
-            at, shift = np.arange(len(chosen)), 0.2 if measures.run.is_adapted else 0.0
-            if measures.run.is_adapted:
-                axis.barh(at - shift, before[chosen], height=0.38, color=BEFORE, label="before")
-            axis.barh(at + shift, after[chosen], height=0.38, color=AFTER, label="after")
-            axis.set(xlim=(0, 1), xlabel="accuracy", title=title)
-            _name_rows((axis,), [names[c] for c in chosen])
-        if measures.run.is_adapted:
-            figure.legend(*axes[0].get_legend_handles_labels(), ncols=2, loc="outside upper right")
-    rows = [
-        (which, names[c], round(float(before[c]), 4), round(float(after[c]), 4))
-        for which, chosen in (("lowest", low), ("highest", high))
-        for c in chosen
-    ]
-    text = "; ".join(f"{name}: {b:.2f} before, {a:.2f} after" for _, name, b, a in rows)
-    note = "Accuracy, before and after adaptation, of the classes that were lowest and highest before."
-    return Drawing("lowest-and-highest-classes", note, text, figure, ("group", "class", "before", "after"), rows)
-
-
-def extremes(measures: Measures) -> tuple[Ints, Ints]:
-    """Return the classes with the lowest and the highest accuracy before adaptation, without overlap."""
-    before = measures.accuracies(after=False)
-    n_known = int((~np.isnan(before)).sum())
-    n_low = min(SHOWN_CLASSES, (n_known + 1) // 2)
-    return _lowest(before, n_low), _lowest(-before, min(SHOWN_CLASSES, n_known - n_low))
 
 
 def _lowest(values: Any, n: int) -> Ints:  # noqa: ANN401 (any float array)

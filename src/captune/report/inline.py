@@ -43,5 +43,5 @@ def saved_page(save: Callable[[Path], object], write_page: Callable[[Path], Path
         folder = Path(temporary) / "run"
         save(folder)
         page = write_page(folder).read_text(encoding="utf-8")
-        # The page names the folder in commands; the run has to be saved before they can be pasted.
+        # The page names the folder in the commands that repeat or use the run.
         return Report(page.replace(f"{folder.resolve()}/", "").replace(str(folder), "RUN"))

@@ -26,10 +26,12 @@ def draw_mismatch_maps(measures: Measures) -> list[Drawing]:
     """Draw the classes with the most misleading names, with the classes predicted for their images."""
     drawings: list[Drawing] = []
     for class_id in measures.mismatched if len(measures.embedded_rows) else ():
+        if len(drawings) == MOST_MAPS:
+            break
         classes = [class_id, *rivals(measures, class_id)]
         note = f"Images of “{measures.run.names[class_id]}” and of the classes that zero-shot predicts for them."
         name = f"map-mismatch-{len(drawings) + 1}"
-        if len(drawings) < MOST_MAPS and len(classes) > 1 and (drawing := _draw(measures, classes, name, note)):
+        if len(classes) > 1 and (drawing := _draw(measures, classes, name, note)):
             drawings.append(drawing)
     return drawings
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,10 @@ from captune.concepts.groups import ConfusedGroup, groups_of_predictions
 from captune.core.arrays import Floats, Ints
 from captune.results.metrics import Metrics, expected_calibration_error, summarize
 from captune.results.reading import RunRecord
+
+MOST_COMPARED = 1000
+"""Confused groups are looked for among this many classes: every pair is compared."""
+FEWEST_OF_CLUSTER = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,11 +82,17 @@ class Measures:
         """Return the mean embedding of the images predicted as each class."""
         return class_prototypes(self.vectors, self.run.labels[self.embedded_rows], self.run.arrays["class_vectors"])
 
-    @cached_property
-    def similarity(self) -> Floats:
-        """Return the similarity of classes that the method last used, or that of the predictions."""
+    def similarity(self, classes: Ints) -> Floats:
+        """Return the similarity of some classes that the method last used, or that of the predictions."""
         kept = self.run.arrays.get("similarity")
-        return class_similarity(self.prototypes, self.run.arrays["class_vectors"]) if kept is None else kept
+        if kept is not None:
+            return kept[np.ix_(classes, classes)]
+        return class_similarity(self.prototypes[classes], self.run.arrays["class_vectors"][classes])
+
+    def largest(self, most: int) -> Ints:
+        """Return the classes with the most images before and after adaptation, in their order."""
+        counts = self.counts(after=False) + self.counts(after=True)
+        return np.sort(np.argsort(-counts, kind="stable")[:most])
 
     @cached_property
     def groups(self) -> tuple[ConfusedGroup, ...]:
@@ -98,8 +108,15 @@ class Measures:
         arrays = self.run.arrays
         if "before" not in arrays:
             return ()
-        own = np.asarray(labels[self.embedded_rows], dtype=np.int64)
-        return groups_of_predictions(self.vectors, own, arrays["class_vectors"], arrays["before"])
+        classes = self.largest(MOST_COMPARED)
+        place = np.full(self.run.n_classes, -1)
+        place[classes] = np.arange(len(classes))
+        own = np.asarray(place[labels[self.embedded_rows]], dtype=np.int64)
+        inside = own >= 0
+        found = groups_of_predictions(
+            self.vectors[inside], own[inside], arrays["class_vectors"][classes], arrays["before"][:, classes]
+        )
+        return tuple(replace(group, classes=tuple(int(classes[c]) for c in group.classes)) for group in found)
 
     def group_measures(self, group: ConfusedGroup) -> dict[str, Any]:
         """Return the number of labeled images of a group, and their accuracy and calibration error."""
@@ -119,7 +136,7 @@ class Measures:
         With labels, these are the true images in k-means clusters, as in the paper; without, the likely images of each
         class in the detection of misleading names.
         """
-        if self.run.truth is None or not len(self.embedded_rows):
+        if self.run.truth is None or len(self.embedded_rows) < FEWEST_OF_CLUSTER * self.run.n_classes:
             return self._recorded("concentration")
         from sklearn.cluster import KMeans
 
@@ -144,5 +161,6 @@ class Measures:
     @property
     def mismatched(self) -> list[int]:
         """Return the classes with misleading names, the most frequently found first."""
-        ids = [self.run.names.index(name) for name in self.run.alignment.get("mismatched", [])]
+        place = {name: class_id for class_id, name in enumerate(self.run.names)}
+        ids = [place[name] for name in self.run.alignment.get("mismatched", [])]
         return sorted(ids, key=lambda c: (-self.frequency[c], c))

@@ -47,21 +47,68 @@
       });
     });
   }
+  for (const tools of document.querySelectorAll(".tools")) tools.hidden = false;
   for (const box of document.querySelectorAll("input[data-searches]")) {
     const rows = [...document.getElementById(box.dataset.searches).tBodies[0].rows];
-    const status = document.getElementById(box.dataset.status);
-    const texts = rows.map((row) => row.textContent.toLowerCase());
+    const galleries = [...document.querySelectorAll("#class-galleries article")];
+    const entries = [...rows, ...galleries].map((entry) => [entry, entry.textContent.toLowerCase()]);
     const search = () => {
       const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
-      let found = 0;
-      rows.forEach((row, i) => {
-        row.hidden = !words.every((word) => texts[i].includes(word));
-        found += row.hidden ? 0 : 1;
-      });
-      status.textContent = `${found} of ${rows.length} classes`;
+      for (const [entry, text] of entries) entry.hidden = !words.every((word) => text.includes(word));
+      const found = rows.filter((row) => !row.hidden).length;
+      document.getElementById("found").textContent = `${found} of ${rows.length} classes`;
     };
-    box.closest(".tools").hidden = false;
     box.addEventListener("input", search);
     search();
   }
+
+  // The map: another coloring, and one class alone.
+  const points = [...document.querySelectorAll("#image-map circle")];
+  const before = document.getElementById("map-before");
+  const chosen = document.getElementById("map-class");
+  before?.addEventListener("change", () => {
+    for (const point of points) {
+      const fill = point.getAttribute("fill");
+      point.setAttribute("fill", point.dataset.fill);
+      point.dataset.fill = fill;
+    }
+    choose();
+  });
+  const choose = () => {
+    for (const point of points) {
+      const own = before?.checked ? point.dataset.b : point.dataset.a;
+      point.classList.toggle("faded", chosen.value !== "" && own !== chosen.value);
+    }
+  };
+  chosen?.addEventListener("change", choose);
+
+  // Large pictures: arrow keys lead through the pictures of the same gallery, Escape closes.
+  const large = document.getElementById("large");
+  let shown = null;
+  const show = (picture) => {
+    shown = picture;
+    const image = picture.querySelector("img");
+    large.querySelector("img").src = image.src;
+    large.querySelector("img").alt = image.alt;
+    large.querySelector("p").textContent = `${image.title}: ${picture.dataset.words}`;
+    if (!large.open) large.showModal();
+  };
+  const step = (by) => {
+    const all = [...(shown.closest(".gallery, .map") ?? document).querySelectorAll(".picture")];
+    show(all[(all.indexOf(shown) + by + all.length) % all.length]);
+  };
+  document.addEventListener("click", (event) => {
+    const picture = event.target.closest?.(".picture");
+    if (picture) show(picture);
+    else if (event.target === large) large.close();
+  });
+  for (const button of large.querySelectorAll("button")) {
+    const by = Number(button.dataset.step);
+    button.addEventListener("click", () => (by ? step(by) : large.close()));
+  }
+  large.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (by) step(by);
+  });
+  large.addEventListener("close", () => shown?.focus());
 })();

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
+from dataclasses import replace
 from typing import Any
 
-from captune.core.progress import duration
-from captune.report.class_table import Column, class_columns
-from captune.report.confusion_figures import draw_confidence, draw_groups, draw_heat_map
+from captune.report.class_table import Column, capped, class_columns, listing
+from captune.report.compared import draw_extreme_classes
+from captune.report.confusion_figures import draw_confidence, draw_heat_map
 from captune.report.drawing import Drawing
-from captune.report.figures import draw_concentration, draw_extremes, draw_training, extremes
+from captune.report.exchange import changes, hesitations, mistakes
+from captune.report.figures import draw_concentration, draw_training
+from captune.report.image_map import image_map
 from captune.report.maps import draw_confusion_map, draw_mismatch_maps
-from captune.report.measures import Measures
-from captune.results.metrics import Metrics, lowest_mean
+from captune.report.measures import MOST_COMPARED, Measures
+from captune.report.pictures import class_galleries, unsure_pictures
+from captune.report.summary import count, describe_top
+from captune.results.metrics import Metrics
 from captune.results.reading import RunRecord
-from captune.review.estimate import describe_accuracy
 
 MOST_FILES = 300
+MOST_GROUPS = 50
 SECTIONS = (
     ("next-steps", "What to do next"),
     ("numbers", "Before and after"),
+    ("map", "Map"),
+    ("mistakes", "Mistakes"),
+    ("hesitations", "Close calls"),
+    ("changes", "What changed"),
+    ("unsure", "Least sure"),
     ("classes", "Classes"),
     ("mismatch", "Misleading names"),
     ("confusion", "Confused classes"),
-    ("training", "Training"),
-    ("extremes", "Lowest and highest"),
     ("skipped", "Skipped images"),
+    ("training", "Training"),
     ("settings", "Settings"),
 )
 METRICS = (
@@ -39,44 +47,65 @@ METRICS = (
     ("ece", "Calibration error (ECE)", "{:.3f}", -1),
 )
 """Name in `Metrics`, title, number format, and 1 if higher is better."""
-
-NO_PICTURES = {
-    "embeddings": "This run was made from embeddings, so there are no thumbnails.",
-    "memory": "The images of this run were in memory and are not part of the run folder, so there are no thumbnails.",
+MEANING = {
+    "accuracy": "share of the labeled images that get the right class",
+    "balanced_accuracy": "the same, with every class counting equally",
+    "lowest_five": "share of right images in the five classes that do worst",
+    "never": "classes that no image got",
+    "predicted_imbalance": "size of the largest class divided by the mean size; 1 is even",
+    "ece": "how far confidences are from the share that is right; 0 is honest",
 }
-"""Why a report shows no thumbnails, by the source of the images."""
+
+WHEN = ("before", "after")
+NEUTRAL = "compared with a grouping of the images that does not know the adaptation"
+HEALTH = (
+    ("agreement", "Agreement between similar images", "{:.2f}", "how often they share a class; 0 is chance, 1 always"),
+    ("explained", "Variance explained by the classes", "{:.2f}", "how well the classes separate the images; at most 1"),
+    ("classes", "Effective number of predicted classes", "{:.1f}", "classes in use, large ones counting more"),
+    ("confidence", "Mean confidence", "{:.2f}", "how sure the model is on average, right or wrong"),
+)
+
+IMAGES_GONE = "The image files could not be read, so there are no pictures."
+NO_PICTURES = {
+    "embeddings": "This run was made from embeddings, so there are no pictures.",
+    "memory": "The images of this run were in memory and are not part of the run folder, so there are no pictures.",
+}
+"""Why a report shows no pictures, by the source of the images."""
 
 
 def describe_run(run: RunRecord) -> tuple[dict[str, Any], list[Drawing]]:
     """Return the content of a run's page, and all its figures."""
     measures = Measures(run)
-    columns = class_columns(measures)
-    has_pictures = any(column.kind == "pictures" for column in columns)
+    found_mistakes, galleries = mistakes(measures), class_galleries(measures)
+    columns, left_out = capped(class_columns(measures), measures.counts(after=True))
+    has_labels_or_changes = measures.has_truth or run.is_adapted
     content: dict[str, Any] = {
-        "title": f"captune report: {run.method} on {run.n_classes} classes",
-        "sentence": _summary(measures),
+        "title": f"captune report: {run.method} on {count(run.n_classes, 'class')}",
+        "top": describe_top(measures),
         "is_adapted": run.is_adapted,
         "has_alignment": bool(run.alignment),
+        "has_pseudo_labels": run.pseudo_labels is not None,
         "numbers": _numbers(measures),
         "health": _health(measures),
-        "accuracy": describe_accuracy(run.card.get("review", {}).get("accuracy"), str(run.folder)),
+        "map": image_map(measures),
+        "mistakes": found_mistakes,
+        "hesitations": None if has_labels_or_changes else hesitations(measures),
+        "changes": changes(measures),
+        "unsure": unsure_pictures(measures),
         "classes": columns,
-        "no_pictures": "" if has_pictures else NO_PICTURES.get(run.card.get("image_source", "files")),
+        "galleries": galleries,
+        "left_out": left_out,
+        "no_pictures": "" if galleries else NO_PICTURES.get(run.card.get("image_source", "files"), IMAGES_GONE),
         "mismatch": _mismatch(measures),
         "confusion": _confusion(measures),
         "training": draw_training(measures),
-        "extremes": _extremes(measures),
         "skipped": skipped_section(run.skipped, "skipped.csv"),
         "settings": _settings(run),
     }
-    has_numbers = bool(content["numbers"])
-    content["contents"] = contents(
-        {**content, "numbers": content["numbers"] or content["health"]},
-        numbers="Before and after" if has_numbers else "Health check",
-    )
-    figures = [*(content["mismatch"] or {}).get("drawings", ()), *(content["confusion"] or {}).get("drawings", ())]
-    figures += [content["training"], (content["extremes"] or {}).get("drawing")]
-    return content, [figure for figure in figures if figure]
+    content["contents"] = contents(content)
+    parts = [content[name] or {} for name in ("numbers", "mismatch", "confusion")]
+    figures = [drawing for part in parts for drawing in part.get("drawings", ())]
+    return content, [figure for figure in (*figures, content["training"]) if figure]
 
 
 def contents(content: Mapping[str, Any], **titles: str) -> list[tuple[str, str]]:
@@ -90,32 +119,6 @@ def metric(metrics: Metrics, key: str) -> float:
     return float(len(metrics.never_predicted) if key == "never" else getattr(metrics, key))
 
 
-def _summary(measures: Measures) -> str:
-    run = measures.run
-    backbone = _short(run.card["settings"].get("backbone", "?"))
-    skipped = f" ({count(len(run.skipped), 'file')} skipped)" if run.skipped else ""
-    inputs = f"{count(len(run.labels), 'image')}{skipped} and {count(run.n_classes, 'class name')}"
-    text = f"The method {run.method} made a classifier from {backbone}, {inputs}"
-    if run.pseudo_labels is not None:
-        text += f", using {count(int(run.pseudo_labels.sum()), 'pseudo-label')}"
-    seconds = run.card["environment"].get("seconds")
-    text += f", in {duration(seconds)}" if isinstance(seconds, (int, float)) else ""
-    if measures.has_truth and run.is_adapted:
-        before, after = measures.metrics
-        old, new = f"{before.accuracy:.1%}", f"{after.accuracy:.1%}"
-        verb = "rose" if after.accuracy > before.accuracy else "fell"
-        text += f". Accuracy stayed at {new}" if old == new else f". Accuracy {verb} from {old} to {new}"
-    elif measures.has_truth:
-        text += f". Its accuracy is {measures.metrics[1].accuracy:.1%}"
-    return f"{text}."
-
-
-def _short(identifier: str) -> str:
-    """Return a backbone's id, with only the last part of an absolute path."""
-    source, colon, name = identifier.partition(":")
-    return f"{source}:{PurePath(name).name}" if colon and PurePath(name).is_absolute() else identifier
-
-
 def _numbers(measures: Measures) -> dict[str, Any] | None:
     if not measures.has_truth:
         return None
@@ -123,7 +126,7 @@ def _numbers(measures: Measures) -> dict[str, Any] | None:
     rows = []
     for key, name, style, sign in METRICS:
         old, new = (metric(metrics, key) for metrics in measures.metrics)
-        row: dict[str, Any] = {"name": name, "values": [style.format(new)]}
+        row: dict[str, Any] = {"name": name, "note": MEANING[key], "values": [style.format(new)]}
         if is_adapted:
             change = new - old
             written = f"{100 * change:+.1f} points" if style == "{:.1%}" else style.replace(":", ":+").format(change)
@@ -133,33 +136,29 @@ def _numbers(measures: Measures) -> dict[str, Any] | None:
             if style.format(old) == style.format(new):
                 row |= {"change": "same", "judgement": ""}
         rows.append(row)
-    has_labels = measures.run.card.get("sources", {}).get("labels")
+    series = {"after": measures.metrics[1].per_class_accuracy}
+    series = {"before": measures.metrics[0].per_class_accuracy, **series} if is_adapted else series
     return {
         "rows": rows,
         "columns": ["before", "after", "change"] if is_adapted else ["value"],
         "caption": f"Measured on {len(measures.known):,} labeled images of {len(measures.run.labels):,}",
-        "notes": ["Some of these images and their labels were used for training."] if has_labels else [],
+        "drawings": [draw_extreme_classes(measures.run.names, series)],
     }
 
 
-def _health(measures: Measures) -> dict[str, Any] | None:
+def _health(measures: Measures) -> list[dict[str, Any]] | None:
     found = measures.run.card.get("health")
     if not found or measures.has_truth:
         return None
-    rows = [
-        {"name": name, "values": [style.format(found[f"{key}_{when}"]) for when in ("before", "after")]}
-        for key, name, style in (
-            ("agreement", "Agreement between similar images", "{:.2f}"),
-            ("explained", "Variance explained by the classes", "{:.2f}"),
-            ("classes", "Effective number of predicted classes", "{:.1f}"),
-            ("confidence", "Mean confidence", "{:.2f}"),
-        )
+    change = f"{100 * found['expected_change']:+.1f} points"
+    return [
+        {"name": "Estimated change of accuracy", "note": NEUTRAL, "values": ["", change]},
+        *(
+            {"name": name, "note": note, "values": [style.format(found[f"{key}_{when}"]) for when in WHEN]}
+            for key, name, style, note in HEALTH
+        ),
+        {"name": "Predictions that changed", "note": "", "values": ["", f"{found['changed']:.0%}"]},
     ]
-    rows.insert(
-        0, {"name": "Estimated change of accuracy", "values": ["", f"{100 * found['expected_change']:+.1f} points"]}
-    )
-    rows.append({"name": "Predictions that changed", "values": ["", f"{found['changed']:.0%}"]})
-    return {"verdict": found["verdict"], "sentence": found["sentence"], "rows": rows}
 
 
 def _mismatch(measures: Measures) -> dict[str, Any] | None:
@@ -172,7 +171,11 @@ def _mismatch(measures: Measures) -> dict[str, Any] | None:
         names = [measures.run.names[c] for c in measures.mismatched]
         n_described = sum(1 for name in names if found.get("descriptions", {}).get(name))
         sentence = misleading_sentence(names, measures.run.n_classes, n_described)
-    return {"sentence": sentence, "drawings": drawings, "problems": sorted(found.get("problems", {}).items())}
+    return {
+        "sentence": sentence,
+        "drawings": drawings,
+        "problems": sorted(found.get("problems", {}).items())[:MOST_FILES],
+    }
 
 
 def misleading_sentence(names: Sequence[str], n_classes: int, n_described: int) -> str:
@@ -181,7 +184,7 @@ def misleading_sentence(names: Sequence[str], n_classes: int, n_described: int) 
         return "No misleading class name was found."
     verb = "is" if len(names) == 1 else "are"
     described = f"Descriptions were used for {n_described} of {len(names)}."
-    return f"{len(names)} of {n_classes} class names {verb} misleading: {', '.join(names)}. {described}"
+    return f"{len(names)} of {n_classes} class names {verb} misleading: {listing(names)}. {described}"
 
 
 def _confusion(measures: Measures) -> dict[str, Any] | None:
@@ -196,8 +199,12 @@ def _confusion(measures: Measures) -> dict[str, Any] | None:
             for when in ("before", "after") if run.is_adapted else ("after",):
                 columns.append(Column(f"{title} {when}", [n[f"{key}_{when}"] for n in found], style=style))
     drawings = [draw_heat_map(measures, "similarity"), draw_heat_map(measures, "margin")]
-    drawings += [draw_groups(measures), draw_confidence(measures), draw_confusion_map(measures)]
-    return {"columns": columns, "drawings": [drawing for drawing in drawings if drawing]}
+    drawings += [draw_confidence(measures), draw_confusion_map(measures)]
+    columns, n_groups = [replace(column, values=column.values[:MOST_GROUPS]) for column in columns], len(groups)
+    notes = [f"The {MOST_GROUPS} most similar of {n_groups:,} groups."] if n_groups > MOST_GROUPS else []
+    if run.n_classes > MOST_COMPARED:
+        notes.append(f"Groups were looked for among the {MOST_COMPARED:,} classes with the most images.")
+    return {"columns": columns, "drawings": [drawing for drawing in drawings if drawing], "note": " ".join(notes)}
 
 
 def group_columns(names: Sequence[Sequence[str]], closeness: Sequence[float]) -> list[Column]:
@@ -207,17 +214,6 @@ def group_columns(names: Sequence[Sequence[str]], closeness: Sequence[float]) ->
         Column("Classes", [", ".join(group) for group in names], "name"),
         Column("Similarity", closeness, style="{:.1f}"),
     ]
-
-
-def _extremes(measures: Measures) -> dict[str, Any] | None:
-    drawing = draw_extremes(measures)
-    if drawing is None:
-        return None
-    n_low = len(extremes(measures)[0])
-    states = (False, True) if measures.run.is_adapted else (True,)
-    means = [lowest_mean(measures.accuracies(after), n_low) for after in states]
-    text = " before and ".join(f"{mean:.1%}" for mean in means) + (" after adaptation" if len(means) > 1 else "")
-    return {"sentence": f"The mean accuracy of the {n_low} lowest classes is {text}.", "drawing": drawing}
 
 
 def skipped_section(skipped: Sequence[tuple[str, str]], file: str) -> dict[str, Any] | None:
@@ -257,8 +253,3 @@ def as_text(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {as_text(entry)}" for key, entry in value.items()) or "–"
     return "–" if value in ("", None) else str(value)
-
-
-def count(n: int, noun: str) -> str:
-    """Return a number with its noun, in the plural if needed."""
-    return f"{n:,} {noun}{'' if n == 1 else 'es' if noun.endswith('s') else 's'}"

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from captune.report.compared import draw_extreme_classes
 from captune.report.confusion_figures import BINS, density
 from captune.report.drawing import Drawing, new_figure, shown, style
-from captune.report.figures import draw_concentration, draw_training, extremes
+from captune.report.figures import draw_concentration, draw_training
 from captune.report.measures import Measures
 from captune.results.metrics import summarize
 from captune.results.reading import read_run
@@ -47,10 +48,11 @@ def test_images_without_label_are_not_measured(run_folder: Any) -> None:
 
 
 def test_no_class_is_both_lowest_and_highest(measures: Measures) -> None:
-    low, high = extremes(measures)
-    assert sorted([*low, *high]) == list(range(6))
-    accuracy = measures.accuracies(after=False)
-    assert accuracy[low].max() <= accuracy[high].min()
+    accuracy = dict(zip(measures.run.names, measures.accuracies(after=False).tolist(), strict=True))
+    drawing = draw_extreme_classes(measures.run.names, {"before": list(accuracy.values())})
+    low, high = ([str(row[1]) for row in drawing.rows if str(row[0]).startswith(end)] for end in ("lowest", "highest"))
+    assert sorted([*low, *high]) == sorted(measures.run.names)
+    assert max(accuracy[name] for name in low) <= min(accuracy[name] for name in high)
 
 
 def test_images_of_one_class_lie_in_one_cluster(measures: Measures) -> None:

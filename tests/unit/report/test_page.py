@@ -14,6 +14,7 @@ from captune.core.errors import InputError, RunFolderError
 from captune.report import page
 from captune.report.page import write_report
 from captune.report.sections import describe_run
+from captune.report.summary import HEADLINES
 from captune.results.reading import read_run
 
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
@@ -69,23 +70,31 @@ def test_the_sections_come_in_order(labeled_page: Path) -> None:
     assert sections(reader) == [
         "summary",
         "numbers",
+        "map",
+        "changes",
+        "unsure",
         "classes",
         "mismatch",
         "confusion",
-        "training",
-        "extremes",
         "skipped",
+        "training",
         "settings",
     ]
-    assert "72 images (2 files skipped) and 6 class names" in reader.text
-    assert "Accuracy rose from" in reader.text
+    assert "72 images (2 files skipped)" in reader.text
+    assert "Accuracy rose: " in reader.text
+    assert "Measured on 72 labeled images of 72." in reader.text
+    assert "Not verified: other images than these." in reader.text
 
 
 def test_without_labels_there_is_the_health_check(run_folder: Any) -> None:
     folder = run_folder()
     reader = read(write_report([folder]))
-    assert "extremes" not in sections(reader)
-    assert "Health check" in reader.text
+    assert {"numbers", "mistakes"}.isdisjoint(sections(reader))
+    health = json.loads((folder / "run.json").read_text(encoding="utf-8"))["health"]
+    assert HEADLINES[health["verdict"]] in reader.text
+    assert health["sentence"] in reader.text
+    assert "Names not verified" in reader.text
+    assert f"captune review {folder}" in reader.text
     assert "estimated change of accuracy" in reader.text
     assert "Accuracy" not in reader.text
 
@@ -93,7 +102,8 @@ def test_without_labels_there_is_the_health_check(run_folder: Any) -> None:
 def test_what_there_is_nothing_of_is_left_out(run_folder: Any) -> None:
     folder = run_folder(adapted=False, skipped=0)
     reader = read(write_report([folder]))
-    assert sections(reader) == ["summary", "classes", "confusion", "settings"]
+    assert sections(reader) == ["summary", "map", "hesitations", "unsure", "classes", "confusion", "settings"]
+    assert "nothing was adapted to these images" in reader.text
     assert "Predicted before" not in reader.text
 
 
@@ -102,7 +112,7 @@ def test_a_folder_without_evidence_still_has_a_page(run_folder: Any) -> None:
     for name in ("evidence.safetensors", "pseudo_labels.csv", "pseudo_label_history.csv"):
         (folder / name).unlink()
     reader = read(write_report([folder]))
-    assert {"summary", "numbers", "classes", "training", "settings"} <= set(sections(reader))
+    assert {"summary", "unsure", "classes", "training", "settings"} <= set(sections(reader))
 
 
 def test_names_are_shown_and_never_run(labeled_page: Path) -> None:
@@ -113,8 +123,10 @@ def test_names_are_shown_and_never_run(labeled_page: Path) -> None:
     assert "<b>bold</b> lines" in reader.text
     assert 'broken "0" <img src=x>.png' in reader.text
     assert {"b", "i"}.isdisjoint(tag for tag, _ in reader.tags)
-    for attributes in reader.named("img"):
-        assert set(attributes) == {"src", "alt", "title", "width", "height"}
+    *pictures, large = reader.named("img")
+    assert large == {"alt": ""}
+    for attributes in pictures:
+        assert set(attributes) == {"src", "alt", "title"}
         assert "'it' & <b>.png" in str(attributes["alt"])
     handlers = [name for _, attributes in reader.tags for name in attributes if name.startswith("on")]
     assert handlers == []
@@ -164,18 +176,18 @@ def test_fifty_classes_fit_in_five_megabytes(run_folder: Any) -> None:
     folder = run_folder([f"class number {i}" for i in range(50)], per_class=8)
     path = write_report([folder], labels=folder.parent / "images" / "labels.csv")
     assert path.stat().st_size < 5_000_000
-    assert len(read(path).named("img")) == 50 * 6
+    assert len(read(path).named("article")) == 50
 
 
 def test_figures_are_files_and_old_ones_go_away(run_folder: Any) -> None:
     folder = run_folder()
     write_report([folder], labels=folder.parent / "images" / "labels.csv")
     names = {path.name for path in (folder / "figures").iterdir()}
-    assert {f"confused-groups.{kind}" for kind in ("png", "svg", "csv")} <= names
+    assert {f"class-margin.{kind}" for kind in ("png", "svg", "csv")} <= names
     (folder / "figures" / "mine.png").write_text("kept")
     write_report([folder])
     left = {path.name for path in (folder / "figures").iterdir()}
-    assert "lowest-and-highest-classes.png" in names - left
+    assert "compared-extremes.png" in names - left
     assert "mine.png" in left
 
 
@@ -198,8 +210,8 @@ def test_images_that_are_gone_cost_only_their_pictures(run_folder: Any) -> None:
     folder = run_folder()
     (folder.parent / "images").rename(folder.parent / "moved")
     reader = read(write_report([folder]))
-    assert reader.named("img") == []
-    assert "Most confident" not in reader.text
+    assert reader.named("img") == [{"alt": ""}]  # the frame of large pictures
+    assert "The image files could not be read" in reader.text
 
 
 def test_runs_are_compared_side_by_side(run_folder: Any, tmp_path: Path) -> None:
@@ -207,16 +219,18 @@ def test_runs_are_compared_side_by_side(run_folder: Any, tmp_path: Path) -> None
     labels = tmp_path / "images" / "labels.csv"
     path = write_report(folders, out=tmp_path / "all.html", labels=labels)
     reader = read(path)
-    assert sections(reader) == ["summary", "numbers", "classes", "settings"]
-    assert "zero_shot, cap (b), cap (c): 3 runs on 6 classes" in reader.text
+    assert sections(reader) == ["summary", "differences", "numbers", "disagreements", "classes"]
+    assert "3 runs on 6 classes: a, b, c" in reader.text
     assert "Balanced accuracy" in reader.text
     assert "<script>alert(1)</script>" in reader.text
     assert (tmp_path / "all-figures" / "compared-classes.csv").is_file()
     assert (tmp_path / "all-figures" / "compared-extremes.csv").is_file()
     header = (tmp_path / "all-figures" / "compared-groups.csv").read_text(encoding="utf-8").splitlines()[0]
-    assert header.startswith("group,classes,zero-shot: ECE,zero-shot: accuracy,zero_shot: ECE")
+    assert header.startswith("group,classes,zero-shot: ECE,zero-shot: accuracy,a: ECE")
     assert "Calibration error (ECE)" in reader.text
-    assert "Health check" in read(write_report(folders, out=path)).text
+    unlabeled = read(write_report(folders, out=path)).text
+    assert "The runs agree on" in unlabeled
+    assert "Not verified: which run is right." in unlabeled
 
 
 def test_runs_of_other_classes_are_not_compared(run_folder: Any, tmp_path: Path) -> None:
@@ -237,4 +251,4 @@ def test_a_model_on_this_machine_is_told_by_its_last_name(run_folder: Any) -> No
     for given, told in (("dual:/models/of/mine/aerial", "dual:aerial"), ("hf:openai/clip", "hf:openai/clip")):
         card["settings"]["backbone"] = given
         (folder / "run.json").write_text(json.dumps(card), encoding="utf-8")
-        assert f"from {told}, " in describe_run(read_run(folder))[0]["sentence"]
+        assert f"the image and text model {told}" in describe_run(read_run(folder))[0]["top"]["inputs"]
