@@ -9,7 +9,8 @@ import pytest
 
 from captune.core.arrays import unit_rows
 from captune.labeling.gaussian_mixture import (
-    CONFIDENCE_GAIN,
+    CONFIRMED_WEIGHT,
+    EVENING_CONFIDENCE,
     EVENING_STEPS,
     SMALLEST_VARIANCE,
     MixtureSettings,
@@ -70,24 +71,29 @@ def slow_evening(scores: Rows, temperature: float) -> list[float]:
     return [temperature * (offset - mean) for offset in offsets]
 
 
-def slow_temperature(scores: Rows, texts_say: Rows) -> float:
-    """Return the temperature at which mean confidence exceeds that of the texts by a share of what scores claim."""
+def confidence(rows: Rows, temperature: float = 1.0) -> float:
+    return sum(max(slow_softmax([score / temperature for score in row])) for row in rows) / len(rows)
 
-    def confidence(rows: Rows, temperature: float) -> float:
-        return sum(max(slow_softmax([score / temperature for score in row])) for row in rows) / len(rows)
 
-    before, raw = confidence(texts_say, 1.0), confidence(scores, 1.0)
+def slow_temperature(scores: Rows, wanted: float) -> float:
+    """Return the temperature at which scores have the wanted mean confidence."""
     low, high = math.log(0.02), math.log(50.0)
     for _ in range(20):
         middle = (low + high) / 2
-        is_too_confident = confidence(scores, math.exp(middle)) > before + CONFIDENCE_GAIN * (raw - before)
-        low, high = (middle, high) if is_too_confident else (low, middle)
+        low, high = (middle, high) if confidence(scores, math.exp(middle)) > wanted else (low, middle)
     return math.exp((low + high) / 2)
+
+
+def confirmed_confidence(scores: Rows, texts_say: Rows) -> float:
+    """Return zero-shot's confidence, drawn to the share of its predictions that stay where that is higher."""
+    stays = [row.index(max(row)) == text.index(max(text)) for row, text in zip(scores, texts_say, strict=True)]
+    before = confidence(texts_say)
+    return before + CONFIRMED_WEIGHT * max(0.0, sum(stays) / len(stays) - before)
 
 
 def slow_fit(
     images: Rows, texts: Rows, scale: float, rule: MixtureSettings, labeled: Rows, labels: list[int], allowed: list[int]
-) -> tuple[Rows, list[float], Rows]:
+) -> tuple[Rows, list[float], float, Rows]:
     n, n_classes, width = len(images), len(texts), len(texts[0])
     center = [sum(x[d] for x in images) / n for d in range(width)]
     points = [[x[d] - center[d] for d in range(width)] for x in images]
@@ -161,12 +167,16 @@ def slow_fit(
         found = [over_allowed(row) for row in scores]
         if number == rule.iterations - 1:
             some = [[row[c] for c in allowed] for row in scores]
-            temperature = slow_temperature(some, [[row[c] for c in allowed] for row in texts_say])
+            before = confidence([[row[c] for c in allowed] for row in texts_say])
+            temperature = slow_temperature(some, before + EVENING_CONFIDENCE * (confidence(some) - before))
             for c, offset in zip(allowed, slow_evening(some, temperature), strict=True):
                 evening[c] = offset
         weights = shifted(found, rule.label_shift_steps)
     rule_weights = [[factor * v for v in direction] for direction in directions]
-    return rule_weights, [shares[c] - dot(rule_weights[c], center) for c in range(n_classes)], found
+    some, texts_say = ([[row[c] for c in allowed] for row in rows] for rows in (scores, texts_say))
+    temperature = slow_temperature(some, confirmed_confidence(some, texts_say))
+    tempered = [over_allowed([score / temperature for score in row]) for row in scores]
+    return rule_weights, [shares[c] - dot(rule_weights[c], center) for c in range(n_classes)], temperature, tempered
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -182,11 +192,11 @@ def test_the_mixture_is_what_the_loops_say(seed: int, n_labeled: int, monkeypatc
     allowed = [1, 2, 3] if n_labeled else [0, 1, 2, 3]
     rule = MixtureSettings(iterations=4, half_weight_at=5.0, alpha=2.0)
     fast = fit_gaussian_mixture(images, texts, 8.0, rule, labeled=labeled, labels=labels, allowed=allowed)
-    weights, offsets, found = slow_fit(
+    weights, offsets, temperature, found = slow_fit(
         images.tolist(), texts.tolist(), 8.0, rule, labeled.tolist(), labels.tolist(), allowed
     )
     assert fast.rounds == 8
     assert np.allclose(fast.weights, weights, atol=2e-3)
     assert np.allclose(fast.offsets, offsets, atol=2e-3)
-    tempered = np.power(found, 1 / fast.temperature)
-    assert np.allclose(fast.probabilities, tempered / tempered.sum(axis=1, keepdims=True), atol=1e-3)
+    assert fast.temperature == pytest.approx(temperature, rel=1e-3)
+    assert np.allclose(fast.probabilities, found, atol=1e-3)

@@ -26,9 +26,10 @@ FEWEST_SAMPLED, SAMPLED_PER_CLASS, ROUNDS_AFTER_SAMPLE = 2048, 20, 2
 """With at least twice as many images, the mixture is fitted to a sample first and then refined on all images."""
 SMALLEST_VARIANCE = 1e-3
 """As a share of the mean variance that unit vectors have in each dimension."""
-CONFIDENCE_GAIN = 0.1
-"""Share of the gain in mean confidence that is believed: the rest is the mixture's agreement with itself."""
-EVENING_STEPS = 10
+CONFIRMED_WEIGHT = 0.5
+"""How far mean confidence is drawn to the share of zero-shot predictions that stay, if that is higher."""
+EVENING_CONFIDENCE, EVENING_STEPS = 0.1, 10
+"""To even out class sizes, this share of what the mixture is more confident than zero-shot is believed."""
 
 
 @dataclass(frozen=True)
@@ -199,11 +200,11 @@ class _Problem:
             shares = self._shifted_shares(probabilities)
             rounds += 1
             if rounds == last_round or int(np.count_nonzero(labels != before)) <= TOLERANCE * n_images:
-                temperature = _temperature(scores, text_scores)
                 if is_even:
                     break
-                evening, is_even = _evening(scores, temperature), True
+                evening, is_even = _evening(scores, text_scores), True
                 last_round = rounds + most_rounds
+        temperature = _temperature(scores, text_scores)
         return MixtureFit(
             weights=np.asarray(scale * directions, dtype=np.float32),
             offsets=np.asarray(offsets - scale * (directions @ start.center), dtype=np.float32),
@@ -330,13 +331,22 @@ def find_temperature(scores: Floats, confidence: float, most_rows: int = 1024) -
 
 
 def _temperature(scores: Floats, text_scores: Floats, most_rows: int = 1024) -> float:
-    """Return the temperature at which mean confidence exceeds zero-shot's only by the share that is believed."""
-    rows = evenly_spaced(len(scores), most_rows)
-    before, raw = (float(softmax_rows(part[rows]).max(axis=1).mean()) for part in (text_scores, scores))
-    return find_temperature(scores, before + CONFIDENCE_GAIN * (raw - before), most_rows)
+    """Return the temperature at which mean confidence is zero-shot's, or more if the mixture confirms zero-shot.
+
+    The mixture is sure of whatever it does, so its own confidence says little. Texts and images are two sources: where
+    they agree more often than zero-shot is confident, part of the difference is added.
+    """
+    some = evenly_spaced(len(scores), most_rows)
+    before = _mean_confidence(text_scores[some])
+    confirmed = float(np.mean(scores[some].argmax(axis=1) == text_scores[some].argmax(axis=1)))
+    return find_temperature(scores, before + CONFIRMED_WEIGHT * max(0.0, confirmed - before), most_rows)
 
 
-def _evening(scores: Floats, temperature: float, most_rows: int = 4096) -> Floats:
+def _mean_confidence(scores: Floats) -> float:
+    return float(softmax_rows(scores).max(axis=1).mean())
+
+
+def _evening(scores: Floats, text_scores: Floats, most_rows: int = 4096) -> Floats:
     """Return class offsets `(classes,)` that even out class sizes as far as wrong labels explain their differences.
 
     Wrong labels make equal classes look unequal: with a share e of them, sizes vary by about e times their mean. The
@@ -344,8 +354,10 @@ def _evening(scores: Floats, temperature: float, most_rows: int = 4096) -> Float
     hardly differ, and not at all if they differ clearly. One minus the mean confidence stands for e.
     """
     rows = evenly_spaced(len(scores), most_rows)
+    before, raw = _mean_confidence(text_scores[rows]), _mean_confidence(scores[rows])
+    temperature = np.float32(find_temperature(scores, before + EVENING_CONFIDENCE * (raw - before)))
     allowed = np.flatnonzero(np.isfinite(scores[0]))
-    some = scores[np.ix_(rows, allowed)] / np.float32(temperature)
+    some = scores[np.ix_(rows, allowed)] / temperature
     probabilities = softmax_rows(some)
     sizes, error = np.bincount(probabilities.argmax(axis=1), minlength=len(allowed)), 1 - probabilities.max(axis=1)
     variation = float(sizes.std() / sizes.mean())
@@ -357,7 +369,7 @@ def _evening(scores: Floats, temperature: float, most_rows: int = 4096) -> Float
         totals = softmax_rows(some + offsets).sum(axis=0)
         offsets += np.log(np.maximum(target, 1e-9) / np.maximum(totals, 1e-9))
     found = np.zeros(scores.shape[1], dtype=np.float32)
-    found[allowed] = np.float32(temperature) * (offsets - offsets.mean())
+    found[allowed] = temperature * (offsets - offsets.mean())
     return found
 
 
