@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,30 +20,17 @@ from captune.results.image_classifier import load
 from captune.results.run import AdaptationRun, read_run_card
 from captune.review.corrections import Corrections
 from captune.run import Run
-from faults.failing import ERRORS, Disk, watch
-from faults.records import record
+from faults.failing import Disk, at_every_change
 from faults.wholeness import result_of
 
 NAMES = ["cat", "dog", "bird"]
 CAP: dict[str, Any] = {"method": "cap", "epochs": 2, "iterations": 2, "warmup_epochs": 0, "strong_views": 1}
 CAP |= {"k": 2, "grow_every": 1, "keep_better": False}
-Action = Callable[[], object]
-TOLD = ("cannot be written", "cannot be used", "could not be saved")
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_classes(tmp_path_factory.mktemp("writes") / "photos", NAMES, 4, side=10)
-
-
-@pytest.fixture(scope="module")
-def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
-    """Return a disk whose changes are seen; an audit hook stays for as long as Python runs."""
-    folder = tmp_path_factory.mktemp("disk")
-    with pytest.MonkeyPatch.context() as patch:
-        made = Disk(folder)
-        watch(made, patch)
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -57,32 +43,6 @@ def adapt(images: Path, seed: int, **options: Any) -> Run:
     """Adapt a toy model; every seed gives another result."""
     where = {"backbone": ToyBackbone(seed), "workers": 0, "seed": seed, "cache": str(images.parent / "cache")}
     return carry_out(make_plan(images, NAMES, None, {**where, **CAP}), quiet=True, report=False, **options)
-
-
-def at_every_change(disk: Disk, prepare: Action, act: Action, fault: str, every_error: bool) -> Iterator[bool]:
-    """Act with a failure at each change in turn; yield whether an error was reported, which must be a sentence."""
-    prepare()
-    with disk.failing():
-        act()
-    n_changes = disk.count
-    assert n_changes > 0
-    for n in range(1, n_changes + 1):
-        for error in ERRORS if every_error else (ERRORS[n % len(ERRORS)],):
-            prepare()
-            problem = error_of(disk, n, error, act)
-            assert not problem or any(words in problem for words in TOLD), problem
-            yield bool(problem)
-            record(fault, "clear message" if problem else "same result")
-
-
-def error_of(disk: Disk, n: int, error: int, act: Action) -> str:
-    """Act while the n-th change fails; return what captune says about it, nothing if it goes on."""
-    try:
-        with disk.failing(n, error):
-            act()
-    except CaptuneError as problem:
-        return str(problem)
-    return ""
 
 
 def found(run: Path) -> dict[str, Any]:
