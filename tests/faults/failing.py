@@ -19,6 +19,8 @@ from faults.dying import EVENTS, changed_path
 from faults.records import record
 
 ERRORS = (errno.ENOSPC, errno.EIO)
+CTRL_C = 0
+"""Stands for an interrupt instead of an error."""
 TOLD = ("cannot be written", "cannot be read or written", "cannot be used", "could not be saved")
 Action = Callable[[], object]
 
@@ -55,6 +57,8 @@ class Disk:
         """Count a change, and fail if it is the one."""
         if self.is_watched and os.path.realpath(path).startswith(self.inside):
             self.count += 1
+            if self.count == self.fails_at and self.number == CTRL_C:
+                raise KeyboardInterrupt
             if self.count == self.fails_at:
                 raise OSError(self.number, os.strerror(self.number), path)
 

@@ -20,7 +20,8 @@ from captune.results.image_classifier import load
 from captune.results.run import AdaptationRun, read_run_card
 from captune.review.corrections import Corrections
 from captune.run import Run
-from faults.failing import Disk, at_every_change
+from faults.failing import CTRL_C, Disk, at_every_change
+from faults.records import record
 from faults.wholeness import result_of
 
 NAMES = ["cat", "dog", "bird"]
@@ -76,6 +77,25 @@ def test_a_run_is_replaced_as_a_whole_or_not_at_all(runs: tuple[Run, Run], disk:
         assert load(target, ToyBackbone(1 if content == old else 2)).names == tuple(NAMES)
         outcomes.add((is_told, content == new))
     assert outcomes == {(True, False), (True, True), (False, True)}  # each of these can happen
+
+
+def test_ctrl_c_while_a_run_is_saved_loses_nothing(runs: tuple[Run, Run], disk: Disk, tmp_path: Path) -> None:
+    old, new = (result_of(AdaptationRun.save(run, tmp_path / f"{i}")) for i, run in enumerate(runs))
+    target, n, outcomes, is_ended = disk.folder / "interrupted", 0, [], False
+    while not is_ended:
+        n += 1
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(tmp_path / "0", target)
+        with suppress(KeyboardInterrupt), disk.failing(n, CTRL_C):
+            AdaptationRun.save(runs[1], target)
+            is_ended = disk.count < n
+        content = found(target)
+        assert content in (old, new)
+        outcomes.append(content == new)
+        record("Ctrl-C while a run is saved", "same result")
+    assert len(outcomes) > 20
+    assert outcomes == sorted(outcomes)  # from some change on, the new run counts
+    assert not outcomes[0]
 
 
 def test_an_audit_is_replaced_as_a_whole_or_not_at_all(disk: Disk) -> None:

@@ -18,6 +18,7 @@ from toys import write_classes
 
 from captune.backbones.hf import HuggingFace
 from captune.benchmark import cell_process, runner
+from captune.benchmark.measuring import Job
 from captune.cli import main
 from captune.core import registry
 from captune.core.errors import CaptuneError
@@ -133,9 +134,8 @@ def test_a_benchmark_loses_no_cell(
     def cells(out: Path) -> dict[str, Any]:
         return {path.name: timeless(json.loads(path.read_text())) for path in out.glob("cells/*.json")}
 
-    import lightning_fabric  # noqa: F401 (once, not in every process that is forked)
-    import sklearn.metrics  # noqa: F401
-
+    job = {"cell": {"dataset": "folder"}, "root": str(tmp_path / "data"), "settings": {"backbone": backbone}}
+    cell_process._warm_up(Job(**job, inputs={}, leakage=0, commit=None, result="", run_folder=""))  # before all forks
     act(whole)
     reference = cells(whole)
     assert len(reference) == 2
