@@ -41,6 +41,7 @@ def some_classes(bed: Bed, classes: Ints) -> Bed:
         test_images=bed.test_images[test],
         test_labels=number[bed.test_labels[test]],
         texts=bed.texts[classes],
+        described=None if bed.described is None else bed.described[classes],
     )
 
 
