@@ -3,6 +3,7 @@
     python benchmarks/verdict.py CLIP_FOLDER            # the embedded world and every *.npz in a folder
     python benchmarks/verdict.py CLIP_FOLDER --csv out.csv
     python benchmarks/verdict.py CLIP_FOLDER --methods cap upl grip cpl --cache predictions
+    python benchmarks/verdict.py CLIP_FOLDER --fresh    # beds that no threshold was chosen on
 
 Methods that train are run with their preset `quick` on the beds and, with --method-seeds, on their variants. With
 --cache, their predictions are kept in a folder and not made again.
@@ -35,6 +36,7 @@ from captune.labeling.gaussian_mixture import MixtureSettings, fit_gaussian_mixt
 from captune.labeling.selection import top_k_per_class
 from captune.methods.transclip import solve_transclip
 from captune.results.health import check_health
+from fresh_beds import changed
 
 CLEAR = 0.02
 
@@ -126,6 +128,8 @@ def judge(bed: Bed, methods: Sequence[str], cache: Path | None) -> Iterator[dict
             "change": round(change, 4),
             "expected": round(found.expected_change, 4),
             "standard_error": round(found.standard_error, 4),
+            "changed": round(found.changed, 4),
+            "confidence": round(found.confidence_before, 4),
             "verdict": found.verdict,
         }
 
@@ -152,6 +156,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder with beds as .npz files")
     parser.add_argument("--seeds", type=int, default=2, help="seeds of the variants of each bed")
+    parser.add_argument("--fresh", action="store_true", help="judge the beds of fresh_beds.py instead of these")
     parser.add_argument("--methods", nargs="*", default=[], help="methods to run as well, such as cap or grip")
     parser.add_argument("--method-seeds", type=int, default=0, help="seeds of the variants that methods are run on")
     parser.add_argument("--cache", type=Path, help="folder that keeps the predictions of these methods")
@@ -165,7 +170,7 @@ def main() -> int:
     for read in readers:
         bed = read()
         with_methods = {one.name for one in variants(bed, options.method_seeds)}
-        for one in variants(bed, options.seeds):
+        for one in changed(bed) if options.fresh else variants(bed, options.seeds):
             rows += judge(one, options.methods if one.name in with_methods else (), options.cache)
         print(f"{len(rows)} runs after {bed.name}", file=sys.stderr)
     if options.csv:

@@ -68,6 +68,9 @@ class Camera:
             page.wait_for_function("document.getElementById('picture').naturalWidth > 0")
         page.locator(wait_for).first.wait_for(state="attached", timeout=300_000)
         page.wait_for_timeout(1000 * seconds)
+        page.wait_for_function(
+            "[...document.images].every((i) => i.complete || i.getBoundingClientRect().top > innerHeight)"
+        )
         if at:
             page.evaluate("(id) => document.getElementById(id).scrollIntoView()", at)
         target = self.out / f"{name}.png"

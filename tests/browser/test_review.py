@@ -106,6 +106,9 @@ def test_a_group_is_named_besides_a_marked_image(open_tab: Callable[..., Browser
     tab.page.locator(".group.done").wait_for(timeout=30_000)
     assert tab.page.locator(".group.done").inner_text() == f"{size - 1} image{'s' if size != 2 else ''}: zebra"
     assert saved_answers(run) == [("not", "zebra"), ("label", "zebra")]
+    tab.page.locator("#undo").click()
+    tab.page.locator("article.group").first.wait_for(timeout=30_000)
+    wait_until(lambda: saved_answers(run) == [])  # the mark belongs to the answer
 
 
 def test_a_class_is_renamed_and_another_window_follows(open_tab: Callable[..., BrowserTab]) -> None:

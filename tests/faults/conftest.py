@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from toys import write_classes
 
+from faults.failing import Disk, watch
 from faults.zygote import Zygote
 
 CLASSES = ("cat", "dog", "bird")
@@ -29,3 +30,13 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def backbone(clip_folder: Path) -> str:
     return f"hf:{clip_folder}"
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
+    """Return a disk whose changes are seen; an audit hook stays for as long as Python runs."""
+    folder = tmp_path_factory.mktemp("disk")
+    with pytest.MonkeyPatch.context() as patch:
+        made = Disk(folder)
+        watch(made, patch)
+        yield made

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -13,19 +14,35 @@ from typing import IO, Any
 import pytest
 
 from captune.core import files
+from captune.core.errors import CaptuneError
 from faults.dying import EVENTS, changed_path
+from faults.records import record
 
 ERRORS = (errno.ENOSPC, errno.EIO)
+CTRL_C = 0
+"""Stands for an interrupt instead of an error."""
+TOLD = ("cannot be written", "cannot be read or written", "cannot be used", "could not be saved")
+Action = Callable[[], object]
 
 
 class Disk:
-    """Counts the changes below a folder, and raises an error at one of them."""
+    """Counts the changes below a folder, also those of processes that are forked, and raises an error at one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.inside = os.path.join(os.path.realpath(folder), "")  # noqa: PTH118
-        self.fails_at, self.number, self.count = 0, errno.ENOSPC, 0
+        self.fails_at, self.number = 0, errno.ENOSPC
         self.is_watched = False
+        self._shared = mmap.mmap(-1, 8)
+
+    @property
+    def count(self) -> int:
+        """Return how many changes there were."""
+        return int.from_bytes(self._shared[:], "little")
+
+    @count.setter
+    def count(self, value: int) -> None:
+        self._shared[:] = value.to_bytes(8, "little")
 
     @contextmanager
     def failing(self, n: int = 0, number: int = errno.ENOSPC) -> Iterator[None]:
@@ -40,6 +57,8 @@ class Disk:
         """Count a change, and fail if it is the one."""
         if self.is_watched and os.path.realpath(path).startswith(self.inside):
             self.count += 1
+            if self.count == self.fails_at and self.number == CTRL_C:
+                raise KeyboardInterrupt
             if self.count == self.fails_at:
                 raise OSError(self.number, os.strerror(self.number), path)
 
@@ -81,3 +100,29 @@ def watch(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(files, "_open_aside", lambda folder: _File(opened(folder), disk))
     monkeypatch.setattr(os, "fsync", fsync)
+
+
+def at_every_change(disk: Disk, prepare: Action, act: Action, fault: str, every_error: bool) -> Iterator[bool]:
+    """Act with a failure at each change in turn; yield whether an error was reported, which must be a sentence."""
+    prepare()
+    with disk.failing():
+        act()
+    n_changes = disk.count
+    assert n_changes > 0
+    for n in range(1, n_changes + 1):
+        for error in ERRORS if every_error else (ERRORS[n % len(ERRORS)],):
+            prepare()
+            problem = error_of(disk, n, error, act)
+            assert not problem or any(words in problem for words in TOLD), problem
+            yield bool(problem)
+            record(fault, "clear message" if problem else "same result")
+
+
+def error_of(disk: Disk, n: int, error: int, act: Action) -> str:
+    """Act while the n-th change fails; return what captune says about it, nothing if it goes on."""
+    try:
+        with disk.failing(n, error):
+            act()
+    except CaptuneError as problem:
+        return str(problem)
+    return ""

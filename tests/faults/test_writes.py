@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,30 +20,18 @@ from captune.results.image_classifier import load
 from captune.results.run import AdaptationRun, read_run_card
 from captune.review.corrections import Corrections
 from captune.run import Run
-from faults.failing import ERRORS, Disk, watch
+from faults.failing import CTRL_C, Disk, at_every_change
 from faults.records import record
 from faults.wholeness import result_of
 
 NAMES = ["cat", "dog", "bird"]
 CAP: dict[str, Any] = {"method": "cap", "epochs": 2, "iterations": 2, "warmup_epochs": 0, "strong_views": 1}
 CAP |= {"k": 2, "grow_every": 1, "keep_better": False}
-Action = Callable[[], object]
-TOLD = ("cannot be written", "cannot be used", "could not be saved")
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_classes(tmp_path_factory.mktemp("writes") / "photos", NAMES, 4, side=10)
-
-
-@pytest.fixture(scope="module")
-def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
-    """Return a disk whose changes are seen; an audit hook stays for as long as Python runs."""
-    folder = tmp_path_factory.mktemp("disk")
-    with pytest.MonkeyPatch.context() as patch:
-        made = Disk(folder)
-        watch(made, patch)
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -57,32 +44,6 @@ def adapt(images: Path, seed: int, **options: Any) -> Run:
     """Adapt a toy model; every seed gives another result."""
     where = {"backbone": ToyBackbone(seed), "workers": 0, "seed": seed, "cache": str(images.parent / "cache")}
     return carry_out(make_plan(images, NAMES, None, {**where, **CAP}), quiet=True, report=False, **options)
-
-
-def at_every_change(disk: Disk, prepare: Action, act: Action, fault: str, every_error: bool) -> Iterator[bool]:
-    """Act with a failure at each change in turn; yield whether an error was reported, which must be a sentence."""
-    prepare()
-    with disk.failing():
-        act()
-    n_changes = disk.count
-    assert n_changes > 0
-    for n in range(1, n_changes + 1):
-        for error in ERRORS if every_error else (ERRORS[n % len(ERRORS)],):
-            prepare()
-            problem = error_of(disk, n, error, act)
-            assert not problem or any(words in problem for words in TOLD), problem
-            yield bool(problem)
-            record(fault, "clear message" if problem else "same result")
-
-
-def error_of(disk: Disk, n: int, error: int, act: Action) -> str:
-    """Act while the n-th change fails; return what captune says about it, nothing if it goes on."""
-    try:
-        with disk.failing(n, error):
-            act()
-    except CaptuneError as problem:
-        return str(problem)
-    return ""
 
 
 def found(run: Path) -> dict[str, Any]:
@@ -116,6 +77,25 @@ def test_a_run_is_replaced_as_a_whole_or_not_at_all(runs: tuple[Run, Run], disk:
         assert load(target, ToyBackbone(1 if content == old else 2)).names == tuple(NAMES)
         outcomes.add((is_told, content == new))
     assert outcomes == {(True, False), (True, True), (False, True)}  # each of these can happen
+
+
+def test_ctrl_c_while_a_run_is_saved_loses_nothing(runs: tuple[Run, Run], disk: Disk, tmp_path: Path) -> None:
+    old, new = (result_of(AdaptationRun.save(run, tmp_path / f"{i}")) for i, run in enumerate(runs))
+    target, n, outcomes, is_ended = disk.folder / "interrupted", 0, [], False
+    while not is_ended:
+        n += 1
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(tmp_path / "0", target)
+        with suppress(KeyboardInterrupt), disk.failing(n, CTRL_C):
+            AdaptationRun.save(runs[1], target)
+            is_ended = disk.count < n
+        content = found(target)
+        assert content in (old, new)
+        outcomes.append(content == new)
+        record("Ctrl-C while a run is saved", "same result")
+    assert len(outcomes) > 20
+    assert outcomes == sorted(outcomes)  # from some change on, the new run counts
+    assert not outcomes[0]
 
 
 def test_an_audit_is_replaced_as_a_whole_or_not_at_all(disk: Disk) -> None:

@@ -85,3 +85,19 @@ def test_names_cannot_control_the_terminal(captune: Any, backbone: str, tmp_path
     done = captune("adapt", photos, "--classes", "a\x1b[31m,dog", *words, "--out", tmp_path / "other")
     assert done.code == 2
     assert r"contains \x1b, which is not text" in done.err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Only Linux has /dev/shm.")
+@pytest.mark.parametrize("disk", ["ro", "size=4k"])
+def test_without_shared_memory_images_are_decoded_in_one_process(backbone: str, tmp_path: Path, disk: str) -> None:
+    photos = write_images(tmp_path / "photos", 40)
+    mount = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs -o {disk} tmpfs /dev/shm && exec "$@"', "sh"]
+    if subprocess.run([*mount, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("Mounting another /dev/shm needs root.")
+    words = ["--backbone", backbone, "--method", "zero_shot", "--workers", "2", "--out", str(tmp_path / "run")]
+    command = [*mount, sys.executable, "-m", "captune", "adapt", str(photos), "--classes", "cat,dog", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("no shared memory") == 1
+    assert "Traceback" not in done.stderr
+    assert len((tmp_path / "run" / "predictions.csv").read_text().splitlines()) == 41

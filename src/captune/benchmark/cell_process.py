@@ -71,7 +71,7 @@ def _warm_up(job: Job) -> None:
 
 def _measure(job: Job, log: str) -> int:
     """Measure a cell with its output in a log file, and return the exit code."""
-    with open(log, "ab", buffering=0) as output:  # noqa: PTH123 (a descriptor is needed)
+    with suppress(OSError), open(log, "ab", buffering=0) as output:  # noqa: PTH123 (a descriptor is needed)
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     _end_with_parent()
@@ -79,6 +79,10 @@ def _measure(job: Job, log: str) -> int:
         measure(job)
     except CaptuneError as error:
         sys.stderr.write(f"error: {error}\n")
+        return 2
+    except OSError as error:
+        place = f"{os.fsdecode(error.filename)!r}" if error.filename is not None else "A file"
+        sys.stderr.write(f"error: {place} cannot be read or written: {error.strerror or error}.\n")
         return 2
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")

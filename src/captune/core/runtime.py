@@ -155,6 +155,10 @@ def start(
     """
     devices, num_nodes = _launched_size() or (devices, num_nodes)
     n_workers = count_workers(workers, devices)
+    if n_workers and not _can_lock():
+        n_workers = 0
+        if not quiet:
+            say("Images are decoded without worker processes, because there is no shared memory here (/dev/shm).")
     make = cache(partial(_start_fabric, accelerator, devices, strategy, num_nodes, precision))
     is_plain = devices * num_nodes == 1 and strategy == "auto" and precision == "32-true"
     if is_plain and _device_kind(accelerator) == "cpu" and not launching.is_launched():
@@ -251,6 +255,18 @@ def count_workers(given: int | None, devices: int = 1) -> int:
     if given < 0:
         raise InputError(f"workers = {given}: expected 0 or more, or -1 for one per core.")
     return given
+
+
+@cache
+def _can_lock() -> bool:
+    """Return whether processes can share locks, which needs shared memory that some containers do not have."""
+    import multiprocessing
+
+    try:
+        _ = [multiprocessing.Lock() for _ in range(64)]  # about as many as eight workers need
+    except OSError:
+        return False
+    return True
 
 
 def default_workers(n_processes: int = 1) -> int:

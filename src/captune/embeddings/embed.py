@@ -159,15 +159,17 @@ def embed_classes(backbone: Backbone, vocabulary: Vocabulary) -> Floats:
 
 def classes_read_alike(backbone: Backbone, vocabulary: Vocabulary) -> list[tuple[str, ...]]:
     """Return groups of class names whose texts have the same tokens, e.g. because long texts are cut."""
-    texts = [" ".join(vocabulary.texts(class_id)) for class_id in range(len(vocabulary))]
+    texts = [vocabulary.texts(class_id) for class_id in range(len(vocabulary))]
+    flat = [sentence for sentences in texts for sentence in sentences]
     if isinstance(backbone, LazyBackbone):  # the same tokens have the same embedding, and the cache may know it
-        rows = np.round(embed_texts(backbone, texts), 4) + 0.0  # no negative zeros
+        rows = np.round(embed_texts(backbone, flat), 4) + 0.0  # no negative zeros
     else:
-        tokens = backbone.tokenize(texts)
+        tokens = backbone.tokenize(flat)
         rows = (tokens.ids * tokens.mask).cpu().numpy()
     groups: dict[bytes, list[str]] = {}
-    for name, row in zip(vocabulary.names, rows, strict=True):
-        groups.setdefault(row.tobytes(), []).append(name)
+    own = np.split(rows, np.cumsum([len(sentences) for sentences in texts])[:-1])
+    for name, sentences in zip(vocabulary.names, own, strict=True):
+        groups.setdefault(sentences.tobytes(), []).append(name)
     return [tuple(names) for names in groups.values() if len(names) > 1]
 
 

@@ -61,8 +61,7 @@ class TransformersFolder(ExportFormat):
 
         backbone, vocabulary = _plain_backbone(run), run.classifier.vocabulary
         examples = read_examples(run, settings)
-        backbone.model.save_pretrained(target)
-        backbone.tokenizer.save_pretrained(target)
+        _save(backbone, target)
         write_json(target / "preprocessor_config.json", _preprocessor(backbone))
         vectors = run.classifier.class_vectors.float().cpu().contiguous()
         write_whole(target / "class_vectors.safetensors", save({"class_vectors": vectors}))
@@ -87,6 +86,15 @@ class TransformersFolder(ExportFormat):
         write_whole(target / "README.md", README.format(backbone=backbone.identifier, **facts))
         n_images, difference = facts["n_images"], facts["max_difference"]
         return [f"On {n_images} images, probabilities differ from those of the run by at most {difference:.1e}."]
+
+
+def _save(backbone: Any, target: Path) -> None:  # noqa: ANN401
+    """Write weights and tokenizer; safetensors and tokenizers raise errors of their own if a disk is full."""
+    try:
+        backbone.model.save_pretrained(target)
+        backbone.tokenizer.save_pretrained(target)
+    except Exception as error:
+        raise error if isinstance(error, OSError) else OSError(str(error)) from error
 
 
 def _plain_backbone(run: FinishedRun) -> Any:  # noqa: ANN401 (its model and tokenizer have no types)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from captune import __version__
 from captune.core.cards import seal
-from captune.core.errors import InputError, missing_extra
+from captune.core.errors import CaptuneError, InputError, missing_extra
 from captune.core.files import write_whole
 from captune.exports._checking import compare, read_examples, require_agreement
 from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
@@ -92,19 +92,21 @@ def trace(classifier: Classifier) -> bytes:
         )
     side = classifier.preprocessing.image_size
     try:
-        with tempfile.TemporaryDirectory() as folder, _quiet(), torch.inference_mode():
+        with _scratch() as folder, _quiet(), torch.inference_mode():
             # Tracing takes one second, torch.export ten, and tracing works with every supported version of torch.
             torch.onnx.export(
                 model,
                 (torch.zeros(2, 3, side, side),),
-                Path(folder) / "model.onnx",
+                folder / "model.onnx",
                 dynamo=False,
                 opset_version=OPSET,
                 input_names=[PIXELS],
                 output_names=[PROBABILITIES, EMBEDDINGS],
                 dynamic_axes={name: {0: "images"} for name in (PIXELS, PROBABILITIES, EMBEDDINGS)},
             )
-            return (Path(folder) / "model.onnx").read_bytes()
+            return (folder / "model.onnx").read_bytes()
+    except CaptuneError:
+        raise
     except Exception as error:  # each unsupported operator has its own error class
         reason = str(error).splitlines()[0][:300]
         raise InputError(
@@ -154,8 +156,8 @@ def _quantize(content: bytes) -> bytes:
 
     model = onnx.load_model_from_string(content)
     products = [node.name for node in model.graph.node if node.op_type == "MatMul"]
-    with tempfile.TemporaryDirectory() as folder, _quiet():
-        path = Path(folder) / "int8.onnx"
+    with _scratch() as folder, _quiet():
+        path = folder / "int8.onnx"
         quantize_dynamic(
             model,
             path,
@@ -171,6 +173,19 @@ def _image_weights(classifier: Classifier) -> Iterator[Tensor]:
     for module in vars(classifier.backbone.image_tower).values():
         if isinstance(module, nn.Module):
             yield from module.state_dict().values()
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Yield a temporary folder; a disk that is full is told as such."""
+    try:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise CaptuneError(
+            f"The temporary file {error.filename or ''!r} cannot be written: {error.strerror or error}. Free space, or "
+            "choose another folder for temporary files with TMPDIR."
+        ) from error
 
 
 @contextmanager

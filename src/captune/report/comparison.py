@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -225,4 +226,10 @@ def _differences(runs: Sequence[RunRecord]) -> tuple[list[dict[str, Any]], list[
 
 
 def _rows_that_differ(rows: dict[str, list[str]]) -> list[dict[str, Any]]:
-    return [{"name": name, "values": values} for name, values in rows.items() if len(set(values)) > 1]
+    return [{"name": name, "values": _without_folders(values)} for name, values in rows.items() if len(set(values)) > 1]
+
+
+def _without_folders(values: list[str]) -> list[str]:
+    """Return absolute paths without their folders, if they still differ."""
+    short = [re.sub(r"^(\w+:)?/.*/(?=[^/])", r"\1", value) for value in values]
+    return short if len(set(short)) == len(set(values)) else values

@@ -25,11 +25,11 @@ SHOWN_CLASSES = 10
 LOWEST = 5
 LOW_BUT_VISIBLE = (
     "The classes with the lowest zero-shot accuracy, and how their images are clustered. If a class has a low accuracy "
-    "but a long red bar, the model recognizes its images well, and only the class name is misleading."
+    "but a long orange bar, the model recognizes its images well, and only the class name is misleading."
 )
 MISLEADING = (
-    "Misleading class names, and how the likely images of these classes are clustered. A long red bar means that the "
-    "model sees these images as one group, which it associates with another name."
+    "Misleading class names, and how the likely images of these classes are clustered. A long orange bar means that "
+    "the model sees these images as one group, which it associates with another name."
 )
 FREQUENCY = "detection runs that found it"
 SHARES = ("accepted share of predictions", "accuracy of pseudo-labels")

@@ -182,6 +182,9 @@ def _judge(n_images: int, numbers: dict[str, float]) -> tuple[Verdict, str]:
         f"{numbers['changed']:.0%} of the predictions changed"
     )
     is_gain = change > HELPFUL_ABOVE and change > ERRORS * error
+    # The reference has its names from the same texts. Where these are hardly recognized, its clusters may be clean and
+    # their names a guess, so it cannot speak for an adaptation that overturns more than zero-shot was confident of.
+    is_guess = numbers["changed"] > numbers["confidence_before"]
     if remaining < COLLAPSE and not is_gain:
         return "harmful", (
             f"Adaptation looks harmful: predictions collapsed from about {numbers['classes_before']:.0f} classes to "
@@ -189,6 +192,11 @@ def _judge(n_images: int, numbers: dict[str, float]) -> tuple[Verdict, str]:
         )
     if change < HARMFUL_BELOW and change < -ERRORS * error:
         return "harmful", f"Adaptation looks harmful: {facts}."
+    if is_gain and is_guess:
+        return "unclear", (
+            f"Cannot tell whether adaptation helps: {facts}, but zero-shot confidence is only "
+            f"{numbers['confidence_before']:.0%}: the model hardly knows these names. A few labeled images would tell."
+        )
     if is_gain and remaining >= FEWER_CLASSES:
         return "helpful", (
             f"Adaptation looks helpful: {facts}. Similar images share a class in {numbers['agreement_after']:.0%} of "

@@ -22,7 +22,7 @@ from captune.data.images import ImageCollection, find_images
 from captune.data.views import StrongView
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.cache import EmbeddingCache
-from captune.embeddings.embed import EmbeddedImages, embed_classes, embed_images, embed_texts
+from captune.embeddings.embed import EmbeddedImages, classes_read_alike, embed_classes, embed_images, embed_texts
 from captune.embeddings.lazy_backbone import LazyBackbone, is_remembered, open_backbone
 
 
@@ -235,3 +235,18 @@ def test_training_with_other_labels_and_seeds_encodes_nothing_again(
 def _no_batches(images: object, batches: list, *arguments: object) -> list:
     assert batches == [], "images were read again"
     return []
+
+
+@pytest.mark.usefixtures("_settled")
+def test_classes_that_are_read_alike_are_found_without_weights(clip_folder: Path, tmp_path: Path) -> None:
+    long, cache = "cat " * 100, EmbeddingCache(tmp_path / "cache")
+    vocabulary = Vocabulary((f"{long} dog", f"{long} bird", "car", "tree"))
+    second = {0: (long, "a red car"), 1: (long, "a tree in a field")}  # only the second sentences differ
+    described = Vocabulary(("car", "tree"), descriptions=second)
+    for is_cached in (False, True):
+        backbone = open_backbone(f"hf:{clip_folder}", cache)
+        assert isinstance(backbone, LazyBackbone)
+        assert classes_read_alike(backbone, vocabulary) == [vocabulary.names[:2]]
+        assert classes_read_alike(backbone, described) == []
+        assert backbone.is_loaded != is_cached
+    assert classes_read_alike(load_backbone(f"hf:{clip_folder}"), described) == []

@@ -119,6 +119,19 @@ def test_fewer_mistakes_look_helpful() -> None:
     assert json.loads(json.dumps(found.as_dict(), allow_nan=False))["verdict"] == "helpful"
 
 
+def test_an_adaptation_that_overturns_more_than_zero_shot_was_confident_of_is_not_called_helpful() -> None:
+    images, labels = blobs()
+    sure = probabilities(labels, 0.6)
+    unsure = softmax_rows(np.log(sure) * np.float32(0.2))
+    after = probabilities(labels, 0.0)
+    assert check(images, sure, after).verdict == "helpful"
+    found = check(images, unsure, after)
+    assert found.expected_change > 0.2
+    assert found.changed > found.confidence_before
+    assert found.verdict == "unclear"
+    assert "hardly knows these names" in found.sentence
+
+
 def test_more_mistakes_look_harmful() -> None:
     images, labels = blobs()
     found = check(images, probabilities(labels, 0.2), probabilities(labels, 0.8, seed=1))

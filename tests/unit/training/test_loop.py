@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from captune.core import runtime
 from captune.core.errors import TrainingError
+from captune.core.files import LEFTOVERS
 from captune.training.checkpoint import CheckpointFolder
 from captune.training.loop import Optimization, Schedule, StepResult, fit, learning_rate, parameter_groups
 
@@ -99,6 +100,33 @@ def test_an_interrupted_fit_ends_with_the_same_bits(
     fit(resumed, rest, PLAN, engine, folder)
     assert bits(resumed) == bits(whole)
     assert rest.ended == schedule.ended
+
+
+@pytest.mark.parametrize("n_synced", [0, 1])
+def test_a_second_interrupt_while_the_checkpoint_is_saved_loses_only_that_one(
+    engine: runtime.Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_synced: int
+) -> None:
+    whole, resumed = Line(), Line()
+    fit(whole, Steps(), PLAN, engine)
+    folder, sync, saving = CheckpointFolder(tmp_path, "key"), os.fsync, Steps(kill_at=(2, 3))
+
+    def fsync(file: int) -> None:
+        if len(saving.begun) == 3:  # the first interrupt was in the third epoch, whose checkpoint is being written
+            fsync.left -= 1
+            if fsync.left < 0:
+                os.kill(os.getpid(), signal.SIGINT)
+        sync(file)
+
+    fsync.left = n_synced  # type: ignore[attr-defined]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        with pytest.raises(KeyboardInterrupt):
+            fit(Line(), saving, PLAN, engine, folder)
+    assert not list(tmp_path.rglob(LEFTOVERS))
+    rest = Steps()
+    fit(resumed, rest, PLAN, engine, folder)
+    assert bits(resumed) == bits(whole)
+    assert rest.begun[0] == 2 + n_synced  # the second sync is that of the folder, after the file was renamed
 
 
 def test_the_time_before_an_interruption_counts(engine: runtime.Runtime, tmp_path: Path) -> None:

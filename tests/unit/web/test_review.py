@@ -81,6 +81,17 @@ def test_a_group_is_named_at_once_besides_some_images(page: ReviewClient) -> Non
     assert all(one["is_labeled"] for one in named[1:])
 
 
+def test_undo_of_a_named_group_takes_its_marks_back_too(page: ReviewClient, run: Path) -> None:
+    first, second = page.get("api/groups")[:2]
+    page.post("api/answer", kind="not", images=second["images"][:1], label="zebra")
+    for group in (first, second):
+        page.post("api/group", group=[group["number"]], label="zebra", besides=group["images"][:1])
+    assert page.post("api/undo")["images"] == second["images"][1:]
+    assert saved_answers(run) == [("not", "zebra"), ("not", "zebra"), ("label", "zebra")]
+    assert page.post("api/undo")["images"] == first["images"][1:]
+    assert saved_answers(run) == [("not", "zebra")]  # which was said on its own
+
+
 def test_classes_are_renamed_merged_added_and_removed(page: ReviewClient) -> None:
     before = {entry["name"]: entry["count"] for entry in page.get("api/state")["classes"]}
     page.post("api/class", action="rename", name="zebra", new="striped horse")

@@ -19,6 +19,7 @@ let lasso = null;
 let isLasso = false;
 let drag = null;
 let frame = 0;
+let image = null; // pixels of the canvas, kept from frame to frame
 
 const canvas = make("canvas", { id: "canvas", tabindex: "0", role: "application",
   "aria-label": "Map of all images. Arrow keys go to the next image, Space selects it, plus and minus zoom." });
@@ -62,21 +63,32 @@ const draw = () => {
   if (!width || !height) return;
   if (canvas.width !== width || canvas.height !== height) { canvas.width = width; canvas.height = height; }
   const context = canvas.getContext("2d");
-  const image = context.createImageData(width, height);
-  const pixels = new Uint32Array(image.data.buffer);
-  const classColors = palette();
-  const shown = colors === "now" ? now : before;
-  const radius = Math.max(1, Math.round(ratio * Math.min(6, (points.length > 40000 ? 1 : points.length > 4000 ? 1.6 : 2.5) * Math.sqrt(view.scale))));
-  const [fx, fy, left, top] = frameOf();
-  for (let i = 0, n = points.length / 2; i < n; i += 1) {
-    const x = Math.round(points[2 * i] * fx + left);
-    const y = Math.round(points[2 * i + 1] * fy + top);
-    if (x < radius || y < radius || x >= width - radius || y >= height - radius) continue;
-    const color = classColors[Math.min(shown[i], classColors.length - 1)];
-    for (let row = y - radius; row < y + radius; row += 1) pixels.fill(color, row * width + x - radius, row * width + x + radius);
-  }
+  if (image?.width !== width || image.height !== height) image = context.createImageData(width, height);
+  const size = points.length > 40000 ? 1 : points.length > 4000 ? 1.6 : 2.5;
+  paint(new Uint32Array(image.data.buffer), Math.max(1, Math.round(ratio * Math.min(6, size * Math.sqrt(view.scale)))));
   context.putImageData(image, 0, 0);
   drawMarks(context, ratio);
+};
+
+/** Color the squares of all points; plain loops over numbers, because this happens in every frame. */
+const paint = (pixels, radius) => {
+  const { width, height } = canvas;
+  const classColors = palette();
+  const last = classColors.length - 1;
+  const shown = colors === "now" ? now : before;
+  const side = 2 * radius;
+  const [fx, fy, left, top] = frameOf();
+  pixels.fill(0);
+  for (let i = 0, n = points.length / 2; i < n; i += 1) {
+    const x = Math.floor(points[2 * i] * fx + left + 0.5);
+    const y = Math.floor(points[2 * i + 1] * fy + top + 0.5);
+    if (x < radius || y < radius || x >= width - radius || y >= height - radius) continue;
+    const color = classColors[shown[i] < last ? shown[i] : last];
+    let start = (y - radius) * width + x - radius;
+    for (let row = 0; row < side; row += 1, start += width) {
+      for (let column = 0; column < side; column += 1) pixels[start + column] = color;
+    }
+  }
 };
 
 const drawMarks = (context, ratio) => {
