@@ -91,6 +91,25 @@ def confirmed_confidence(scores: Rows, texts_say: Rows) -> float:
     return before + CONFIRMED_WEIGHT * max(0.0, sum(stays) / len(stays) - before)
 
 
+def slow_likely(around: Rows, texts: Rows, scale: float, label: int) -> list[float]:
+    """Return the mean probability of a label among some images, at each temperature of the texts."""
+    return [
+        sum(slow_softmax([scale / 2**t * dot(x, text) for text in texts])[label] for x in around) / len(around)
+        for t in range(7)
+    ]
+
+
+def slow_belief(likely: dict[int, list[float]], n_classes: int) -> dict[int, float]:
+    """Return how far labels are believed, by their probability at each temperature of the texts."""
+
+    def odds(p: float) -> tuple[float, float]:
+        return 0.95 * p, 0.05 / (n_classes - 1) * (1 - p)
+
+    # One label in twenty is wrong; the texts have the temperature at which the labels are most likely.
+    best = max(range(7), key=lambda t: sum(math.log(sum(odds(p[t]))) for p in likely.values()))
+    return {i: odds(p[best])[0] / sum(odds(p[best])) for i, p in likely.items()}
+
+
 def slow_fit(
     images: Rows, texts: Rows, scale: float, rule: MixtureSettings, labeled: Rows, labels: list[int], allowed: list[int]
 ) -> tuple[Rows, list[float], float, Rows]:
@@ -98,20 +117,24 @@ def slow_fit(
     center = [sum(x[d] for x in images) / n for d in range(width)]
     points = [[x[d] - center[d] for d in range(width)] for x in images]
     known = [[x[d] - center[d] for d in range(width)] for x in labeled]
-    times = [labels.count(c) for c in range(n_classes)]
     k = min(10, n // (2 * len(allowed)))
+    likely: dict[int, list[float]] = {}
     for i, x in enumerate(labeled):  # a labeled image counts with its nearest images, if they may have its class
-        if labels[i] not in allowed or not k:
+        if labels[i] not in allowed:
             continue
         nearest = sorted(range(n), key=lambda j: -dot(x, images[j]))[:k]
         near = [sum(points[j][d] for j in nearest) / len(nearest) for d in range(width)]
         known[i] = [0.2 * known[i][d] + 0.8 * near[d] for d in range(width)]
+        likely[i] = slow_likely([x, *(images[j] for j in nearest)], texts, scale, labels[i])
+    belief = list({**dict.fromkeys(range(len(labels)), 1.0), **slow_belief(likely, n_classes)}.values())
+    times = [sum(b for b, label in zip(belief, labels, strict=True) if label == c) for c in range(n_classes)]
     said = [slow_softmax([scale * dot(x, t) for t in texts]) for x in labeled]
     agreed = [row[label] / max(row) for row, label in zip(said, labels, strict=True)]
+    agreement = sum(b * a for b, a in zip(belief, agreed, strict=True)) / sum(belief) if labels else 1.0
     trust = [1.0] * n_classes
     for c in set(labels):
-        own = [a for a, label in zip(agreed, labels, strict=True) if label == c]
-        trust[c] = max(0.1, (sum(own) + sum(agreed) / len(agreed)) / (len(own) + 1))
+        own = sum(b * a for b, a, label in zip(belief, agreed, labels, strict=True) if label == c)
+        trust[c] = max(0.1, (own + agreement) / (times[c] + 1))
 
     def over_allowed(scores: list[float]) -> list[float]:
         some = slow_softmax([scores[c] for c in allowed])
@@ -119,7 +142,7 @@ def slow_fit(
 
     texts_say = [[scale * dot(x, t) for t in texts] for x in images]
     text_spread = slow_spread([[row[c] for c in allowed] for row in texts_say])
-    per_class, often = n / n_classes, (len(labels) / n_classes) ** 4
+    per_class, often = n / n_classes, (len(labels) / n_classes) ** 4 * (2 * (1 - agreement)) ** 2
     loud = rule.image_weight * per_class / (per_class + rule.half_weight_at) * (1 + 3 * often / (often + 1))
     found = [over_allowed(row) for row in texts_say]
     weights, start, evening = found, None, [0.0] * n_classes
@@ -129,8 +152,8 @@ def slow_fit(
         sums, label_sums = [], []
         for c in range(n_classes):
             sums.append([sum(weights[i][c] * points[i][d] for i in range(n)) for d in range(width)])
-            own = [x for x, label in zip(known, labels, strict=True) if label == c]
-            label_sums.append([rule.labeled_weight * sum(x[d] for x in own) for d in range(width)])
+            own = [(b, x) for b, x, label in zip(belief, known, labels, strict=True) if label == c]
+            label_sums.append([rule.labeled_weight * sum(b * x[d] for b, x in own) for d in range(width)])
         if start is None:
             start = [[sums[c][d] / max(counts[c], 1e-9) for d in range(width)] for c in range(n_classes)]
         within = np.zeros((width, width))

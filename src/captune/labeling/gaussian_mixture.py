@@ -24,6 +24,9 @@ TOLERANCE = 0.001
 """The estimation ends when a round changes the class of no more than this share of the images."""
 FEWEST_SAMPLED, SAMPLED_PER_CLASS, ROUNDS_AFTER_SAMPLE = 2048, 20, 2
 """With at least twice as many images, the mixture is fitted to a sample first and then refined on all images."""
+LABELED_ROUNDS, ROUNDS_HALVED_AT = 6, 1 / 16
+"""Labels say where classes lie, and more rounds drift away from them: half as many rounds with one label per sixteen
+classes, and so on, down to this number."""
 SMALLEST_VARIANCE = 1e-3
 """As a share of the mean variance that unit vectors have in each dimension."""
 CONFIRMED_WEIGHT = 0.5
@@ -114,10 +117,10 @@ def fit_gaussian_mixture(
     problem = _Problem(images, texts, logit_scale, settings or MixtureSettings(), known, ids, blocked)
     n_sampled = max(FEWEST_SAMPLED, SAMPLED_PER_CLASS * len(texts))
     if len(images) < 2 * n_sampled:
-        return problem.fit(problem.settings.iterations)
+        return problem.fit(problem.most_rounds)
     rows = np.linspace(0, len(images) - 1, n_sampled).astype(np.int64)
     sample = replace(problem, images=images[rows], count_of_each=len(images) / n_sampled)
-    first = sample.fit(problem.settings.iterations)
+    first = sample.fit(problem.most_rounds)
     last = problem.fit(ROUNDS_AFTER_SAMPLE, first)
     return replace(last, rounds=first.rounds + last.rounds)
 
@@ -165,6 +168,13 @@ class _Problem:
     blocked: Floats
     count_of_each: float = 1.0
 
+    @property
+    def most_rounds(self) -> int:
+        """Return the maximum number of rounds before class sizes are evened out, and after."""
+        n_labels = int(np.isfinite(self.blocked[self.labels]).sum())
+        fewer = int(self.settings.iterations / (1 + n_labels / len(self.texts) / ROUNDS_HALVED_AT))
+        return min(self.settings.iterations, max(LABELED_ROUNDS, fewer))
+
     def fit(self, most_rounds: int, first: MixtureFit | None = None) -> MixtureFit:
         """Estimate and assign in turn until hardly any image changes its class; even out the class sizes; repeat.
 
@@ -176,9 +186,9 @@ class _Problem:
             return MixtureFit(np.zeros_like(self.texts), none, 1.0, nothing, 0, none)
         text_rule = np.float32(self.logit_scale) * self.texts
         text_scores = self._scores(text_rule, self.blocked)
-        spread, weight = _spread(text_scores), self._image_weight()
         probabilities, shares = _softmax(text_scores), np.ones(n_classes, dtype=np.float32)
         start = self._start(probabilities)
+        spread, weight = _spread(text_scores), self._image_weight(start.evidence.contradiction)
         evening = np.zeros(n_classes, dtype=np.float32)
         is_even = first is not None or not self.settings.even_out
         if first is not None:
@@ -240,12 +250,13 @@ class _Problem:
         means = np.asarray(total / pulled[:, None], dtype=np.float32)
         return _equal_length(linalg.solve(within, means.T, assume_a="pos").T, means, counts)
 
-    def _image_weight(self) -> float:
+    def _image_weight(self, contradiction: float) -> float:
         """Return how far the mixture is heard next to the texts: the more images and labels per class, the further."""
         settings, n_classes = self.settings, len(self.texts)
         per_class = self.count_of_each * len(self.images) / n_classes
-        # Fewer than one label per class leave most classes to their names; only more of them speak for the images.
-        labeled = (len(self.labels) / n_classes) ** 4
+        # Fewer than one label per class leave most classes to their names; only more of them speak for the images,
+        # if they contradict the names.
+        labeled = (len(self.labels) / n_classes) ** 4 * (2 * contradiction) ** 2
         by_labels = 1.0 + 3.0 * labeled / (labeled + 1.0)
         return settings.image_weight * by_labels * per_class / (per_class + settings.half_weight_at)
 

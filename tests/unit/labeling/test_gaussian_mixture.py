@@ -155,3 +155,16 @@ def test_wrong_shapes_and_labels_are_named() -> None:
         fit_gaussian_mixture(images[:, 1:], texts, SCALE)
     with pytest.raises(InputError, match=r"ids in 0\.\.1, got 2\.\.2"):
         fit_gaussian_mixture(images, texts, SCALE, labeled=images[:1], labels=np.array([2]))
+
+
+def test_labels_leave_fewer_rounds_to_drift_away_from_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gaussian_mixture, "TOLERANCE", -1.0)  # every round is made
+    images, texts, truth = scene([30] * 8)
+    rounds = []
+    for n_labels in (0, 1, 8):
+        some = np.linspace(0, len(images) - 1, n_labels).astype(int)
+        found = fit_gaussian_mixture(images, texts, SCALE, labeled=images[some], labels=truth[some])
+        rounds.append(found.rounds)
+    assert rounds == [2 * 30, 2 * 10, 2 * gaussian_mixture.LABELED_ROUNDS]
+    complete = fit_gaussian_mixture(images, texts, SCALE, labeled=images[:9], labels=truth[:9], allowed=range(1, 8))
+    assert complete.rounds == 2 * 30  # no label of a class that the images may have
