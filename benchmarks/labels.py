@@ -3,6 +3,7 @@
     python benchmarks/labels.py BEDS --seeds 5 --out docs/images/labels     # table and figure
     python benchmarks/labels.py BEDS --wrong 0.1                            # one answer in ten is wrong
     python benchmarks/labels.py BEDS --harm 20                              # 20 random corrections, 20 draws
+    python benchmarks/labels.py BEDS --first-seed 20                        # other seeds than those of the settings
 
 BEDS has beds as .npz files (see benchmarks/beds.py). Answers are given in a session, batch by batch: images that
 `suggest` chooses, images drawn at random, or whole groups. A person names a group by the class of most of its images,
@@ -135,12 +136,12 @@ def draw(rows: list[tuple[str, str, int, int, float]], out: Path) -> None:
         figure.savefig(out.with_suffix(f".{kind}"), dpi=120)
 
 
-def measure_harm(bed: Bed, n_labels: int, draws: int) -> bool:
+def measure_harm(bed: Bed, n_labels: int, draws: range) -> bool:
     """Print what random corrections do to the other images; return whether they never cost more than one point."""
     session = open_bed(bed, 0)
     before = session.predictions.labels == bed.labels
     changes = []
-    for draw_number in range(draws):
+    for draw_number in draws:
         chosen = np.random.default_rng(draw_number).choice(len(bed.labels), n_labels, replace=False)
         session.label_many({int(i): str(bed.labels[i]) for i in chosen})
         rest = np.setdiff1d(np.arange(len(bed.labels)), chosen)
@@ -159,6 +160,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder with beds as .npz files")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0, help="first of the seeds, and of the draws of --harm")
     parser.add_argument("--wrong", type=float, default=0.0, help="share of wrong answers")
     parser.add_argument("--harm", type=int, default=0, metavar="N", help="measure N random corrections instead")
     parser.add_argument("--draws", type=int, default=20, help="draws of --harm")
@@ -168,12 +170,13 @@ def main() -> int:
     options = parser.parse_args()
     beds = [bed for bed in read_all(options.folder) if bed.name.startswith(options.only)]
     if options.harm:
-        is_safe = [measure_harm(bed, options.harm, options.draws) for bed in beds]
+        draws = range(options.first_seed, options.first_seed + options.draws)
+        is_safe = [measure_harm(bed, options.harm, draws) for bed in beds]
         return int(not all(is_safe))
     rows = []
     for bed in beds:
         for kind in options.kinds:
-            for seed in range(options.seeds):
+            for seed in range(options.first_seed, options.first_seed + options.seeds):
                 rows += [(bed.name, kind, seed, *point) for point in curve(bed, kind, seed, options.wrong)]
         print_table([row for row in rows if row[0] == bed.name])
     if options.out:
