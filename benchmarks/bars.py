@@ -74,15 +74,24 @@ KINDS: Mapping[str, Callable[..., Read]] = {"adapted": adapted, "kept": kept}
 PARTS = {"pool": "pool", "test": "metrics"}
 
 
+def _seed(content: Mapping[str, Any]) -> int:
+    return int(content["cell"]["split_seed"])
+
+
 def mean(contents: Contents, read: Read) -> float:
     """Return the mean over seeds."""
     return statistics.fmean(map(read, contents))
 
 
 def better_zero_shot(cells: Mapping[Place, Contents], place: Place, read: Read) -> Contents:
-    """Return the cells of the better zero-shot classifier of a bed; none if it is not measured."""
+    """Return the cells of the better zero-shot classifier of a bed, on the same images; none if it is not measured."""
     names = (place.dataset, place.dataset.removesuffix(DESCRIBED))
-    found = [cells.get(Place(place.part, name, "zero_shot"), ()) for name in names]
+    # Seeds of whole beds only change the training, so that zero-shot is measured with one of them.
+    seeds = {_seed(content) for content in cells[place]} if place.part != "all" else {0}
+    found = [
+        [content for content in cells.get(Place(place.part, name, "zero_shot"), ()) if _seed(content) in seeds]
+        for name in names
+    ]
     return max(found, key=lambda contents: mean(contents, read) if contents else -1.0)
 
 
@@ -213,10 +222,9 @@ def verdicts(cells: Mapping[Place, Contents]) -> Iterator[Bar]:
     runs = []
     for place, contents in cells.items():
         reference = cells.get(Place(place.part, place.dataset.removesuffix(DESCRIBED), "zero_shot"), ())
-        by_seed = {content["cell"]["split_seed"]: content for content in reference}
+        by_seed = {_seed(content): content for content in reference}
         for content in contents:
-            # Seeds of whole beds only change the training, so that zero-shot is measured with one of them.
-            before = by_seed.get(content["cell"]["split_seed"] if place.part != "all" else 0)
+            before = by_seed.get(_seed(content) if place.part != "all" else 0)
             if content["health"] and before:
                 change = 100 * (content["pool"]["accuracy"] - before["pool"]["accuracy"])
                 runs.append((f"{place.method} on {place.bed}", change, content["health"]["verdict"]))

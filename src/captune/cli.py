@@ -39,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 (one f
     _prepare_streams()
     options = _parse(arguments)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # hide messages for torch developers
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # older tokenizers warn about every forked worker
     try:
         with speaking_flags():
             code: int | None = options.call(options)
