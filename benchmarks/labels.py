@@ -1,8 +1,9 @@
 """What a person's answers are worth: accuracy on new images against the number of answers.
 
     python benchmarks/labels.py BEDS --seeds 5 --out docs/images/labels     # table and figure
-    python benchmarks/labels.py BEDS --wrong 0.1                            # one answer in ten is wrong
+    python benchmarks/labels.py BEDS --wrong 0.1 --seeds 20                 # what it costs if one in ten is wrong
     python benchmarks/labels.py BEDS --harm 20                              # 20 random corrections, 20 draws
+    python benchmarks/labels.py BEDS --first-seed 20                        # other seeds than those of the settings
 
 BEDS has beds as .npz files (see benchmarks/beds.py). Answers are given in a session, batch by batch: images that
 `suggest` chooses, images drawn at random, or whole groups. A person names a group by the class of most of its images,
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,12 +63,14 @@ def answer(bed: Bed, positions: Ints, wrong: float, generator: np.random.Generat
     return {int(p): str(c) for p, c in zip(positions, np.where(is_wrong, others, labels), strict=True)}
 
 
-def curve(bed: Bed, kind: str, seed: int, wrong: float) -> Iterator[tuple[int, float]]:
+def curve(
+    bed: Bed, kind: str, seed: int, wrong: float = 0.0, budgets: Sequence[int] = BUDGETS
+) -> Iterator[tuple[int, float]]:
     """Yield the number of answers and the accuracy after them."""
     session, generator = open_bed(bed, seed), np.random.default_rng(seed)
     yield 0, measure(session, bed)
     order, given = generator.permutation(len(bed.labels)), 0
-    for budget in BUDGETS:
+    for budget in budgets:
         if budget > len(bed.labels) // 2 or (kind == "groups" and budget > len(session.groups())):
             return
         if kind == "groups":
@@ -135,12 +138,12 @@ def draw(rows: list[tuple[str, str, int, int, float]], out: Path) -> None:
         figure.savefig(out.with_suffix(f".{kind}"), dpi=120)
 
 
-def measure_harm(bed: Bed, n_labels: int, draws: int) -> bool:
+def measure_harm(bed: Bed, n_labels: int, draws: range) -> bool:
     """Print what random corrections do to the other images; return whether they never cost more than one point."""
     session = open_bed(bed, 0)
     before = session.predictions.labels == bed.labels
     changes = []
-    for draw_number in range(draws):
+    for draw_number in draws:
         chosen = np.random.default_rng(draw_number).choice(len(bed.labels), n_labels, replace=False)
         session.label_many({int(i): str(bed.labels[i]) for i in chosen})
         rest = np.setdiff1d(np.arange(len(bed.labels)), chosen)
@@ -154,12 +157,34 @@ def measure_harm(bed: Bed, n_labels: int, draws: int) -> bool:
     return min(changes) >= -1.0
 
 
+def measure_wrong(bed: Bed, wrong: float, seeds: range, budgets: Sequence[int]) -> bool:
+    """Print what wrong answers to suggestions cost; return whether it is at most three points on average.
+
+    A wrong answer also changes what is suggested next, so single seeds differ by many points.
+    """
+    right, spoiled = (
+        np.array([[point[1] for point in curve(bed, "suggested", seed, share, budgets)] for seed in seeds])
+        for share in (0.0, wrong)
+    )
+    change = spoiled - right
+    error = change.std(axis=0, ddof=1) / np.sqrt(len(seeds))
+    for i, budget in enumerate((0, *budgets)[: right.shape[1]]):
+        print(
+            f"{bed.name:24}{budget:4} answers: {right[:, i].mean():5.1f} {spoiled[:, i].mean():5.1f}  "
+            f"change {change[:, i].mean():+5.1f} (standard error {error[i]:.1f}), worst {change[:, i].min():+5.1f}",
+            flush=True,
+        )
+    return bool(change.mean(axis=0).min() >= -3.0)
+
+
 def main() -> int:
     """Print a table, and write it with a figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder with beds as .npz files")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--wrong", type=float, default=0.0, help="share of wrong answers")
+    parser.add_argument("--first-seed", type=int, default=0, help="first of the seeds, and of the draws of --harm")
+    parser.add_argument("--wrong", type=float, default=0.0, help="measure this share of wrong answers instead")
+    parser.add_argument("--budgets", type=int, nargs="+", default=BUDGETS, help="numbers of answers of --wrong")
     parser.add_argument("--harm", type=int, default=0, metavar="N", help="measure N random corrections instead")
     parser.add_argument("--draws", type=int, default=20, help="draws of --harm")
     parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
@@ -168,13 +193,18 @@ def main() -> int:
     options = parser.parse_args()
     beds = [bed for bed in read_all(options.folder) if bed.name.startswith(options.only)]
     if options.harm:
-        is_safe = [measure_harm(bed, options.harm, options.draws) for bed in beds]
+        draws = range(options.first_seed, options.first_seed + options.draws)
+        is_safe = [measure_harm(bed, options.harm, draws) for bed in beds]
         return int(not all(is_safe))
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    if options.wrong:
+        is_robust = [measure_wrong(bed, options.wrong, seeds, options.budgets) for bed in beds]
+        return int(not all(is_robust))
     rows = []
     for bed in beds:
         for kind in options.kinds:
-            for seed in range(options.seeds):
-                rows += [(bed.name, kind, seed, *point) for point in curve(bed, kind, seed, options.wrong)]
+            for seed in seeds:
+                rows += [(bed.name, kind, seed, *point) for point in curve(bed, kind, seed)]
         print_table([row for row in rows if row[0] == bed.name])
     if options.out:
         draw(rows, options.out)

@@ -37,7 +37,7 @@ COMMANDS = (
 def main(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 (one for every way to end)
     """Run one command and return its exit code: 0 success, 2 invalid input, 1 unexpected error, 130 interrupted."""
     _prepare_streams()
-    options = _parser().parse_args(arguments)
+    options = _parse(arguments)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # hide messages for torch developers
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # older tokenizers warn about every forked worker
     try:
@@ -69,6 +69,18 @@ def main(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 (one f
             "This is a bug in captune. Set CAPTUNE_DEBUG=1 to see the traceback, and please report it."
         )
         return 1
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line; a command's `open_ended` argument may go on after flags, which argparse alone refuses."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    open_ended = getattr(options, "open_ended", None)
+    if rest and (open_ended is None or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        setattr(options, str(open_ended), [*getattr(options, str(open_ended)), *rest])
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:

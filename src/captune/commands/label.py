@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("answer", nargs="*", metavar="IMAGE CLASS", help="images and, last, their class")
+    parser.set_defaults(open_ended="answer")
     parser.add_argument("--from", dest="source", metavar="FILE", help="filled table, labels (CSV) or Label Studio JSON")
     parser.add_argument(
         "--group", nargs=2, metavar=("N", "CLASS"), help="name a whole group (see: captune suggest --groups)"

@@ -68,7 +68,9 @@ class Engine:
     probabilities: Floats
     """Of all images, as the classifier sees them, `(images, classes)`."""
 
-    def __init__(self, plan: Plan, backbone: Backbone | None = None, start: Start | None = None) -> None:
+    def __init__(
+        self, plan: Plan, backbone: Backbone | None = None, start: Start | None = None, quiet: bool = False
+    ) -> None:
         self.folder: Path | None = None
         self.settings = plan.settings
         self._method_settings = dataclasses.asdict(plan.method.settings)
@@ -79,7 +81,7 @@ class Engine:
         self.runtime = runtime.start(seed=plan.settings.seed, workers=workers, quiet=True, **devices)
         self.cache = plan.cache
         self.backbone = (backbone or plan.open_backbone()).to(self.runtime.device)
-        loud = dataclasses.replace(self.runtime, quiet=False)
+        loud = dataclasses.replace(self.runtime, quiet=quiet)
         embedded = embed_images(self.backbone, plan.images, self.cache, loud, plan.settings.batch_size)
         if not len(embedded.image_index):
             raise InputError(no_usable_image(plan.images, embedded.skipped))

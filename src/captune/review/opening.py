@@ -34,20 +34,22 @@ def open(
     labels: Any = None,  # noqa: ANN401 (a path, a mapping or one label per image)
     corrections: str | Path | None = None,
     person: str | None = None,
+    quiet: bool = False,
     **settings: Any,  # noqa: ANN401 (checked against the settings dataclasses)
 ) -> Session:
     """Open a session on images and classes, or on a run folder, and return it.
 
-    Arguments are those of `captune.adapt`; the default method is `transductive`. What people say is appended to the
+    Settings are those of `captune.adapt`; the default method is `transductive`. What people say is appended to the
     file `corrections`: by default `corrections.jsonl` in a run folder, and otherwise memory only, until `save`.
     """
     if classes is None and isinstance(images, (str, Path)) and is_file(Path(images) / CARD):
-        return open_run(images, person=person, **settings)
+        return open_run(images, person=person, quiet=quiet, **settings)
     if classes is None:
         raise InputError("Expected class names as the second argument, or a run folder as the first.")
+    _check_arguments(settings)
     plan = make_plan(images, classes, labels, {"method": METHOD, **settings})
     plan.check_backbone()
-    return Session(Engine(plan), Corrections(corrections, person), plan.settings.seed)
+    return Session(Engine(plan, quiet=quiet), Corrections(corrections, person), plan.settings.seed)
 
 
 def open_run(
@@ -55,19 +57,21 @@ def open_run(
     images: Images | None = None,
     *,
     person: str | None = None,
+    quiet: bool = False,
     **settings: Any,  # noqa: ANN401
 ) -> Session:
     """Open a session on a finished run; pass its images if they were in memory.
 
     The session begins with the classifier of the run, unless there are corrections that it does not know.
     """
+    _check_arguments(settings)
     record = read_run(folder)
     classifier = Classifier.load(Path(folder) / CLASSIFIER)
     corrections = Corrections(Path(folder) / FILE, person)
     source = _images_of(record) if images is None else collect_images(images, single=False)
     start = _start_of(record, classifier, source)
     plan = _plan_of(record.card["settings"], record.card.get("sources", {}), classifier, source, start, settings)
-    engine = Engine(plan, classifier.backbone, start)
+    engine = Engine(plan, classifier.backbone, start, quiet)
     engine.folder = Path(folder)
     is_current = record.card.get("review", {}).get("applied", NOTHING_APPLIED) == applied(corrections.active())
     if is_current and not settings:
@@ -83,6 +87,16 @@ def session_of(run: AdaptationRun) -> Session:
     engine = Engine(plan, run.classifier.backbone, start)
     engine.adopt(run.classifier)
     return Session(engine, Corrections(), plan.settings.seed)
+
+
+def _check_arguments(settings: Mapping[str, Any]) -> None:
+    """Raise an error for arguments of `captune.adapt` that a session has no use for."""
+    found = [name for name in ("out", "overwrite", "resume", "progress") if name in settings]
+    if found:
+        raise InputError(
+            f"A session has no argument {found[0]!r}. It writes nothing until it is told to: "
+            "session.save(folder, overwrite=False)."
+        )
 
 
 def _plan_of(

@@ -55,12 +55,14 @@ def choose_images(
     """Choose typical images of clusters without labels, those with the most unclear images first.
 
     There are as many clusters as labels and choices together, so every choice opens a part of the collection that no
-    label speaks for yet (Hacohen et al., TypiClust, 2022).
+    label speaks for yet (Hacohen et al., TypiClust, 2022), but at least as many as classes: the middle of a cluster
+    of several classes is typical of none.
     """
     allowed = np.zeros(len(vectors), dtype=np.bool_)
     allowed[may_choose] = True
     n_labeled = int(np.count_nonzero(is_labeled))
-    owners, distances = cluster(vectors, min(n_labeled + count, len(vectors)), seed)
+    n_wanted = max(n_labeled + count, probabilities.shape[1])
+    owners, distances = cluster(vectors, min(n_wanted, len(vectors)), seed)
     unclear = 1.0 - probabilities.max(axis=1)
     n_clusters = int(owners.max()) + 1
     sizes = np.bincount(owners, minlength=n_clusters)

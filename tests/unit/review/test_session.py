@@ -203,3 +203,11 @@ def test_what_cannot_be_done_is_told_and_not_recorded(world: tuple[Session, Ints
     with pytest.raises(captune.CaptuneError, match=words):
         call(session)  # type: ignore[operator]
     assert len(session.corrections) == 0
+
+
+def test_arguments_that_a_session_has_no_use_for_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    images, texts, _ = make_world()
+    captune.open(images, texts, quiet=True)
+    assert capsys.readouterr().err == ""
+    with pytest.raises(InputError, match=r"no argument 'out'.*session\.save"):
+        captune.open(images, texts, out="run")
