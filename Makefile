@@ -25,7 +25,7 @@ test-slow: $(READY)
 	$(BIN)/pytest -m slow --ignore=tests/faults
 
 test-faults: $(READY)
-	$(BIN)/pytest -m slow tests/faults
+	CAPTUNE_EXAMPLES=2000 $(BIN)/pytest tests/faults
 
 # Every method in every learning setting on the embedded world, shortened; two shards in parallel.
 SMOKE := OMP_NUM_THREADS=1 $(BIN)/captune benchmark smoke --out captune-smoke --workers 0

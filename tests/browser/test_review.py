@@ -16,6 +16,7 @@ from browsing import BrowserTab
 from reviewed import NASTY, ReviewClient, ReviewProcess, make_review, review_page, saved_answers
 from served import wait_until
 
+from captune.results.onnx_classifier import OnnxClassifier
 from captune.world import write_world
 
 pytestmark = pytest.mark.slow
@@ -241,17 +242,14 @@ def share_right(rows: str) -> float:
     return sum(row["path"].split("/")[0] == row["label"] for row in table) / len(table)
 
 
-@pytest.mark.timeout(600)
-def test_the_loop_of_a_new_user_from_folder_to_export(browser: Any, tmp_path: Path) -> None:
-    """Somebody who knows the classes answers 24 looks by keyboard, and exports better labels and the classifier."""
-    images, out = tmp_path / "images", tmp_path / "out"
-    write_world(images, 6, seed=5)
-    options = ("--classes", str(images), "--backbone", "embedded:patterns", "--out", str(out), "--workers", "0")
+def label_and_export(browser: Any, images: Path, backbone: str, out: Path, n_looks: int) -> tuple[float, float]:
+    """Answer looks by keyboard as somebody who knows the classes, and export; return accuracies before and after."""
+    options = ("--classes", str(images), "--backbone", backbone, "--out", str(out), "--workers", "0")
     server = ReviewProcess(images, 0, *options)
     try:
         before = share_right((out / "predictions.csv").read_text(encoding="utf-8"))
         tab = BrowserTab(browser, server.address)
-        for _ in range(24):
+        for _ in range(n_looks):
             image = wait_for_look(tab)
             truth, names = image.split("/")[0], tab.page.locator("#choices .name").all_inner_texts()
             if truth in names:
@@ -263,19 +261,46 @@ def test_the_loop_of_a_new_user_from_folder_to_export(browser: Any, tmp_path: Pa
             tab.page.wait_for_function(
                 "(old) => !document.querySelector('.stage .note')?.textContent.startsWith(old + ':')", arg=image
             )
-        tab.page.wait_for_function("() => /^24 answers/.test(document.getElementById('progress').textContent)")
+        progress = f"{n_looks} answers"
+        tab.page.wait_for_function(
+            "(text) => document.getElementById('progress').textContent.startsWith(text)", arg=progress, timeout=120_000
+        )
         tab.page.locator("#exports summary").click()
-        for name, check in (("Labels as CSV", share_right), ("Classifier as ONNX", None)):
-            with tab.page.expect_download(timeout=120_000) as waiting:
+        found = {}
+        for name in ("Labels as CSV", "Classifier as ONNX"):
+            with tab.page.expect_download(timeout=300_000) as waiting:
                 tab.page.get_by_role("link", name=name).click()
-            content = Path(waiting.value.path()).read_bytes()
-            if check is not None:
-                assert check(content.decode()) > before
-            else:
-                assert len(content) > 100_000
+            found[name] = Path(waiting.value.path()).read_bytes()
         assert tab.complaints == []
     finally:
         server.kill()
+    (out / "model.onnx").write_bytes(found["Classifier as ONNX"])
+    paths = sorted(images.rglob("*.*g"))[:8]
+    predicted = OnnxClassifier(out / "model.onnx").predict_proba(paths)
+    assert predicted.shape == (8, len(list(images.iterdir())))
+    return before, share_right(found["Labels as CSV"].decode())
+
+
+@pytest.mark.timeout(600)
+def test_the_loop_of_a_new_user_from_folder_to_export(browser: Any, tmp_path: Path) -> None:
+    write_world(tmp_path / "images", 6, seed=5)
+    before, after = label_and_export(browser, tmp_path / "images", "embedded:patterns", tmp_path / "out", 24)
+    assert after > before
+
+
+@pytest.mark.timeout(1800)
+def test_the_loop_of_a_new_user_on_aerial_photographs(browser: Any, tmp_path: Path) -> None:
+    """UC Merced, ten photographs of each of its 21 classes."""
+    if not os.environ.get("CAPTUNE_TESTBED"):
+        pytest.skip("Set CAPTUNE_TESTBED to a folder with data/ucmerced and models/aerial-dual.")
+    testbed = Path(os.environ["CAPTUNE_TESTBED"])
+    for folder in sorted((testbed / "data" / "ucmerced" / "train").iterdir()):
+        (tmp_path / "images" / folder.name).mkdir(parents=True)
+        for path in sorted(folder.iterdir())[:10]:
+            shutil.copy(path, tmp_path / "images" / folder.name)
+    model = f"dual:{testbed / 'models' / 'aerial-dual'}"
+    before, after = label_and_export(browser, tmp_path / "images", model, tmp_path / "out", 30)
+    assert after > before + 0.1
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

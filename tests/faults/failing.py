@@ -102,14 +102,16 @@ def watch(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", fsync)
 
 
-def at_every_change(disk: Disk, prepare: Action, act: Action, fault: str, every_error: bool) -> Iterator[bool]:
-    """Act with a failure at each change in turn; yield whether an error was reported, which must be a sentence."""
+def at_every_change(
+    disk: Disk, prepare: Action, act: Action, fault: str, every_error: bool, step: int = 1
+) -> Iterator[bool]:
+    """Act with a failure at each change in turn, or at every `step`-th; yield whether it was told in a sentence."""
     prepare()
     with disk.failing():
         act()
     n_changes = disk.count
     assert n_changes > 0
-    for n in range(1, n_changes + 1):
+    for n in range(1, n_changes + 1, step):
         for error in ERRORS if every_error else (ERRORS[n % len(ERRORS)],):
             prepare()
             problem = error_of(disk, n, error, act)

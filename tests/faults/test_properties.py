@@ -36,6 +36,7 @@ from faults.records import MUTANTS
 
 T = TypeVar("T")
 EXAMPLES = int(os.environ.get("CAPTUNE_EXAMPLES", "200"))
+pytestmark = pytest.mark.timeout(300 + 2 * EXAMPLES)
 tried = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
 AWKWARD = (

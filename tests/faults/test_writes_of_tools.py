@@ -30,7 +30,7 @@ from faults.wholeness import timeless
 
 FORMATS = registry.names("exports")
 SHORT = {"preset": "quick", "epochs": 1, "iterations": 2, "warmup_epochs": 0, "strong_views": 1, "k": 2}
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")
@@ -140,11 +140,12 @@ def test_a_benchmark_loses_no_cell(
     reference = cells(whole)
     assert len(reference) == 2
     prepare = lambda: shutil.rmtree(out, ignore_errors=True)  # noqa: E731
-    for is_told in at_every_change(disk, prepare, act, "failed write in a benchmark, then again", False):
+    step = 1 if os.environ.get("CI") else 3  # a suite takes seconds
+    for is_told in at_every_change(disk, prepare, act, "failed write in a benchmark, then again", False, step):
         left = cells(out)
         assert all(reference[name] == cell for name, cell in left.items())
-        assert is_told or left == reference
-        act()
+        if is_told or list(out.glob("runs/*")) or list(out.rglob(LEFTOVERS)):
+            act()
         assert cells(out) == reference
         assert not list(out.glob("runs/*")), "run folders stay behind"
         assert not list(out.rglob(LEFTOVERS)), "unfinished files stay behind"

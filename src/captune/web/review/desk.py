@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,22 @@ class Snapshot:
     n_answers: int
     change: dict[str, Any] | None
     problem: str = ""
+
+    @cached_property
+    def classes(self) -> list[dict[str, Any]]:
+        """Return the classes with their most confident images; sorted once, however many windows ask."""
+        counts = np.bincount(self.predicted, minlength=len(self.names))
+        order = np.lexsort((-self.confidence, self.predicted))
+        starts = np.searchsorted(self.predicted[order], np.arange(len(self.names)))
+        return [
+            {
+                "name": name,
+                "count": int(counts[c]),
+                "descriptions": list(self.descriptions.get(name, ())),
+                "images": order[starts[c] : starts[c] + min(int(counts[c]), 6)].tolist(),
+            }
+            for c, name in enumerate(self.names)
+        ]
 
     def names_now(self, now: Snapshot) -> list[str]:
         """Return the names that the classes of this moment have at a later one."""
@@ -187,18 +204,6 @@ class Desk:
     def state(self) -> dict[str, Any]:
         """Return what the head of the page and the list of classes show."""
         now = self.current
-        counts = np.bincount(now.predicted, minlength=len(now.names))
-        order = np.lexsort((-now.confidence, now.predicted))
-        starts = np.searchsorted(now.predicted[order], np.arange(len(now.names)))
-        classes = [
-            {
-                "name": name,
-                "count": int(counts[c]),
-                "descriptions": list(now.descriptions.get(name, ())),
-                "images": order[starts[c] : starts[c] + min(int(counts[c]), 6)].tolist(),
-            }
-            for c, name in enumerate(now.names)
-        ]
         return {
             "version": now.version,
             "is_busy": self.is_busy,
@@ -208,7 +213,7 @@ class Desk:
             "estimate": now.estimate,
             "change": now.change,
             "problem": now.problem,
-            "classes": classes,
+            "classes": now.classes,
         }
 
     def export(self, format: str) -> tuple[str, bytes]:

@@ -70,13 +70,13 @@ const draw = () => {
   drawMarks(context, ratio);
 };
 
-/** Color the squares of all points; plain loops over numbers, because this happens in every frame. */
+/** Color the dots of all points; plain loops over numbers, because this happens in every frame. */
 const paint = (pixels, radius) => {
   const { width, height } = canvas;
   const classColors = palette();
   const last = classColors.length - 1;
   const shown = colors === "now" ? now : before;
-  const side = 2 * radius;
+  const halves = Array.from({ length: 2 * radius }, (_, row) => Math.round(Math.sqrt(radius * radius - (row + 0.5 - radius) ** 2)));
   const [fx, fy, left, top] = frameOf();
   pixels.fill(0);
   for (let i = 0, n = points.length / 2; i < n; i += 1) {
@@ -84,9 +84,9 @@ const paint = (pixels, radius) => {
     const y = Math.floor(points[2 * i + 1] * fy + top + 0.5);
     if (x < radius || y < radius || x >= width - radius || y >= height - radius) continue;
     const color = classColors[shown[i] < last ? shown[i] : last];
-    let start = (y - radius) * width + x - radius;
-    for (let row = 0; row < side; row += 1, start += width) {
-      for (let column = 0; column < side; column += 1) pixels[start + column] = color;
+    let middle = (y - radius) * width + x;
+    for (let row = 0; row < halves.length; row += 1, middle += width) {
+      for (let at = middle - halves[row], end = middle + halves[row]; at < end; at += 1) pixels[at] = color;
     }
   }
 };
