@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 Scope = Literal["auto", "mismatched", "all"]
 Choice = Literal["best", "mean"]
 
+CLEAR_DIFFERENCE = 2.0
+"""In standard deviations of how many labels only one of two equal kinds of texts would get right."""
+
 
 @dataclass(frozen=True)
 class Alignment:
@@ -76,6 +79,7 @@ def align_concepts(
     embed: Callable[[Sequence[str]], Floats],
     *,
     settings: MismatchSettings | None = None,
+    labeled: tuple[Floats, Ints] | None = None,
     classes: Ints | None = None,
     describe: Scope = "mismatched",
     choose: Choice = "best",
@@ -88,7 +92,7 @@ def align_concepts(
     The paper is `describe = "mismatched"` and `choose = "best"`: only misleading names are described, and the best of
     n descriptions represents the class (Appendix B). With `choose = "mean"` it is the mean of all n; with
     `describe = "all"` every class is described and represented by the mean of its name and descriptions; with
-    `describe = "auto"` only if that separates the images better than the names do.
+    `describe = "auto"` only if that suits the images better than the names do, or the labels of `labeled` images.
     """
     findings = detect_mismatch(image_embeddings, class_embeddings, logit_scale, settings, classes)
     chosen = findings.mismatched if describe == "mismatched" else findings.classes
@@ -101,7 +105,11 @@ def align_concepts(
         described: Floats = class_embeddings.copy()
         for class_id, vector in vectors.items():
             described[class_id] = vector
-        is_used = describe == "all" or descriptions_help(image_embeddings, class_embeddings, described, logit_scale)
+        known = labeled or ()
+        is_used = (
+            describe == "all"
+            or choose_texts(image_embeddings, class_embeddings, described, logit_scale, *known).is_described
+        )
         return Alignment(findings, answers, texts if is_used else {}, vectors if is_used else {})
     if choose == "mean":
         return Alignment(findings, answers, texts, mean_descriptions(embedded))
@@ -210,6 +218,43 @@ def _check_shapes(descriptions: Mapping[int, Floats], width: int | None) -> None
         if np.ndim(texts) != 2 or not len(texts) or (width is not None and np.shape(texts)[1] != width)
     ]
     raise_all(problems, "These descriptions cannot be compared")
+
+
+@dataclass(frozen=True)
+class ChosenTexts:
+    """Whether classes are represented with their descriptions, and the reason as a sentence."""
+
+    is_described: bool
+    sentence: str
+
+
+def choose_texts(
+    images: Floats,
+    names: Floats,
+    described: Floats,
+    logit_scale: float,
+    labeled: Floats | None = None,
+    labels: Ints | None = None,
+) -> ChosenTexts:
+    """Choose between class names and descriptions: by labels if these clearly differ, else by the unlabeled images.
+
+    Only the labels of classes that have descriptions count.
+    """
+    n_names, n_described, n_different = 0, 0, 0
+    if labeled is not None and labels is not None:
+        is_counted = (names != described).any(axis=1)[labels]
+        labeled, labels = labeled[is_counted], labels[is_counted]
+        right = [(labeled @ texts.T).argmax(axis=1) == labels for texts in (names, described)]
+        n_names, n_described = (int(np.count_nonzero(one)) for one in right)
+        n_different = int(np.count_nonzero(right[0] != right[1]))
+    if labels is not None and abs(n_described - n_names) > CLEAR_DIFFERENCE * n_different**0.5:
+        is_described = n_described > n_names
+        reason = f"Of {len(labels)} labels, descriptions alone get {n_described} right and names {n_names}"
+    else:
+        is_described = descriptions_help(images, names, described, logit_scale)
+        reason = f"Descriptions separate the images {'better' if is_described else 'no better'} than the names alone"
+    choice = "are used" if is_described else "are not used (use them anyway with describe=all)"
+    return ChosenTexts(is_described, f"{reason}, so descriptions {choice}.")
 
 
 def descriptions_help(images: Floats, names: Floats, described: Floats, logit_scale: float) -> bool:

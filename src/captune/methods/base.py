@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from captune.backbones.base import Backbone
-from captune.concepts.alignment import Alignment, Choice, Scope, align_concepts, descriptions_help
+from captune.concepts.alignment import Alignment, Choice, Scope, align_concepts, choose_texts
 from captune.concepts.mismatch import MismatchSettings
 from captune.core import distributed
 from captune.core.arrays import Floats, Ints
@@ -83,6 +83,7 @@ class Context:
             self.describer,
             lambda sentences: embed_texts(backbone, sentences),
             settings=settings,
+            labeled=self.labeled_vectors(task, backbone),
             classes=task.target_classes,
             describe=describe,
             choose=choose,
@@ -147,14 +148,17 @@ class Context:
             yield advance
 
     def descriptions_help(self, task: AdaptationTask, backbone: Backbone, described: Vocabulary) -> bool:
-        """Return and report whether descriptions separate the images better than names, judged without labels."""
-        images = self.embed(backbone, task.unlabeled).vectors
+        """Return and report whether to use descriptions: labels decide if they clearly can, else the images do."""
         names, texts = embed_classes(backbone, task.vocabulary), embed_classes(backbone, described)
-        is_better = descriptions_help(images, names, texts, backbone.logit_scale)
-        choice = "are used" if is_better else "are not used (use them anyway with describe=all)"
-        comparison = "better" if is_better else "no better"
-        self.say(f"Descriptions separate the images {comparison} than the names alone, so they {choice}.")
-        return is_better
+        images = self.embed(backbone, task.unlabeled).vectors
+        found = choose_texts(images, names, texts, backbone.logit_scale, *self.labeled_vectors(task, backbone))
+        self.say(found.sentence)
+        return found.is_described
+
+    def labeled_vectors(self, task: AdaptationTask, backbone: Backbone) -> tuple[Floats, Ints]:
+        """Return the embeddings of the labeled images that can be read, `(labels, width)`, and their labels."""
+        labeled = self.embed(backbone, task.labeled.images)
+        return labeled.vectors, task.labeled.labels[labeled.image_index]
 
     def batch_source(self, tuner: Tuner, task: AdaptationTask, strong_views: int) -> BatchSource:
         """Return the source of a student's inputs: cached embeddings unless it changes the image encoder."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from captune.concepts.alignment import choose_descriptions, mean_descriptions
+from captune.concepts.alignment import choose_descriptions, choose_texts, descriptions_help, mean_descriptions
 from captune.core.arrays import Floats, unit_rows
 from captune.core.errors import InputError
 
@@ -81,3 +81,32 @@ def test_shapes_that_do_not_fit_are_explained() -> None:
         choose_descriptions(random_rows(3), np.arange(3), {1: random_rows(2), 2: random_rows(0)}, 100.0)
     with pytest.raises(InputError, match=r"\(descriptions, 6\)"):
         mean_descriptions({0: random_rows(2, width=5)}, random_rows(3))
+
+
+def test_labels_choose_between_names_and_descriptions_if_they_clearly_differ() -> None:
+    centers = np.eye(6, dtype=np.float32)
+    labels = np.arange(36) % 6
+    images = unit_rows(centers[labels] + 0.05 * random_rows(36))
+    wrong = np.roll(centers, 1, axis=0)
+    for names, described, answer in ((wrong, centers, True), (centers, wrong, False)):
+        found = choose_texts(images, names, described, 20.0, images[:12], labels[:12])
+        assert found.is_described is answer
+        right, other = (12, 0) if answer else (0, 12)
+        assert f"Of 12 labels, descriptions alone get {right} right and names {other}" in found.sentence
+
+
+def test_few_labels_and_those_of_classes_without_descriptions_leave_the_choice_to_the_images() -> None:
+    centers = np.eye(6, dtype=np.float32)
+    labels = np.arange(36) % 6
+    images = unit_rows(centers[labels] + 0.05 * random_rows(36))
+    wrong = np.roll(centers, 1, axis=0)
+    by_images = descriptions_help(images, wrong, centers, 20.0)
+    for known in (None, np.array([], dtype=np.int64), np.arange(3)):
+        given_labels = () if known is None else (images[known], labels[known])
+        found = choose_texts(images, wrong, centers, 20.0, *given_labels)
+        assert found.is_described is by_images
+        assert "separate the images" in found.sentence
+    partly = wrong.copy()
+    partly[0] = centers[0]
+    others = np.flatnonzero(labels != 0)
+    assert "separate the images" in choose_texts(images, wrong, partly, 20.0, images[others], labels[others]).sentence
