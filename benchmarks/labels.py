@@ -6,8 +6,8 @@
     python benchmarks/labels.py BEDS --first-seed 20                        # other seeds than those of the settings
 
 BEDS has beds as .npz files (see benchmarks/beds.py). Answers are given in a session, batch by batch: images that
-`suggest` chooses, images drawn at random, or whole groups. A person names a group by the class of most of its images,
-and says which of the five most typical ones do not belong.
+`suggest` chooses, images drawn at random, or whole groups. A person names a group by the class of most of its five most
+typical images and says which of these do not belong, or skips a group without such a class.
 """
 
 from __future__ import annotations
@@ -91,7 +91,12 @@ def name_groups(session: Session, bed: Bed, count: int) -> None:
     groups.sort(key=lambda group: -len(group) * (1 - group.confidence))
     for group in groups[:count]:
         seen = bed.labels[group.images[:LABELS_PER_GROUP]]
-        most = int(np.bincount(seen).argmax())
+        counts = np.bincount(seen)
+        most = int(counts.argmax())
+        if counts[most] <= len(seen) / 2:  # nobody would give such a group one name
+            shown = [session.images.name(int(i)) for i in group.images[:LABELS_PER_GROUP]]
+            session.corrections.add("skip", images=shown, group=group.number)
+            continue
         odd = [int(i) for i in group.images[:LABELS_PER_GROUP] if bed.labels[i] != most]
         images = tuple(session.images.name(int(i)) for i in group.images if int(i) not in odd)
         if odd:

@@ -124,7 +124,8 @@ def slow_fit(
             continue
         nearest = sorted(range(n), key=lambda j: -dot(x, images[j]))[:k]
         near = [sum(points[j][d] for j in nearest) / len(nearest) for d in range(width)]
-        known[i] = [0.2 * known[i][d] + 0.8 * near[d] for d in range(width)]
+        share = 0.8 / labels.count(labels[i])
+        known[i] = [(1 - share) * known[i][d] + share * near[d] for d in range(width)]
         likely[i] = slow_likely([x, *(images[j] for j in nearest)], texts, scale, labels[i])
     belief = list({**dict.fromkeys(range(len(labels)), 1.0), **slow_belief(likely, n_classes)}.values())
     times = [sum(b for b, label in zip(belief, labels, strict=True) if label == c) for c in range(n_classes)]

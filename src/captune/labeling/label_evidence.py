@@ -18,7 +18,7 @@ from captune.core.scratch import row_parts
 MOST_NEIGHBORS = 10
 """But no more than half of the images that a class has on average."""
 NEIGHBOR_SHARE = np.float32(0.8)
-"""Weight of the mean of the nearest images, next to the labeled image itself."""
+"""Weight of the mean of the nearest images next to the only labeled image of a class; n labels have an n-th of it."""
 MANY_LABELS = 10
 """With at least so many labels of a class, their mean needs no neighbors."""
 MOST_SEARCHED = 8192
@@ -91,13 +91,13 @@ def _look_around(searched: Floats, rule: Floats, labeled: Floats, labels: Ints, 
 
     The latter is the mean over a labeled image and its k nearest images, `(temperatures, labels)`.
     """
-    smoothed = labeled.copy()
+    smoothed, share = labeled.copy(), NEIGHBOR_SHARE / np.bincount(labels)[labels].astype(np.float32)
     likely = np.empty((len(TEMPERATURES), len(labels)), dtype=np.float32)
     for rows in row_parts(len(labeled), max(len(searched), (k + 1) * max(rule.shape))):
         around = labeled[rows][:, None]
         if k:
             nearest = np.argpartition(-(labeled[rows] @ searched.T), k - 1, axis=1)[:, :k]
-            smoothed[rows] += NEIGHBOR_SHARE * (searched[nearest].mean(axis=1) - smoothed[rows])
+            smoothed[rows] += share[rows, None] * (searched[nearest].mean(axis=1) - smoothed[rows])
             around = np.concatenate([around, searched[nearest]], axis=1)
         scores = around.reshape(-1, labeled.shape[1]) @ rule.T
         places, own = np.arange(len(scores)), np.repeat(labels[rows], k + 1)

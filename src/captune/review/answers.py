@@ -47,6 +47,7 @@ class Answers:
     skipped: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
     _origins: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _n_marks: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def origins(self, name: str) -> tuple[str, ...]:
         """Return the names that a class had at the start; several if classes were merged."""
@@ -68,7 +69,12 @@ class Answers:
             self.descriptions[said.label] = said.sentences
 
     def _say_about_images(self, said: Correction) -> None:
-        for rank, image in enumerate(said.images):
+        place = (said.group, said.label)
+        # A person looked at the most typical images of a group: those marked as odd do not make room for others.
+        first_rank = self._n_marks.get(place, 0)
+        if said.kind == "not":
+            self._n_marks[place] = first_rank + len(said.images)
+        for rank, image in enumerate(said.images, first_rank):
             if said.kind == "skip":
                 self.skipped.add(image)
             elif said.kind == "not":

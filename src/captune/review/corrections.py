@@ -160,6 +160,19 @@ class Corrections:
         own = [said for said in self.active() if said.person == self.person]
         return own[-1] if own else None
 
+    def undo(self, said: Correction) -> None:
+        """Take a correction back; the marks of a named group ("these not") go with its name."""
+        place = (said.person, said.group, said.label)
+        marks = [
+            other
+            for other in self.active()
+            if said.kind == "label"
+            and said.group >= 0
+            and other.kind == "not"
+            and (other.person, other.group, other.label) == place
+        ]
+        self.extend([Correction("undo", undoes=one.id, person=self.person) for one in (said, *marks)])
+
     def _in_order(self) -> list[Correction]:
         return sorted(self._entries, key=lambda said: (said.time, said.id))
 

@@ -185,7 +185,8 @@ class Session:
         last = self.corrections.last()
         if last is None:
             raise InputError("There is nothing to undo.")
-        return self._say(f"took back {last.kind!r} {last.label or ''}".rstrip(), "undo", undoes=last.id)
+        self.corrections.undo(last)
+        return self._update(f"took back {last.kind!r} {last.label or ''}".rstrip())
 
     def refresh(self) -> Change | None:
         """Read what others wrote to the corrections file, and adapt if there is something new."""

@@ -168,6 +168,24 @@ def test_contradictions_between_people_are_told() -> None:
     assert "anna" in answers.problems[0] and "ben" in answers.problems[0]  # noqa: PT018
 
 
+def test_odd_images_of_a_group_do_not_make_room_for_images_that_nobody_looked_at() -> None:
+    said = Corrections(person="anna")
+    said.add("not", "dog", images=("a.jpg", "b.jpg"), group=3)
+    said.add("label", "dog", images=("c.jpg", "d.jpg"), group=3)
+    said.add("label", "cat", images=("e.jpg",), group=4)
+    found = collect_answers(said.active(), NAMES).used()
+    assert {image: answer.rank for image, answer in found.items()} == {"c.jpg": 2, "d.jpg": 3, "e.jpg": 0}
+
+
+def test_undo_takes_a_named_group_back_with_its_marks_only() -> None:
+    said = Corrections(person="anna")
+    other = said.add("not", "dog", images=("z.jpg",), group=5)
+    said.add("not", "dog", images=("a.jpg",), group=3)
+    named = said.add("label", "dog", images=("c.jpg", "d.jpg"), group=3)
+    said.undo(named)
+    assert said.active() == [other]
+
+
 def test_an_answer_about_an_image_is_stronger_than_one_about_its_group() -> None:
     said = Corrections(person="anna")
     said.add("label", "cat", images=("a.jpg",))

@@ -121,10 +121,7 @@ class Desk:
             last = active.get(key) if key else self._answers.last()
             if last is None:
                 raise InputError("There is nothing to undo.")
-            # A group that is named with marks is two corrections, but one thing to say.
-            marks = [s for s in active.values() if s.kind == "not" and s.group >= 0 and _place(s) == _place(last)]
-            undone = [last, *marks] if last.kind == "label" else [last]
-            self._answers.extend([Correction("undo", undoes=s.id, person=self.session.person) for s in undone])
+            self._answers.undo(last)
             self._said.append(f"took back {last.kind!r} {last.label}".rstrip())
         self._wake.set()
         return {"id": last.id, "kind": last.kind, "label": last.label, "images": self._positions(last.images)}
@@ -285,10 +282,6 @@ class Desk:
 
     def _positions(self, images: Sequence[str]) -> list[int]:
         return [self.session.position(image) for image in images if self.session.knows(image)]
-
-
-def _place(said: Correction) -> tuple[str, int, str]:
-    return said.person, said.group, said.label
 
 
 def _in_words(kind: str, count: int, label: str) -> str:
