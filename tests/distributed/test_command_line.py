@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,29 @@ def test_predict_and_evaluate_share_the_images(runs: Path, photos: Path, tmp_pat
     words = ["evaluate", str(runs / "one"), str(photos), "--labels", "folders", "--json"]
     one, two = (run([*ALONE, *words, *more]) for more in ([], ["--devices", "2", "--accelerator", "cpu"]))
     assert json.loads(one.stdout)["accuracy"] == json.loads(two.stdout)["accuracy"]
+
+
+def test_a_collection_of_tar_shards_is_embedded_and_predicted_by_both(
+    runs: Path, photos: Path, dual_folder: Path, tmp_path: Path
+) -> None:
+    shards, files = tmp_path / "shards", sorted(photos.rglob("*.*"))
+    shards.mkdir()
+    for number in range(2):  # as WebDataset names them
+        with tarfile.open(shards / f"photos-{number:06}.tar", "w") as tar:
+            for position, file in enumerate(files[number::2]):
+                tar.add(file, f"{number}{position:04}{file.suffix}")
+    predicted = []
+    for name, words in {"one": ALONE, "two": TORCHRUN}.items():
+        known = {"CAPTUNE_CACHE": str(tmp_path / f"cache-{name}")}
+        options = ["adapt", str(shards), "--classes", ",".join(NAMES), "--backbone", f"dual:{dual_folder}"]
+        adapted = run([*words, *options, "--method", "transductive", "--out", str(tmp_path / name)], **known)
+        assert adapted.returncode == 0, adapted.stderr
+        out = tmp_path / f"{name}.csv"
+        assert run([*words, "predict", str(runs / "one"), str(shards), "--out", str(out)], **known).returncode == 0
+        tables = (out, tmp_path / name / "predictions.csv")
+        predicted.append([[row[:2] for row in csv.reader(table.open())] for table in tables])
+    assert predicted[0] == predicted[1]
+    assert [len(table) for table in predicted[0]] == [len(files) + 1] * 2
 
 
 def test_a_problem_is_told_once(runs: Path, photos: Path, dual_folder: Path) -> None:
