@@ -194,8 +194,8 @@ def _judge(n_images: int, numbers: dict[str, float]) -> tuple[Verdict, str]:
         return "harmful", f"Adaptation looks harmful: {facts}."
     if is_gain and is_guess:
         return "unclear", (
-            f"Cannot tell whether adaptation helps: {facts}, but zero-shot confidence is only "
-            f"{numbers['confidence_before']:.0%}: the model hardly knows these names. A few labeled images would tell."
+            f"Cannot tell whether adaptation helps: {facts}, more than zero-shot was confident of "
+            f"({numbers['confidence_before']:.0%}): clusters may have wrong names. A few labeled images would tell."
         )
     if is_gain and remaining >= FEWER_CLASSES:
         return "helpful", (

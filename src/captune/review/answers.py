@@ -72,7 +72,7 @@ class Answers:
         place = (said.group, said.label)
         # A person looked at the most typical images of a group: those marked as odd do not make room for others.
         first_rank = self._n_marks.get(place, 0)
-        if said.kind == "not":
+        if said.kind == "not" and said.group >= 0:
             self._n_marks[place] = first_rank + len(said.images)
         for rank, image in enumerate(said.images, first_rank):
             if said.kind == "skip":
