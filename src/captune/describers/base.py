@@ -7,7 +7,7 @@ import json
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -109,7 +109,7 @@ class Describer(ABC):
         """Return up to n sentences; an empty list, or a DescriberError with the reason, leaves the class its name."""
 
     def cancel(self) -> None:  # noqa: B027 (most describers have nothing to cancel)
-        """Give up the questions in progress; called from another thread when a run is interrupted."""
+        """Give up the questions in progress and ask no more; called from another thread when a run is interrupted."""
 
 
 PLUGIN_BASE = Describer
@@ -185,11 +185,15 @@ def describe_classes(
     workers = describer.limits.parallel if describer.is_remote else 1
     with ThreadPoolExecutor(max_workers=max(1, min(workers, len(requests)))) as pool:
         try:
-            outcomes = list(pool.map(queue.describe, requests))
+            futures = [pool.submit(queue.describe, request) for request in requests]
+            # An exception counts as soon as it is raised, although earlier classes may still wait for their replies.
+            for future in as_completed(futures):
+                future.result()
         except BaseException:
             queue.stop("the run was interrupted")
             describer.cancel()
             raise
+    outcomes = [future.result() for future in futures]
     found = {request.name: sentences for request, (sentences, _) in zip(requests, outcomes, strict=True) if sentences}
     problems = {request.name: problem for request, (_, problem) in zip(requests, outcomes, strict=True) if problem}
     if queue.stopped and not found:

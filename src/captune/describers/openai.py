@@ -51,6 +51,7 @@ class OpenAIDescriber(Describer):
         super().__init__(*arguments, **keywords)
         self.model = self.argument or DEFAULT_MODEL
         self._guard = threading.Lock()
+        self._is_cancelled = False
 
     def describe(self, request: DescriptionRequest) -> list[str]:
         """Return the usable answers; DescriberError with the reason when there is none."""
@@ -74,7 +75,8 @@ class OpenAIDescriber(Describer):
         return answers
 
     def cancel(self) -> None:
-        """Cancel the requests in progress."""
+        """Cancel the requests in progress, and those that other threads are about to send."""
+        self._is_cancelled = True
         if "_loop" in vars(self):
             self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(self._loop)])
 
@@ -84,6 +86,8 @@ class OpenAIDescriber(Describer):
             client, loop = self._client, self._loop
 
         async def ask_in_time() -> _Reply:
+            if self._is_cancelled:
+                raise asyncio.CancelledError
             # The client's timeouts restart with every byte; a task can be cancelled wherever it waits.
             return await asyncio.wait_for(self._ask_repeatedly(client, question), self.limits.deadline)
 

@@ -317,7 +317,7 @@ def test_an_interrupt_stops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_interrupt_does_not_wait_for_a_silent_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(monkeypatch, lambda number, _: GOOD if number == 0 else Answer(wait=5), KEY):
+    with serving(monkeypatch, lambda _, question: GOOD if "class 3" in question else Answer(wait=20), KEY):
         describer = open_describer("openai:m", None, RequestLimits(parallel=4))
 
         def interrupt(_: int) -> None:
@@ -326,4 +326,4 @@ def test_an_interrupt_does_not_wait_for_a_silent_server(monkeypatch: pytest.Monk
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             describe_classes(describer, [f"class {i}" for i in range(4)], n=1, advance=interrupt)
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 15
