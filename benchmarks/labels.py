@@ -18,16 +18,20 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
 import captune
 from beds import Bed, read_bed
 from captune.core.arrays import Ints
+from captune.results.metrics import summarize
 from captune.review.session import LABELS_PER_GROUP, Session
 
 BUDGETS = (10, 21, 42, 84, 168)
 KINDS = ("suggested", "random", "groups")
+Row: TypeAlias = tuple[str, str, int, int, float, float]
+"""Bed, kind of answers, seed, number of answers, accuracy and calibration error in percent."""
 
 
 def read_all(folder: Path) -> Iterator[Bed]:
@@ -46,13 +50,15 @@ def open_bed(bed: Bed, seed: int) -> Session:
     return captune.open(captune.Embeddings(bed.images), texts, seed=seed)
 
 
-def measure(session: Session, bed: Bed) -> float:
-    """Return the accuracy on new images or, if a bed has none, on images without a label, in percent."""
+def measure(session: Session, bed: Bed) -> tuple[float, float]:
+    """Return accuracy and calibration error on new images or, if a bed has none, on those without a label, in %."""
     if np.array_equal(bed.images, bed.test_images):
         rest = np.setdiff1d(np.arange(len(bed.labels)), list(session.labels))
-        return 100 * float(np.mean(session.engine.probabilities[rest].argmax(axis=1) == bed.labels[rest]))
-    predicted = session.classifier.score_embeddings(bed.test_images).argmax(axis=1)
-    return 100 * float(np.mean(predicted == bed.test_labels))
+        probabilities, truth = session.engine.probabilities[rest], bed.labels[rest]
+    else:
+        probabilities, truth = session.classifier.score_embeddings(bed.test_images), bed.test_labels
+    found = summarize(probabilities, truth, n_classes=len(bed.texts))
+    return 100 * found.accuracy, 100 * found.ece
 
 
 def answer(bed: Bed, positions: Ints, wrong: float, generator: np.random.Generator) -> dict[int, str]:
@@ -65,10 +71,10 @@ def answer(bed: Bed, positions: Ints, wrong: float, generator: np.random.Generat
 
 def curve(
     bed: Bed, kind: str, seed: int, wrong: float = 0.0, budgets: Sequence[int] = BUDGETS
-) -> Iterator[tuple[int, float]]:
-    """Yield the number of answers and the accuracy after them."""
+) -> Iterator[tuple[int, float, float]]:
+    """Yield the number of answers, and accuracy and calibration error after them."""
     session, generator = open_bed(bed, seed), np.random.default_rng(seed)
-    yield 0, measure(session, bed)
+    yield 0, *measure(session, bed)
     order, given = generator.permutation(len(bed.labels)), 0
     for budget in budgets:
         if budget > len(bed.labels) // 2 or (kind == "groups" and budget > len(session.groups())):
@@ -81,7 +87,7 @@ def curve(
             chosen = np.array([s.position for s in session.suggest(budget - given, checks=0.0)])
             session.label_many(answer(bed, chosen, wrong, generator))
         given = budget
-        yield budget, measure(session, bed)
+        yield budget, *measure(session, bed)
 
 
 def name_groups(session: Session, bed: Bed, count: int) -> None:
@@ -105,20 +111,20 @@ def name_groups(session: Session, bed: Bed, count: int) -> None:
     session.adapt()
 
 
-def print_table(rows: list[tuple[str, str, int, int, float]]) -> None:
-    """Print the mean over seeds, and how far suggested images are ahead of random ones."""
+def print_table(rows: list[Row], column: int, title: str) -> None:
+    """Print the mean of a column over seeds."""
     beds = list(dict.fromkeys(row[0] for row in rows))
-    print(f"{'':24}{'':10}" + "".join(f"{n:>7}" for n in (0, *BUDGETS)))
+    print(f"{title:34}" + "".join(f"{n:>7}" for n in (0, *BUDGETS)))
     for bed in beds:
         for kind in dict.fromkeys(row[1] for row in rows):
             cells = []
             for budget in (0, *BUDGETS):
-                values = [row[4] for row in rows if row[:2] == (bed, kind) and row[3] == budget]
+                values = [row[column] for row in rows if row[:2] == (bed, kind) and row[3] == budget]
                 cells.append(f"{np.mean(values):7.1f}" if values else f"{'':7}")
             print(f"{bed:24}{kind:10}" + "".join(cells), flush=True)
 
 
-def draw(rows: list[tuple[str, str, int, int, float]], out: Path) -> None:
+def draw(rows: list[Row], out: Path) -> None:
     """Draw one panel per bed."""
     from matplotlib.figure import Figure
 
@@ -210,11 +216,14 @@ def main() -> int:
         for kind in options.kinds:
             for seed in seeds:
                 rows += [(bed.name, kind, seed, *point) for point in curve(bed, kind, seed)]
-        print_table([row for row in rows if row[0] == bed.name])
+        for column, title in ((4, "accuracy (%)"), (5, "calibration error (%)")):
+            print_table([row for row in rows if row[0] == bed.name], column, title)
     if options.out:
         draw(rows, options.out)
         with options.out.with_suffix(".csv").open("w", newline="") as file:
-            csv.writer(file).writerows([("bed", "answers_by", "seed", "answers", "accuracy"), *rows])
+            csv.writer(file).writerows(
+                [("bed", "answers_by", "seed", "answers", "accuracy", "calibration_error"), *rows]
+            )
     return 0
 
 

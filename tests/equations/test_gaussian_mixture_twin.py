@@ -110,8 +110,35 @@ def slow_belief(likely: dict[int, list[float]], n_classes: int) -> dict[int, flo
     return {i: odds(p[best])[0] / sum(odds(p[best])) for i, p in likely.items()}
 
 
-def slow_fit(
+def slow_test(
     images: Rows, texts: Rows, scale: float, rule: MixtureSettings, labeled: Rows, labels: list[int], allowed: list[int]
+) -> tuple[float, float]:
+    """Return the accuracy of fits to halves of the labels on the other halves, and how far it is believed."""
+    counted = sorted((i for i in range(len(labels)) if labels[i] in allowed), key=lambda i: labels[i])
+    if len(counted) < 10:
+        return 0.0, 0.0
+    n_right = 0
+    for half in (counted[::2], counted[1::2]):
+        rest = [i for i in range(len(labels)) if i not in half]
+        some = ([labeled[i] for i in rest], [labels[i] for i in rest])
+        weights, offsets, _, _ = slow_fit(images, texts, scale, rule, *some, allowed, tested=(0.0, 0.0))
+        for i in half:
+            x = labeled[i]
+            scores = [scale * dot(x, texts[c]) + dot(x, weights[c]) + offsets[c] for c in allowed]
+            n_right += allowed[scores.index(max(scores))] == labels[i]
+    often = len(counted) / len(allowed)
+    return (n_right + 1) / (len(counted) + 2), often**2 / (often**2 + 1)
+
+
+def slow_fit(
+    images: Rows,
+    texts: Rows,
+    scale: float,
+    rule: MixtureSettings,
+    labeled: Rows,
+    labels: list[int],
+    allowed: list[int],
+    tested: tuple[float, float] | None = None,
 ) -> tuple[Rows, list[float], float, Rows]:
     n, n_classes, width = len(images), len(texts), len(texts[0])
     center = [sum(x[d] for x in images) / n for d in range(width)]
@@ -198,13 +225,15 @@ def slow_fit(
         weights = shifted(found, rule.label_shift_steps)
     rule_weights = [[factor * v for v in direction] for direction in directions]
     some, texts_say = ([[row[c] for c in allowed] for row in rows] for rows in (scores, texts_say))
-    temperature = slow_temperature(some, confirmed_confidence(some, texts_say))
+    accuracy, believed = tested if tested else slow_test(images, texts, scale, rule, labeled, labels, allowed)
+    wanted = (1 - believed) * confirmed_confidence(some, texts_say) + believed * accuracy
+    temperature = slow_temperature(some, wanted)
     tempered = [over_allowed([score / temperature for score in row]) for row in scores]
     return rule_weights, [shares[c] - dot(rule_weights[c], center) for c in range(n_classes)], temperature, tempered
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("n_labeled", [0, 5])
+@pytest.mark.parametrize("n_labeled", [0, 5, 18])
 def test_the_mixture_is_what_the_loops_say(seed: int, n_labeled: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("captune.labeling.gaussian_mixture.TOLERANCE", -1.0)  # every round is made
     monkeypatch.setattr("captune.core.scratch.CHUNK_BYTES", 7 * 4 * 6)
@@ -212,7 +241,7 @@ def test_the_mixture_is_what_the_loops_say(seed: int, n_labeled: int, monkeypatc
     texts = unit_rows(generator.normal(size=(4, 6)).astype(np.float32))
     images = unit_rows((texts[generator.integers(4, size=25)] + generator.normal(size=(25, 6))).astype(np.float32))
     labeled = unit_rows(generator.normal(size=(n_labeled, 6)).astype(np.float32))
-    labels = generator.integers(2, size=n_labeled)
+    labels = generator.integers(4 if n_labeled > 5 else 2, size=n_labeled)
     allowed = [1, 2, 3] if n_labeled else [0, 1, 2, 3]
     rule = MixtureSettings(iterations=4, half_weight_at=5.0, alpha=2.0)
     fast = fit_gaussian_mixture(images, texts, 8.0, rule, labeled=labeled, labels=labels, allowed=allowed)

@@ -27,6 +27,8 @@ FEWEST_SAMPLED, SAMPLED_PER_CLASS, ROUNDS_AFTER_SAMPLE = 2048, 20, 2
 LABELED_ROUNDS, ROUNDS_HALVED_AT = 6, 1 / 16
 """Labels say where classes lie, and more rounds drift away from them: half as many rounds with one label per sixteen
 classes, and so on, down to this number."""
+FEWEST_TESTED = 10
+"""Labels from which accuracy is estimated on some of them, to set how confident the mixture is."""
 SMALLEST_VARIANCE = 1e-3
 """As a share of the mean variance that unit vectors have in each dimension."""
 CONFIRMED_WEIGHT = 0.5
@@ -68,7 +70,8 @@ class MixtureFit:
     Attributes:
         weights: Image part of the decision, `(classes, width)`; the scaled class texts are added to it.
         offsets: Constant part of the decision, `(classes,)`.
-        temperature: What scores are divided by, so that confidence stays comparable to zero-shot.
+        temperature: What scores are divided by, so that confidence stays comparable to zero-shot or, with many labels,
+            to the accuracy that they tell.
         probabilities: Probabilities of the unlabeled images, `(images, classes)`.
         rounds: Number of estimation rounds.
         evening: The part of the offsets that evens out the class sizes, `(classes,)`.
@@ -117,11 +120,11 @@ def fit_gaussian_mixture(
     problem = _Problem(images, texts, logit_scale, settings or MixtureSettings(), known, ids, blocked)
     n_sampled = max(FEWEST_SAMPLED, SAMPLED_PER_CLASS * len(texts))
     if len(images) < 2 * n_sampled:
-        return problem.fit(problem.most_rounds)
+        return replace(problem, tested=problem.test()).fit(problem.most_rounds)
     rows = np.linspace(0, len(images) - 1, n_sampled).astype(np.int64)
     sample = replace(problem, images=images[rows], count_of_each=len(images) / n_sampled)
     first = sample.fit(problem.most_rounds)
-    last = problem.fit(ROUNDS_AFTER_SAMPLE, first)
+    last = replace(problem, tested=sample.test()).fit(ROUNDS_AFTER_SAMPLE, first)
     return replace(last, rounds=first.rounds + last.rounds)
 
 
@@ -157,7 +160,13 @@ class _Start:
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """What is fitted; `blocked` `(classes,)` is minus infinity for classes that only labeled images may have."""
+    """What is fitted.
+
+    Attributes:
+        blocked: Minus infinity for classes that only labeled images may have, `(classes,)`.
+        count_of_each: Number of images that each image stands for.
+        tested: Accuracy of two fits on each other's labels, and how far it is believed, both from 0 to 1.
+    """
 
     images: Floats
     texts: Floats
@@ -167,6 +176,26 @@ class _Problem:
     labels: Ints
     blocked: Floats
     count_of_each: float = 1.0
+    tested: tuple[float, float] = (0.0, 0.0)
+
+    def test(self) -> tuple[float, float]:
+        """Fit each half of the labels of allowed classes, and predict the other; return accuracy and its weight.
+
+        With less than one label per class, half of them says little about what all of them achieve.
+        """
+        counted = np.flatnonzero(np.isfinite(self.blocked[self.labels]))
+        if len(counted) < FEWEST_TESTED:
+            return 0.0, 0.0
+        by_class = counted[np.argsort(self.labels[counted], kind="stable")]
+        n_right = 0
+        for held_out in (by_class[::2], by_class[1::2]):
+            rest = np.setdiff1d(np.arange(len(self.labels)), held_out)
+            fit = replace(self, labeled=self.labeled[rest], labels=self.labels[rest]).fit(self.most_rounds)
+            rule = np.float32(self.logit_scale) * self.texts + fit.weights
+            scores = self.labeled[held_out] @ rule.T + fit.offsets + self.blocked
+            n_right += int(np.count_nonzero(scores.argmax(axis=1) == self.labels[held_out]))
+        per_class = len(counted) / int(np.isfinite(self.blocked).sum())
+        return (n_right + 1) / (len(counted) + 2), per_class**2 / (per_class**2 + 1)
 
     @property
     def most_rounds(self) -> int:
@@ -214,7 +243,7 @@ class _Problem:
                     break
                 evening, is_even = _evening(scores, text_scores), True
                 last_round = rounds + most_rounds
-        temperature = _temperature(scores, text_scores)
+        temperature = _temperature(scores, text_scores, *self.tested)
         return MixtureFit(
             weights=np.asarray(scale * directions, dtype=np.float32),
             offsets=np.asarray(offsets - scale * (directions @ start.center), dtype=np.float32),
@@ -341,16 +370,18 @@ def find_temperature(scores: Floats, confidence: float, most_rows: int = 1024) -
     return float(np.sqrt(low * high))
 
 
-def _temperature(scores: Floats, text_scores: Floats, most_rows: int = 1024) -> float:
+def _temperature(scores: Floats, text_scores: Floats, accuracy: float, weight: float) -> float:
     """Return the temperature at which mean confidence is zero-shot's, or more if the mixture confirms zero-shot.
 
     The mixture is sure of whatever it does, so its own confidence says little. Texts and images are two sources: where
-    they agree more often than zero-shot is confident, part of the difference is added.
+    they agree more often than zero-shot is confident, part of the difference is added. An accuracy that labels tell
+    counts by its weight.
     """
-    some = evenly_spaced(len(scores), most_rows)
+    some = evenly_spaced(len(scores), 1024)
     before = _mean_confidence(text_scores[some])
     confirmed = float(np.mean(scores[some].argmax(axis=1) == text_scores[some].argmax(axis=1)))
-    return find_temperature(scores, before + CONFIRMED_WEIGHT * max(0.0, confirmed - before), most_rows)
+    without_labels = before + CONFIRMED_WEIGHT * max(0.0, confirmed - before)
+    return find_temperature(scores, (1 - weight) * without_labels + weight * accuracy)
 
 
 def _mean_confidence(scores: Floats) -> float:
