@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from captune.core.arrays import Ints
+from captune.core.arrays import Bools, Ints
 from captune.core.errors import InputError, raise_all
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import Vocabulary
@@ -15,12 +15,22 @@ from captune.data.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class LabeledImages:
-    """Images with their labels."""
+    """Images with their labels.
+
+    Attributes:
+        images: The images.
+        labels: Class ids, `(images,)`.
+        is_single: Whether a label was given to this image alone, `(images,)`; by default to all. Images named with
+            their group are its most typical ones, so their labels say little about the accuracy on others.
+    """
 
     images: ImageCollection
     labels: Ints
+    is_single: Bools = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
 
     def __post_init__(self) -> None:
+        if self.is_single.size == 0:
+            object.__setattr__(self, "is_single", np.ones(self.labels.shape, dtype=np.bool_))
         if self.labels.shape != (len(self.images),):
             raise InputError(f"Expected {len(self.images)} labels, one per image, got shape {self.labels.shape}.")
 

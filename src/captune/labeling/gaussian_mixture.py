@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
 
-from captune.core.arrays import Floats, Ints, as_embeddings, evenly_spaced, softmax_rows
+from captune.core.arrays import Bools, Floats, Ints, as_embeddings, evenly_spaced, softmax_rows
 from captune.core.errors import InputError
 from captune.core.scratch import empty_rows, fill_rows, row_parts
 from captune.labeling.label_evidence import LabelEvidence, gather_evidence
@@ -93,12 +93,13 @@ def fit_gaussian_mixture(
     *,
     labeled: ArrayLike | None = None,
     labels: ArrayLike | None = None,
+    is_single: ArrayLike | None = None,
     allowed: Classes | None = None,
 ) -> MixtureFit:
     """Fit a mixture to embeddings `(images, width)`, starting from class texts `(classes, width)`.
 
     Labeled images count for their class in every round, unlabeled images only for allowed classes. The rule itself
-    covers all classes.
+    covers all classes. Labels that were given singly (all by default) set the temperature too.
 
     Example:
         By their texts, images of the second cluster look like class 0; the mixture tells the clusters apart.
@@ -116,8 +117,9 @@ def fit_gaussian_mixture(
     known = np.empty((0, texts.shape[1]), np.float32) if labeled is None else as_embeddings(labeled, "labeled images")
     ids = np.asarray([] if labels is None else labels, dtype=np.int64)
     _check(images, texts, known, ids)
+    single = np.ones(len(ids), dtype=np.bool_) if is_single is None else np.asarray(is_single, dtype=np.bool_)
     blocked = np.where(class_mask(allowed, len(texts)), np.float32(0), np.float32(-np.inf))
-    problem = _Problem(images, texts, logit_scale, settings or MixtureSettings(), known, ids, blocked)
+    problem = _Problem(images, texts, logit_scale, settings or MixtureSettings(), known, ids, single, blocked)
     n_sampled = max(FEWEST_SAMPLED, SAMPLED_PER_CLASS * len(texts))
     if len(images) < 2 * n_sampled:
         return replace(problem, tested=problem.test()).fit(problem.most_rounds)
@@ -174,23 +176,26 @@ class _Problem:
     settings: MixtureSettings
     labeled: Floats
     labels: Ints
+    is_single: Bools
     blocked: Floats
     count_of_each: float = 1.0
     tested: tuple[float, float] = (0.0, 0.0)
 
     def test(self) -> tuple[float, float]:
-        """Fit each half of the labels of allowed classes, and predict the other; return accuracy and its weight.
+        """Fit each half of the single labels of allowed classes, and predict the other; return accuracy and weight.
 
         With less than one label per class, half of them says little about what all of them achieve.
         """
-        counted = np.flatnonzero(np.isfinite(self.blocked[self.labels]))
+        counted = np.flatnonzero(np.isfinite(self.blocked[self.labels]) & self.is_single)
         if len(counted) < FEWEST_TESTED:
             return 0.0, 0.0
         by_class = counted[np.argsort(self.labels[counted], kind="stable")]
         n_right = 0
         for held_out in (by_class[::2], by_class[1::2]):
             rest = np.setdiff1d(np.arange(len(self.labels)), held_out)
-            fit = replace(self, labeled=self.labeled[rest], labels=self.labels[rest]).fit(self.most_rounds)
+            fit = replace(
+                self, labeled=self.labeled[rest], labels=self.labels[rest], is_single=self.is_single[rest]
+            ).fit(self.most_rounds)
             rule = np.float32(self.logit_scale) * self.texts + fit.weights
             scores = self.labeled[held_out] @ rule.T + fit.offsets + self.blocked
             n_right += int(np.count_nonzero(scores.argmax(axis=1) == self.labels[held_out]))

@@ -252,6 +252,7 @@ class Cap(Method):
             backbone.logit_scale,
             labeled=labeled.vectors,
             labels=task.labeled.labels[labeled.image_index],
+            is_single=task.labeled.is_single[labeled.image_index],
             allowed=task.target_classes,
         )
 

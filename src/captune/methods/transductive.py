@@ -71,6 +71,7 @@ class Transductive(Method):
             MixtureSettings(**settings),
             labeled=labeled.vectors,
             labels=task.labeled.labels[labeled.image_index],
+            is_single=task.labeled.is_single[labeled.image_index],
             allowed=task.target_classes,
         )
         tuner.set_mixture(found)

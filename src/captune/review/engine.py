@@ -268,13 +268,13 @@ class Engine:
     def _task(self, vocabulary: Vocabulary, answers: Answers, training: Mapping[str, Answer]) -> AdaptationTask:
         ids = {name: i for i, name in enumerate(answers.names)}
         rows = {self._embedded.name(i): i for i in range(len(self._embedded))} if training else {}
-        known = {rows[image]: ids[answer.label] for image, answer in training.items()}
-        positions = np.asarray(sorted(known), dtype=np.int64)
-        labels = np.asarray([known[row] for row in positions.tolist()], dtype=np.int64)
+        known = sorted((rows[image], ids[answer.label], not answer.is_group) for image, answer in training.items())
+        positions, labels, single = np.asarray(known, dtype=np.int64).reshape(-1, 3).T
         rest: Ints = np.setdiff1d(np.arange(len(self._embedded)), positions)
         # With a label for every image there is nothing left to predict; a method still needs images to adapt to.
         unlabeled = self._embedded.subset(rest) if len(rest) else self._embedded
-        return AdaptationTask(vocabulary, unlabeled, LabeledImages(self._embedded.subset(positions), labels))
+        labeled = LabeledImages(self._embedded.subset(positions), labels, single.astype(np.bool_))
+        return AdaptationTask(vocabulary, unlabeled, labeled)
 
     def _prefers_zero_shot(
         self, task: AdaptationTask, backbone: Backbone, context: Context, probabilities: Floats, used: Vocabulary

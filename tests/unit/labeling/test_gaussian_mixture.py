@@ -168,3 +168,20 @@ def test_labels_leave_fewer_rounds_to_drift_away_from_them(monkeypatch: pytest.M
     assert rounds == [2 * 30, 2 * 10, 2 * gaussian_mixture.LABELED_ROUNDS]
     complete = fit_gaussian_mixture(images, texts, SCALE, labeled=images[:9], labels=truth[:9], allowed=range(1, 8))
     assert complete.rounds == 2 * 30  # no label of a class that the images may have
+
+
+def test_labels_given_one_by_one_set_the_confidence() -> None:
+    images, texts, truth = scene([60] * 4, astray=2.0)
+    labeled, labels = images[::10], truth[::10]
+    rest = np.setdiff1d(np.arange(len(images)), np.arange(0, len(images), 10))
+
+    def fit(is_single: bool) -> tuple[Floats, float]:
+        mask = np.full(len(labels), is_single)
+        found = fit_gaussian_mixture(images[rest], texts, SCALE, labeled=labeled, labels=labels, is_single=mask)
+        return found.probabilities, abs(
+            found.probabilities.max(axis=1).mean() - accuracy(found.probabilities, truth[rest])
+        )
+
+    (single, error), (of_groups, error_without) = fit(True), fit(False)
+    assert np.array_equal(single.argmax(axis=1), of_groups.argmax(axis=1))
+    assert error < 0.5 * error_without
