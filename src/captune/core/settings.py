@@ -41,7 +41,7 @@ class RunSettings:
         method: Adaptation method; see `captune list methods`.
         backbone: Encoder pair as `source:name`, e.g. hf:openai/clip-vit-base-patch32 or dual:folder.
         template: Sentence with one {} for the class name.
-        preset: Preset of the method: `full` for the paper's settings, `quick` for machines without a GPU; by default,
+        preset: Preset of the method: `full` to train as published, `quick` for machines without a GPU; by default,
             `full` on a GPU and `quick` on a CPU.
         describer: Source of descriptions for misleading class names: openai:MODEL, file:descriptions.yaml or none.
         domain: What the images show, with one {} for the class name, e.g. "a satellite photo of {}".

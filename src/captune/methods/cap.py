@@ -136,6 +136,9 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "released": {"growth": "released", "tendency": "released", "count_on": "accepted", "scale_margin": False},
 }
 
+FULL: Mapping[str, Any] = {"class_texts": "aligned", "gradient_clip": 20.0}
+"""The paper's settings, but that the student starts from the texts that made its labels, and no step is too long."""
+
 QUICK: Mapping[str, Any] = {
     "tuner": "feature_adapter",
     "detection": "robust",
@@ -153,7 +156,7 @@ class Cap(Method):
     """Concept-adaptive pseudo-labeling."""
 
     Settings: ClassVar[type[CapSettings]] = CapSettings
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"full": {}, "quick": QUICK}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"full": FULL, "quick": QUICK}
 
     def __init__(self, settings: CapSettings | None = None) -> None:
         super().__init__((settings or CapSettings()).resolved())
@@ -183,7 +186,7 @@ class Cap(Method):
                 "Add unlabeled images, or remove some labels."
             )
         images = context.embed(backbone, task.unlabeled).vectors
-        presets = {"quick": replace(CapSettings(), **QUICK), "full": CapSettings()}
+        presets = {"quick": replace(CapSettings(), **QUICK), "full": replace(CapSettings(), **FULL)}
         costs = measure_costs(backbone, task.vocabulary, context.runtime)
         announce(costs, settings, presets, Workload(len(images), len(task.labeled.labels)), context.runtime)
 
