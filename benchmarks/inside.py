@@ -61,6 +61,7 @@ def look_inside(testbed: Path, arm: str, seed: int, changes: dict[str, Any]) -> 
         "describer": f"file:{data / 'descriptions.yaml'}",
         "seed": seed,
         "start_share": 0.0,  # what training does is looked at alone
+        "count_on": "pseudo_labeled",
         **changes,
         **ARMS[arm],
     }

@@ -145,6 +145,7 @@ QUICK: Mapping[str, Any] = {
     "describe": "auto",
     "start_from": "transductive",
     "class_texts": "aligned",
+    "count_on": "accepted",
     "grow_every": 1,
     "epochs": 10,
     "learning_rate": 0.001,
