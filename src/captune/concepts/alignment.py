@@ -260,20 +260,27 @@ def choose_texts(
 def descriptions_help(images: Floats, names: Floats, described: Floats, logit_scale: float) -> bool:
     """Return whether descriptions pick out more coherent groups of images than the names do, without labels.
 
-    The images that the texts of a class pick out, softly or as its top images, have a mean. The farther the means lie
-    from the center of all images, in whitened coordinates and beyond chance, the more the texts separate. Texts of
-    both kinds are compared with the same mean over images and the same spread over classes. The answer is for all
-    described classes at once: class by class, too few images speak.
+    The images that the text of a class picks out, softly or as its top images, have a mean. The farther these means lie
+    from the center of all images, in whitened coordinates and beyond chance, the better the texts separate the images.
+    The answer is for all described classes at once: decided class by class, accuracy is lower
+    (`benchmarks/descriptions.py`).
+    """
+    before, after = coherence_of_texts(images, names, described, logit_scale)
+    gains = np.log(np.maximum(after.mean(axis=1), 1e-6) / np.maximum(before.mean(axis=1), 1e-6))
+    return bool(gains.sum() > 0)
+
+
+def coherence_of_texts(images: Floats, names: Floats, described: Floats, logit_scale: float) -> tuple[Floats, Floats]:
+    """Return how coherent the images are that each class picks out, by name and described, `(2, classes)` each.
+
+    The rows are for all images, weighted by probability, and for the top images. Texts of both kinds are compared with
+    the same mean over images and the same spread over classes.
     """
     whitened = _whiten(images)
     by_name, by_text = (np.float32(logit_scale) * (images @ texts.T) for texts in (names, described))
     by_name, by_text = by_name - by_name.mean(axis=0), by_text - by_text.mean(axis=0)
     by_text *= by_name.std(axis=1).mean() / max(float(by_text.std(axis=1).mean()), 1e-12)
-    gains = [
-        np.log(max(after, 1e-6) / max(before, 1e-6))
-        for before, after in zip(_coherence(whitened, by_name), _coherence(whitened, by_text), strict=True)
-    ]
-    return bool(sum(gains) > 0)
+    return _coherence(whitened, by_name), _coherence(whitened, by_text)
 
 
 def _whiten(images: Floats, shrinkage: float = 0.5) -> Floats:
@@ -284,8 +291,8 @@ def _whiten(images: Floats, shrinkage: float = 0.5) -> Floats:
     return np.asarray((centered @ axes) / scale, dtype=np.float32)
 
 
-def _coherence(whitened: Floats, scores: Floats) -> tuple[float, float]:
-    """Return the mean squared distance of class means from the center beyond chance: weighted, and of top images."""
+def _coherence(whitened: Floats, scores: Floats) -> Floats:
+    """Return the squared distance of class means from the center beyond chance, weighted and of the top images."""
     n_images, n_classes = scores.shape
     probabilities = softmax_rows(scores)
     chance = float((whitened**2).sum(axis=1).mean())
@@ -295,4 +302,4 @@ def _coherence(whitened: Floats, scores: Floats) -> tuple[float, float]:
     k = min(n_images, max(4, n_images // n_classes // 4))
     top = np.argpartition(-probabilities, k - 1, axis=0)[:k]
     typical = (whitened[top].mean(axis=0) ** 2).sum(axis=1) - chance / k
-    return float(weighted.mean()), float(typical.mean())
+    return np.stack([weighted, typical])

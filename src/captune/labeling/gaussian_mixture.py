@@ -2,8 +2,8 @@
 
 Beyond the paper. All classes share one full covariance, shrunk toward a multiple of the identity, so directions that
 vary within every class (pose, background) count little and the decision is linear. The texts stay in the decision with
-their full weight. How far the mixture is heard next to them depends on how many images there are per class name: with
-four images per class hardly, with hundreds three times as much as the texts.
+their full weight. The weight of the mixture grows with the number of images per class name: small with four images per
+class, and three times that of the texts with hundreds.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ TOLERANCE = 0.001
 FEWEST_SAMPLED, SAMPLED_PER_CLASS, ROUNDS_AFTER_SAMPLE = 2048, 20, 2
 """With at least twice as many images, the mixture is fitted to a sample first and then refined on all images."""
 LABELED_ROUNDS, ROUNDS_HALVED_AT = 6, 1 / 16
-"""Labels say where classes lie, and more rounds drift away from them: half as many rounds with one label per sixteen
-classes, and so on, down to this number."""
+"""Rounds drift away from the labels, so labels reduce them: to half with one label per sixteen classes, and so on, down
+to this number."""
 FEWEST_TESTED = 10
-"""Labels from which accuracy is estimated on some of them, to set how confident the mixture is."""
+"""Number of labels from which accuracy is estimated by cross-validation, to set the confidence of the mixture."""
 SMALLEST_VARIANCE = 1e-3
 """As a share of the mean variance that unit vectors have in each dimension."""
 CONFIRMED_WEIGHT = 0.5
-"""How far mean confidence is drawn to the share of zero-shot predictions that stay, if that is higher."""
+"""Weight of the share of zero-shot predictions that the mixture confirms in the mean confidence, if it is higher."""
 EVENING_CONFIDENCE, EVENING_STEPS = 0.1, 10
-"""To even out class sizes, this share of what the mixture is more confident than zero-shot is believed."""
+"""When class sizes are evened out, mean confidence is zero-shot's plus this share of the mixture's excess over it."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class _Problem:
     Attributes:
         blocked: Minus infinity for classes that only labeled images may have, `(classes,)`.
         count_of_each: Number of images that each image stands for.
-        tested: Accuracy of two fits on each other's labels, and how far it is believed, both from 0 to 1.
+        tested: Accuracy of two fits on each other's labels, and its weight, both from 0 to 1.
     """
 
     images: Floats
@@ -182,9 +182,9 @@ class _Problem:
     tested: tuple[float, float] = (0.0, 0.0)
 
     def test(self) -> tuple[float, float]:
-        """Fit each half of the single labels of allowed classes, and predict the other; return accuracy and weight.
+        """Fit to each half of the single labels of allowed classes and predict the other; return accuracy and weight.
 
-        With less than one label per class, half of them says little about what all of them achieve.
+        The weight is small with less than one label per class: half of the labels then achieve much less than all.
         """
         counted = np.flatnonzero(np.isfinite(self.blocked[self.labels]) & self.is_single)
         if len(counted) < FEWEST_TESTED:
@@ -272,24 +272,24 @@ class _Problem:
     def _directions(self, counts: Floats, sums: Floats, start: _Start, is_first: bool) -> Floats:
         """Return linear discriminant analysis with a shrunk covariance; means are pulled toward their start.
 
-        Labels name the classes: in the first round, means are those of labels and start alone. Otherwise, images with
-        the wrong name would outnumber the labels from the start.
+        In the first round, means come from labels and the zero-shot start alone. Otherwise, images with a wrong
+        zero-shot label would outnumber the labels from the beginning.
         """
         settings = self.settings
-        heard = np.float32(0 if is_first and len(self.labels) else 1)
+        unlabeled_weight = np.float32(0 if is_first and len(self.labels) else 1)
         within = _within(start.covariance, counts, sums, settings.shrinkage)
         alpha, weight = np.float32(settings.alpha) * start.evidence.trust, np.float32(settings.labeled_weight)
-        pulled = heard * counts + weight * start.evidence.counts + alpha
-        total = heard * sums + weight * start.evidence.sums + alpha[:, None] * start.means
+        pulled = unlabeled_weight * counts + weight * start.evidence.counts + alpha
+        total = unlabeled_weight * sums + weight * start.evidence.sums + alpha[:, None] * start.means
         means = np.asarray(total / pulled[:, None], dtype=np.float32)
         return _equal_length(linalg.solve(within, means.T, assume_a="pos").T, means, counts)
 
     def _image_weight(self, contradiction: float) -> float:
-        """Return how far the mixture is heard next to the texts: the more images and labels per class, the further."""
+        """Return the weight of the mixture relative to the texts, which grows with images and labels per class."""
         settings, n_classes = self.settings, len(self.texts)
         per_class = self.count_of_each * len(self.images) / n_classes
-        # Fewer than one label per class leave most classes to their names; only more of them speak for the images,
-        # if they contradict the names.
+        # With less than one label per class, most classes depend on their names. More labels raise the weight of the
+        # images if they contradict the names.
         labeled = (len(self.labels) / n_classes) ** 4 * (2 * contradiction) ** 2
         by_labels = 1.0 + 3.0 * labeled / (labeled + 1.0)
         return settings.image_weight * by_labels * per_class / (per_class + settings.half_weight_at)
@@ -378,9 +378,9 @@ def find_temperature(scores: Floats, confidence: float, most_rows: int = 1024) -
 def _temperature(scores: Floats, text_scores: Floats, accuracy: float, weight: float) -> float:
     """Return the temperature at which mean confidence is zero-shot's, or more if the mixture confirms zero-shot.
 
-    The mixture is sure of whatever it does, so its own confidence says little. Texts and images are two sources: where
-    they agree more often than zero-shot is confident, part of the difference is added. An accuracy that labels tell
-    counts by its weight.
+    The mixture's own confidence is always high and says little. Texts and images are two sources: if they agree more
+    often than zero-shot is confident, part of the difference is added. An accuracy estimated from labels enters with
+    its weight.
     """
     some = evenly_spaced(len(scores), 1024)
     before = _mean_confidence(text_scores[some])
