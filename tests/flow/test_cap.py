@@ -18,6 +18,8 @@ from toys import write_classes
 import captune
 from captune.core.errors import CaptuneError, InputError, RunFolderError
 from captune.core.runtime import EARLIER
+from captune.labeling.pseudo_labels import PseudoLabels
+from captune.labeling.selection import first_labels
 from captune.methods._cap_schedules import has_collapsed
 from captune.methods.cap import Cap, CapSettings
 from captune.results.run import AdaptationRun
@@ -83,6 +85,34 @@ def test_the_counts_of_the_margin_are_a_setting(photos: Path, clip_folder: Path)
         for count_on in ("pseudo_labeled", "accepted")
     ]
     assert bits(runs[0]) != bits(runs[1])
+
+
+@pytest.mark.parametrize(("recipe", "expected"), [("paper", [3, 6, 8]), ("released", [1, 4, 7, 8])])
+def test_pseudo_labels_grow_when_the_recipe_says(
+    photos: Path, clip_folder: Path, recipe: str, expected: list[int]
+) -> None:
+    short = {"epochs": 8, "iterations": 1, "grow_every": 3}
+    run = adapt(photos, clip_folder, "quick", recipe=recipe, start_from="zero_shot", **short)
+    assert run.evidence is not None
+    assert [epoch for epoch, _ in run.evidence.history] == expected
+
+
+def test_described_classes_rank_by_probability_if_all_are_described(
+    photos: Path, clip_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "descriptions.yaml"
+    file.write_text("".join(f"{name}:\n  - the {name} in a field\n" for name in NAMES))
+    rankings: list[str] = []
+
+    def spy(*values: Any, **named: Any) -> PseudoLabels:
+        rankings.append(named["rank_described_by"])
+        return first_labels(*values, **named)
+
+    monkeypatch.setattr("captune.methods.cap.first_labels", spy)
+    for describe in ("mismatched", "all"):
+        short = {"describe": describe, "start_from": "zero_shot", "epochs": 1, "iterations": 1}
+        adapt(photos, clip_folder, "quick", describer=f"file:{file}", **short)
+    assert rankings == ["cosine", "probability"]
 
 
 @pytest.mark.parametrize("preset", ["quick", "full"])

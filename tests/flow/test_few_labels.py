@@ -196,6 +196,16 @@ def test_labels_can_be_held_out(photos: Path, clip_folder: Path, tmp_path: Path,
     assert few[0].rounds[0]["pseudo_labeled"] == few[1].rounds[0]["pseudo_labeled"]
 
 
+def test_pools_of_cpl_grow_from_what_they_held(photos: Path, clip_folder: Path) -> None:
+    run = adapt(photos, clip_folder, "cpl", rounds=4, alpha=0.0, beta=0.0)
+    fills = [facts["pseudo_labeled"] for facts in run.rounds if facts["epoch"] % 2]
+    capacities = [
+        [min(held + k - max(before), k) for held in before] for before, k in zip(fills[:-1], (4, 6, 8), strict=True)
+    ]
+    assert np.all(np.array(fills[1:]) <= capacities)
+    assert capacities[-1] != [8, 8, 8]  # a class was starved
+
+
 def test_beta_follows_the_number_of_classes(photos: Path, clip_folder: Path) -> None:
     default, same, other = (
         adapt(photos, clip_folder, "cpl", "quick", **changes) for changes in ({}, {"beta": 1 - 2 / 3}, {"beta": 0.9})
