@@ -75,6 +75,8 @@ def name_of(role: Role, cls: type[Any]) -> str:
 def split_id(role: Role, identifier: str, example: str) -> tuple[str, str]:
     """Split `source:argument` and check the source, so that `load(role, source)` succeeds."""
     source, _, argument = identifier.partition(":")
+    if source in _builtin_names(role):  # without looking for third-party plug-ins, which takes milliseconds
+        return source, argument
     known = names(role)
     if identifier.startswith(IN_MEMORY):
         raise UnknownNameError(
