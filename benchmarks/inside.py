@@ -2,7 +2,7 @@
 
     python benchmarks/inside.py                 # UC Merced in CAPTUNE_TESTBED, with its descriptions
     python benchmarks/inside.py --seeds 3
-    python benchmarks/inside.py --without-vote  # the paper's baseline: no neighborhood vote, a start from zero-shot
+    python benchmarks/inside.py --without-vote  # the paper's baseline: no neighborhood vote
 
 Labels are looked at afterwards only. The arms are those of the ablation: neither part, concept alignment (CA), the
 confusion-aware margin (CACM), both; "accepted" counts confident predictions on accepted unlabeled images. "Margin on
@@ -35,7 +35,18 @@ ARMS: dict[str, dict[str, Any]] = {
     "CACM, accepted": {"concept_alignment": False, "count_on": "accepted"},
     "CA + CACM, accepted": {"count_on": "accepted"},
 }
-WITHOUT_VOTE = {"neighbors": 0, "start_from": "zero_shot", "describe": "all"}
+PAPER: dict[str, Any] = {
+    "start_from": "zero_shot",
+    "start_share": 0.0,
+    "neighbors": 10,
+    "count_on": "pseudo_labeled",
+    "epochs": 50,
+    "grow_every": 5,
+    "learning_rate": 0.01,
+    "gradient_clip": 0.0,
+}
+"""As in suites/ucmerced-ablations.yaml: the paper's training on cached embeddings, with a neighborhood vote."""
+WITHOUT_VOTE = {"neighbors": 0, "describe": "all"}
 COLUMNS = (
     "accuracy",
     "first labels right",
@@ -60,8 +71,7 @@ def look_inside(testbed: Path, arm: str, seed: int, changes: dict[str, Any]) -> 
         "backbone": f"dual:{testbed / 'models' / 'aerial-dual'}",
         "describer": f"file:{data / 'descriptions.yaml'}",
         "seed": seed,
-        "start_share": 0.0,  # what training does is looked at alone
-        "count_on": "pseudo_labeled",
+        **PAPER,
         **changes,
         **ARMS[arm],
     }
@@ -96,7 +106,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--testbed", default=os.environ.get("CAPTUNE_TESTBED"), help="default: CAPTUNE_TESTBED")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--without-vote", action="store_true", help="no neighborhood vote, a start from zero-shot")
+    parser.add_argument("--without-vote", action="store_true", help="no neighborhood vote")
     words = parser.parse_args()
     if not (words.testbed and Path(words.testbed, "models", "aerial-dual").is_dir()):
         print("skipped: set CAPTUNE_TESTBED to the folder with data/ucmerced and models/aerial-dual")
