@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -100,7 +101,7 @@ def build(cls: type[T], values: Mapping[str, Any], what: str) -> T:
     """Build a settings dataclass from plain values, or raise one error that lists all problems."""
     known = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     problems = [f"no setting {key!r}.{nearest(key, known)}" for key in values if key not in known]
-    adapter: TypeAdapter[T] = TypeAdapter(cls)
+    adapter: TypeAdapter[T] = _adapter(cls)  # type: ignore[arg-type]
     given = {key: plain(value) for key, value in values.items() if key in known}
     try:
         # Strict JSON rules: no text for numbers, no 1 for true, but lists may become tuples.
@@ -111,6 +112,11 @@ def build(cls: type[T], values: Mapping[str, Any], what: str) -> T:
         problems.append(f"expected text, finite numbers, true or false, or lists: {error}")
     raise_all(problems, f"These {what} cannot be used")
     return built
+
+
+@cache
+def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(cls)
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401
