@@ -1,4 +1,4 @@
-"""Print the lowest declared version of every dependency as pip constraints, for `make test-lowest`.
+"""Print the lowest declared version of every dependency as pip constraints, for `make demo-lowest`.
 
     python scripts/lowest_versions.py [torch=VERSION ...] > lowest.txt
 
