@@ -45,7 +45,7 @@ class Run(Displayed, AdaptationRun):
             return target
 
     def suggest(self, count: int = 20) -> list[Suggestion]:
-        """Return images that are worth a look; `captune.open_run` on the saved run takes the answers."""
+        """Return images that are worth looking at; `captune.open_run` on the saved run records answers."""
         from captune.review.opening import session_of
 
         return session_of(self).suggest(count)

@@ -48,9 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", metavar="quick|full", help="full follows the paper, quick needs no GPU")
     parser.add_argument(
         "--keep-better",
-        action="store_const",
-        const=True,
-        help="keep the zero-shot classifier if a check without labels finds adaptation harmful",
+        action=argparse.BooleanOptionalAction,
+        help="keep zero-shot unless adaptation looks helpful, judged without labels (the default)",
     )
     add_run_options(parser, "run folder (default: captune-METHOD)")
     add_device_options(parser)

@@ -1,4 +1,4 @@
-"""captune label: record what a person says about images, groups and classes of a run, and adapt again."""
+"""captune label: record a person's answers about images, groups and classes of a run, and adapt again."""
 
 from __future__ import annotations
 

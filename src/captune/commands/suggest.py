@@ -1,4 +1,4 @@
-"""captune suggest: list the images, or groups of images, that are worth a person's look."""
+"""captune suggest: list the images, or groups of images, that a person should look at first."""
 
 from __future__ import annotations
 

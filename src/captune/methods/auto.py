@@ -28,8 +28,8 @@ class AutoSettings:
 
     Attributes:
         candidates: Methods to choose from, in the order of preference.
-        folds: Number of parts of the labels; each is predicted by a method that does not know it.
-        fewest_labels: Number of labels from which on they can tell methods apart.
+        folds: Number of folds of the labels; each fold is predicted by methods that do not see it.
+        fewest_labels: Minimum number of labels for a comparison of methods.
     """
 
     candidates: tuple[str, ...] = (DEFAULT, "zero_shot", "transclip")

@@ -54,7 +54,7 @@ class CapSettings:
         concept_alignment: Whether misleading class names are detected and described.
         detection: `paper` runs Algorithm 1 once with t = ceil(C/10); `robust` runs it ten times with a larger t.
         describe: Which classes are described: those with misleading names (`mismatched`), all, or with `auto` all if
-            the images speak for it, else none.
+            descriptions separate the images better than names, else none.
         choose: Whether a class is represented by its best description or by the mean of all.
         class_texts: Whether the student starts from the class names or from the chosen descriptions.
         start_from: Beyond the paper: `transductive` takes the first pseudo-labels from the Gaussian mixture of that

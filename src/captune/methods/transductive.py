@@ -28,8 +28,8 @@ class TransductiveSettings:
     """The settings of the transductive method, which is not part of the paper.
 
     Attributes:
-        describe: Which classes are described: `auto` (all, if the images speak for it, else none), `all`,
-            `mismatched` (those with misleading names; detecting them takes longer than everything else) or `none`.
+        describe: Which classes are described: `auto` (all, if descriptions separate the images better than names),
+            `all`, `mismatched` (those with misleading names; detecting them takes longest) or `none`.
         image_weight: Spread of the mixture's scores over the classes as a multiple of the text scores' spread, in the
             limit of many images per class name.
         half_weight_at: Images per class name at which half of `image_weight` is used.

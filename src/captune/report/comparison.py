@@ -106,7 +106,7 @@ def _notes(runs: Sequence[RunRecord], has_truth: bool, same: Sequence[Ints]) -> 
     if len({run.card["environment"].get("data_fingerprint") for run in runs}) > 1:
         notes.append(f"The runs used different images, {len(same[0]):,} of them in common: compare them with care.")
     if not has_truth:
-        notes.append("Not verified: which run is right. Labels would tell: captune report RUN RUN --labels folders")
+        notes.append("Which run is right was not verified. To check: captune report RUN RUN --labels folders")
     elif any(run.card.get("sources", {}).get("labels") for run in runs):
         notes.append("Some of the labeled images were used for training, which favors the runs that used them.")
     return notes

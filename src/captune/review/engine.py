@@ -58,7 +58,7 @@ class Start:
     descriptions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     offered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Descriptions by a describer, which are used if the images speak for it."""
+    """Descriptions by a describer, which are used if they separate the images better than the names."""
 
 
 class Engine:

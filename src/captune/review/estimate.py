@@ -67,7 +67,7 @@ def describe_accuracy(accuracy: AccuracyEstimate | Mapping[str, Any] | None, fol
     """Return the estimated accuracy in words or, without checks, how to get one."""
     if accuracy is None:
         command = f"captune estimate {shlex.quote(folder)} --count {FEWEST_LOOKS} --out checks.csv"
-        return f"Names not verified: {FEWEST_LOOKS} looks would tell: {command}"
+        return f"Names not verified. To find out, check {FEWEST_LOOKS} images: {command}"
     sentence = accuracy.sentence if isinstance(accuracy, AccuracyEstimate) else accuracy["sentence"]
     return f"{sentence}."
 

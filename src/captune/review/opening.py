@@ -94,7 +94,7 @@ def _check_arguments(settings: Mapping[str, Any]) -> None:
     found = [name for name in ("out", "overwrite", "resume", "progress") if name in settings]
     if found:
         raise InputError(
-            f"A session has no argument {found[0]!r}. It writes nothing until it is told to: "
+            f"A session has no argument {found[0]!r}. It writes nothing until it is saved: "
             "session.save(folder, overwrite=False)."
         )
 

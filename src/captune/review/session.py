@@ -203,7 +203,7 @@ class Session:
     def suggest(
         self, count: int = 20, *, checks: float = CHECK_SHARE, besides: Sequence[Image] = ()
     ) -> list[Suggestion]:
-        """Return images worth a look; a share of `checks` is drawn at random, to estimate accuracy.
+        """Return images worth looking at; a share of `checks` is drawn at random, to estimate accuracy.
 
         The same state gives the same suggestions. `besides` are images that are being shown already.
         """

@@ -1,4 +1,4 @@
-"""Which images are worth a person's look: few that speak for many, and some at random as checks."""
+"""Which images a person should look at: a few that represent many others, and some at random as checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHECK_SHARE = 0.2
 
 @dataclass(frozen=True)
 class Suggestion:
-    """An image that is worth a look.
+    """An image that is worth looking at.
 
     Attributes:
         position: Position of the image.
@@ -25,7 +25,7 @@ class Suggestion:
         label: Its current class.
         confidence: Probability of this class.
         group: Number of the group it belongs to.
-        represents: Number of images it speaks for.
+        represents: Number of images it represents.
         kind: `typical`, or `check` for an image drawn at random.
         reason: Why it was chosen, as a sentence.
     """
@@ -42,7 +42,7 @@ class Suggestion:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """Chosen images: positions, number of images they speak for, and kinds, each `(chosen,)`."""
+    """Chosen images: positions, number of images they represent, and kinds, each `(chosen,)`."""
 
     positions: Ints
     represents: Ints
@@ -55,7 +55,7 @@ def choose_images(
     """Choose typical images of clusters without labels, those with the most unclear images first.
 
     There are as many clusters as labels and choices together, so every choice opens a part of the collection that no
-    label speaks for yet (Hacohen et al., TypiClust, 2022), but at least as many as classes: the middle of a cluster
+    label represents yet (Hacohen et al., TypiClust, 2022), but at least as many as classes: the middle of a cluster
     of several classes is typical of none.
     """
     allowed = np.zeros(len(vectors), dtype=np.bool_)

@@ -231,7 +231,7 @@ def test_runs_are_compared_side_by_side(run_folder: Any, tmp_path: Path) -> None
     assert "Calibration error (ECE)" in reader.text
     unlabeled = read(write_report(folders, out=path)).text
     assert "The runs agree on" in unlabeled
-    assert "Not verified: which run is right." in unlabeled
+    assert "Which run is right was not verified." in unlabeled
 
 
 @pytest.mark.parametrize(

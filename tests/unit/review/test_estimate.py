@@ -92,5 +92,5 @@ def test_the_words() -> None:
     assert found.sentence == "70 % right (55 to 82), from 40 checked images"
     assert describe_accuracy(found, "run") == describe_accuracy(found.as_dict(), "run") == f"{found.sentence}."
     words = describe_accuracy(None, "my run")
-    assert "10 looks would tell" in words
+    assert "check 10 images" in words
     assert "captune estimate 'my run' --count 10" in words

@@ -60,7 +60,7 @@ let lastVersion = -1;
 onState(() => {
   find("title").textContent = `captune: ${state.title}`;
   document.title = `captune: ${state.title}`;
-  const accuracy = state.estimate ? state.estimate.sentence : "Names not verified: 10 looks would tell";
+  const accuracy = state.estimate ? state.estimate.sentence : "Names not verified: check 10 images to find out";
   find("progress").textContent = `${plural(state.n_answers, "answer")} for ${plural(state.n_images, "image")}. ${accuracy}.`;
   find("class-names").replaceChildren(...state.classes.map((known) => make("option", { value: known.name })));
   if (state.problem) say(state.problem);
