@@ -47,7 +47,7 @@ class Commands:
     def start_training(self, out: Path, prefix: list[str], *more: str) -> tuple[subprocess.Popen[str], list[int]]:
         """Start a run, wait until an epoch is saved, and return it with the ids of its processes by rank."""
         process = self.start(out, prefix, *more)
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 900  # on a busy machine, two processes take minutes to start
         while not list((out / "checkpoints").glob("*.safetensors")):
             assert process.poll() is None, process.communicate()[1]
             assert time.monotonic() < deadline

@@ -190,6 +190,11 @@ def _source(name: str) -> dict[str, Any]:
 def _check_folder(name: str) -> None:
     """Raise for a local folder without a usable model, before anything heavy is imported or read."""
     folder = Path(name)
+    if is_file(folder):
+        raise ModelError(
+            f"{name!r} is a file; expected a folder with config.json and model.safetensors, as transformers writes it "
+            "with model.save_pretrained(folder). For weights of open_clip, use open_clip:MODEL/FILE.safetensors."
+        )
     if not is_folder(folder):
         return
     if (folder / "dual_encoder.json").is_file() and not (folder / "config.json").is_file():

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from captune.backbones import _hub
 from captune.backbones.base import Backbone, Side, TextTower, Tokens, Tower, scale_of
 from captune.core import registry
-from captune.core.errors import ModelError, missing_extra, nearest
+from captune.core.errors import MissingExtraError, ModelError, missing_extra, nearest
 from captune.core.files import is_file
 from captune.data.views import Preprocessing
+
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 class OpenClipImageTower(Tower):
@@ -231,13 +233,17 @@ def read_preprocessing(settings: dict[str, Any], name: str) -> Preprocessing:
 
 def _library() -> Any:
     if find_spec("open_clip") is None:
-        raise missing_extra("open_clip_torch", "open_clip")
+        raise MissingExtraError(
+            f"{missing_extra('open_clip_torch', 'open_clip')}. It installs torchvision, which may replace torch. "
+            f"To keep a torch without CUDA, first run: pip install torch torchvision --index-url {CPU_INDEX}"
+        )
     try:
         import open_clip
     except Exception as error:  # a torchvision built for another torch raises RuntimeError
         raise ModelError(
             f"The package open_clip is installed but cannot be imported: {str(error).splitlines()[0]} "
-            "Install the torchvision release that matches torch: pip install --upgrade torch torchvision"
+            "Install the torchvision release that matches torch: pip install --upgrade torch torchvision "
+            f"(without a GPU, add --index-url {CPU_INDEX})"
         ) from error
     return open_clip
 
@@ -259,10 +265,16 @@ def _find(name: str) -> tuple[str, str, dict[str, Any]]:
     path = Path(_hub.local_path(weights))
     if weights and is_file(path) and path.suffix == ".safetensors":
         return model_name, str(path), config
-    found = f"{weights!r} is not a safetensors file" if is_file(path) else f"no weights {weights!r}"
+    if is_file(path):
+        raise ModelError(
+            f"Cannot load {weights!r}: expected a safetensors file, because others can run arbitrary code when loaded. "
+            "Convert weights that you trust with: safetensors.torch.save_model(open_clip.create_model("
+            f"{model_name!r}, pretrained={path.name!r}), {path.stem + '.safetensors'!r})"
+        )
+    found = f"no weights {weights!r}.{nearest(weights, tags)}" if weights else "the id names no weights."
     raise ModelError(
-        f"Cannot load {model_name!r}: {found}.{nearest(weights, tags)} Available: {', '.join(tags) or 'none'}; "
-        f"or a local file: open_clip:{model_name}/path/to/weights.safetensors"
+        f"Cannot load {model_name!r}: {found} Use open_clip:{model_name}/NAME, where NAME is one of "
+        f"{', '.join(tags) or 'none'}, or a local file: open_clip:{model_name}/path/to/weights.safetensors"
     )
 
 

@@ -119,6 +119,14 @@ def test_pickled_weights_are_refused(clip: Path) -> None:
     assert "model.safetensors" in message
 
 
+def test_a_file_of_weights_is_not_a_folder(tmp_path: Path) -> None:
+    torch.save({}, tmp_path / "weights.pt")
+    message = answer(f"hf:{tmp_path}/weights.pt")
+    assert "weights.pt' is a file" in message
+    assert "save_pretrained" in message
+    assert "open_clip:MODEL" in message
+
+
 def test_truncated_weights(clip: Path) -> None:
     content = (clip / "model.safetensors").read_bytes()
     for kept in (len(content) // 2, 4, 0):

@@ -228,11 +228,11 @@ def test_wrong_names(saved: Callable[[str], str], tmp_path: Path) -> None:
         check_backbone("open_clip:ViT-B-23/openai")
     with pytest.raises(ModelError, match=r"'laion2b_s34b'.*'laion2b_s34b_b79k'"):
         check_backbone("open_clip:ViT-B-32/laion2b_s34b")
-    with pytest.raises(ModelError, match="ViT-B-32"):
+    with pytest.raises(ModelError, match=r"names no weights.*open_clip:ViT-B-32/NAME.*laion2b_s34b_b79k"):
         check_backbone("open_clip:ViT-B-32")
     pickled = tmp_path / "weights.pt"
     torch.save({}, pickled)
-    with pytest.raises(ModelError, match=pickled.name):
+    with pytest.raises(ModelError, match=r"weights\.pt.*save_model\(.*'weights\.safetensors'"):
         check_backbone(f"open_clip:ViT-B-32/{pickled}")
     check_backbone("open_clip:ViT-B-32/laion2b_s34b_b79k")
     truncated = tmp_path / "weights.safetensors"
@@ -247,7 +247,7 @@ def test_missing_extra_answers_with_the_command(monkeypatch: pytest.MonkeyPatch)
     from captune.backbones import open_clip as ours
 
     monkeypatch.setattr(ours, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'captune\[open_clip\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'captune\[open_clip\]'.*whl/cpu"):
         check_backbone("open_clip:ViT-B-32/laion2b_s34b_b79k")
 
 
