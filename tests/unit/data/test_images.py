@@ -255,3 +255,10 @@ def test_parquet_tables_of_other_types(tmp_path: Path) -> None:
     labels = arrow.table({"path": ["000.png", "001.png"], "label": [1.0, float("nan")]})
     parquet.write_table(labels, tmp_path / "labels.parquet")
     assert read_labels(tmp_path / "labels.parquet", find_images(found), ("0", "1")).tolist() == [1, -1]
+
+
+def test_a_pickle_of_embeddings_is_told_from_an_image(tmp_path: Path) -> None:
+    for name, hint in (("vectors.pt", r"\.safetensors"), ("cat.raw", "captune predict")):
+        (tmp_path / name).write_bytes(b"\x80\xff\xfe")
+        with pytest.raises(InputError, match=hint):
+            find_images(tmp_path / name)
