@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ranks
+from ranks import NAMES
 from toys import write_classes
 
 import captune
@@ -24,8 +26,7 @@ from captune.methods._cap_schedules import has_collapsed
 from captune.methods.cap import Cap, CapSettings
 from captune.results.run import AdaptationRun
 
-NAMES = ["cat", "red dog", "striped bird"]
-SHORT: dict[str, Any] = {"epochs": 4, "iterations": 3, "grow_every": 2, "k": 2, "train_batch": 4, "strong_views": 2}
+SHORT = {**ranks.SHORT, "train_batch": 4}
 
 
 @pytest.fixture(scope="module")
@@ -34,15 +35,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def adapt(photos: Path, clip: Path, preset: str, **changes: Any) -> AdaptationRun:
-    common = {
-        "backbone": f"hf:{clip}",
-        "method": "cap",
-        "preset": preset,
-        "workers": 0,
-        "quiet": True,
-        "keep_better": False,
-    }
-    return captune.adapt(photos, NAMES, **{**common, **SHORT, **changes})
+    return ranks.adapt(photos, f"hf:{clip}", preset, **{**SHORT, **changes})
 
 
 def bits(run: AdaptationRun) -> bytes:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from typing_extensions import Self
 
@@ -110,6 +110,21 @@ class ImageCollection:
         except (OSError, ValueError):
             return -1
         return found.st_size if stat.S_ISREG(found.st_mode) else -1
+
+
+class ItemCollection(ImageCollection):
+    """Images that are items of an object in memory, such as a list, a dataset or a matrix of embeddings."""
+
+    items: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ItemCollection) and self._shares_source(other) and self.paths == other.paths
+
+    def __hash__(self) -> int:
+        return hash((id(self.items), self.paths))
+
+    def _shares_source(self, other: ImageCollection) -> bool:
+        return isinstance(other, ItemCollection) and self.items is other.items
 
 
 def no_usable_image(images: ImageCollection, skipped: Mapping[int, str]) -> str:

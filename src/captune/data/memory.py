@@ -14,7 +14,7 @@ from PIL import Image
 
 from captune.core.errors import InputError
 from captune.data.decoding import EncodedImage, ImageData, UnreadableImageError, as_image, read_bytes
-from captune.data.images import ImageCollection
+from captune.data.images import ItemCollection
 from captune.data.keys import Keys, content_key
 from captune.data.precomputed import name_paths
 
@@ -34,7 +34,7 @@ class Items(Protocol):
         """Return one item."""
 
 
-class MemoryImages(ImageCollection):
+class MemoryImages(ItemCollection):
     """Images in memory or in a dataset that loads them; an item that fails is skipped like an unreadable file."""
 
     items: Items
@@ -73,17 +73,8 @@ class MemoryImages(ImageCollection):
                 digest.update(b"unreadable")
         return digest.hexdigest()
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, MemoryImages) and self.items is other.items and self.paths == other.paths
-
-    def __hash__(self) -> int:
-        return hash((id(self.items), self.paths))
-
     def __repr__(self) -> str:
         return f"MemoryImages({len(self)} images)"
-
-    def _shares_source(self, other: ImageCollection) -> bool:
-        return isinstance(other, MemoryImages) and self.items is other.items
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from captune.core.errors import InputError, missing_extra
 from captune.core.files import is_file
 from captune.core.scratch import fill_rows, row_parts, take_rows
 from captune.data.decoding import ImageData
-from captune.data.images import PATH_COLUMNS, ImageCollection
+from captune.data.images import PATH_COLUMNS, ItemCollection
 from captune.data.keys import KeyList, KeySet
 from captune.data.paths import ImagePaths
 from captune.data.tables import Problems, first_few
@@ -31,7 +31,7 @@ TEXT_KEYS = ("texts", "class_texts", "text_embeddings", "vectors")
 ARRAY_FILE = re.compile(r"(?P<file>.*\.(?:npy|npz|safetensors|parquet))(?::(?P<key>[^/\\:]+))?", re.IGNORECASE)
 
 
-class Embeddings(ImageCollection):
+class Embeddings(ItemCollection):
     """Embeddings of images `(images, width)`, to be used instead of the images.
 
     They are scaled to length one. `names` are shown in tables and matched with labels; by default images are numbered.
@@ -83,12 +83,6 @@ class Embeddings(ImageCollection):
         """Raise an error: there are no pixels."""
         raise InputError("This needs the images themselves, but only their embeddings were given. Pass the images.")
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Embeddings) and self.items is other.items and self.paths == other.paths
-
-    def __hash__(self) -> int:
-        return hash((id(self.items), self.paths))
-
     def __repr__(self) -> str:
         return f"Embeddings({len(self)} images, width {self.width})"
 
@@ -96,9 +90,6 @@ class Embeddings(ImageCollection):
         other = super()._with(paths)
         other.__dict__.pop("vectors", None)
         return other
-
-    def _shares_source(self, other: ImageCollection) -> bool:
-        return isinstance(other, Embeddings) and self.items is other.items
 
 
 @dataclass(frozen=True, eq=False)
