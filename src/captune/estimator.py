@@ -55,7 +55,7 @@ class CaptuneClassifier(ClassifierMixin, BaseEstimator):
         n_features_in_: The width of the embeddings that `fit` was called with.
         feature_names_in_: The names of their columns, if they were a data frame.
 
-    Example:
+    Examples:
         Two labeled embeddings, and four without a label.
 
         >>> X = [[1.0, 0.1], [0.9, 0.2], [0.8, 0.1], [0.1, 1.0], [0.2, 0.9], [0.1, 0.8]]

@@ -107,7 +107,7 @@ def confusion_margin(
     `similarity` is `(classes, classes)`; `counts` `(classes,)` says how many images are predicted as each class.
     `margin` is in logits at CLIP's scale of 100; with `logit_scale` it is converted to logits at that scale.
 
-    Example:
+    Examples:
         Class 1 is hardly ever predicted, so it must win by more, above all against class 0, which is similar.
 
         >>> similarity = [[1.0, 0.9, 0.2], [0.9, 1.0, 0.3], [0.2, 0.3, 1.0]]

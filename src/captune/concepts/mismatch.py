@@ -93,7 +93,7 @@ def detect_mismatch(
         settings: The settings of the detection.
         classes: Ids of the classes that an unlabeled image can have.
 
-    Example:
+    Examples:
         Three classes of ten images; the text of class 2 points away from its images.
 
         >>> import numpy as np

@@ -101,7 +101,7 @@ def fit_gaussian_mixture(
     Labeled images count for their class in every round, unlabeled images only for allowed classes. The rule itself
     covers all classes. Labels that were given singly (all by default) set the temperature too.
 
-    Example:
+    Examples:
         By their texts, images of the second cluster look like class 0; the mixture tells the clusters apart.
 
         >>> import numpy as np

@@ -78,7 +78,7 @@ def first_labels(
     The two kinds of score are never compared: a cosine of 0.3 says nothing beside a probability of 0.9. Ranking by
     cosine works better with good descriptions, ranking by probability with mediocre ones.
 
-    Example:
+    Examples:
         The two most confident images of each of two classes; the third image is left without a label.
 
         >>> images = [[1.0, 0.0], [0.9, 0.1], [0.6, 0.5], [0.1, 0.9], [0.0, 1.0]]
@@ -131,7 +131,7 @@ def top_k_per_class(
     is left. `k` may differ by class. With `predicted_only`, a class takes only images that score highest in it
     among the allowed classes.
 
-    Example:
+    Examples:
         One image per class: class 0 takes image 1, so image 0 goes to class 1, where it scores highest.
 
         >>> found = top_k_per_class([[0.52, 0.48], [0.9, 0.1], [0.6, 0.4]], k=1)

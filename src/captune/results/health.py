@@ -88,7 +88,7 @@ def check_health(
 
     `class_embeddings` `(classes, width)` are the class texts that the reference uses.
 
-    Example:
+    Examples:
         Half of the images of two clear clusters are predicted wrongly after a bad adaptation.
 
         >>> import numpy as np
