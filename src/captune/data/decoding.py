@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError, features
 
 from captune.core.errors import InputError
-from captune.data.bit_depth import to_8_bits
+from captune.data.bit_depth import stretch_high_bytes, to_8_bits
 from captune.data.keys import Keys, content_key
 from captune.data.paths import Span
 from captune.data.shards import locate
@@ -126,10 +126,11 @@ def decode(content: bytes, smallest: int | None = None) -> Image.Image:
     """
     with _pillow_errors():
         image = _open(content)
+        layout = str(image.tile)
         if smallest is not None:
             image.draft("RGB", (smallest, smallest))
             image = _reduce(image, smallest)
-        return to_rgb(_upright(image))
+        return _to_rgb(_upright(image), layout)
 
 
 def measure(content: bytes) -> tuple[int, int]:
@@ -236,6 +237,18 @@ def _upright(image: Image.Image) -> Image.Image:
         return image
 
 
+def _to_rgb(image: Image.Image, layout: str) -> Image.Image:
+    """Convert to RGB what Pillow does not read as it is: `layout` tells how the file stores its pixels."""
+    if ";32N" in layout and np.asarray(image).min() < 0:
+        raise UnreadableImageError("unsigned 32-bit values above 2,147,483,647, which Pillow cannot read")
+    if ";16" not in layout or image.mode.startswith("I"):
+        return to_rgb(image)
+    values, guessed = stretch_high_bytes(np.asarray(image))
+    rgb = to_rgb(Image.fromarray(values))
+    rgb.info[RANGE] = guessed
+    return rgb
+
+
 def to_rgb(image: Image.Image) -> Image.Image:
     """Convert any Pillow mode to RGB: 16-bit and float values are rescaled, transparency becomes white."""
     if image.mode == "RGB":
@@ -269,7 +282,8 @@ def as_image(source: object) -> Image.Image:
             "Expected an image as a path, a Pillow image or a numeric array of shape (height, width) or "
             f"(height, width, 1|3|4), got {type(source).__name__} of shape {getattr(source, 'shape', None)}."
         )
-    pixels, guessed = (array, "") if array.dtype == np.uint8 else to_8_bits(array)
+    with _pillow_errors():
+        pixels, guessed = (array, "") if array.dtype == np.uint8 else to_8_bits(array)
     rgb = to_rgb(Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels))
     rgb.info[RANGE] = guessed
     return rgb

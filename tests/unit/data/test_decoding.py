@@ -94,6 +94,47 @@ def test_one_bright_pixel_does_not_turn_a_float_image_black() -> None:
         assert got.info[RANGE] == ("" if np.isinf(outlier) else "0 to 1")
 
 
+@pytest.mark.parametrize("channels", [3, 4])
+@pytest.mark.parametrize(("white", "tolerance"), [(65535, 1), (16383, 5), (4095, 17), (1023, 64)])
+def test_16_bit_color_is_scaled_by_the_bits_that_it_uses(channels: int, white: int, tolerance: int) -> None:
+    shades = np.array([0.3, 0.6, 1.0, 1.0][:channels])
+    values = np.broadcast_to(shades * white, (32, 40, channels)).astype(np.uint16)
+    got = decode(png_16(values))
+    assert np.abs(np.asarray(got)[9, 9] - shades[:3] * 255).max() <= tolerance
+    assert got.info[RANGE] == ("" if white == 65535 else f"0 to {white}")
+    with pytest.raises(UnreadableImageError, match="no value above 255"):
+        decode(png_16(values // white))
+
+
+def png_16(values: np.ndarray) -> bytes:
+    """Return a PNG file with 16 bits per channel, which Pillow cannot write in color."""
+    height, width, channels = values.shape
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    header = struct.pack(">IIBBBBB", width, height, 16, {3: 2, 4: 6}[channels], 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    parts = [struct.pack(">I", len(c)) + kind + c + struct.pack(">I", zlib.crc32(kind + c)) for kind, c in chunks]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def test_values_that_would_turn_black_are_scaled_or_refused() -> None:
+    values = np.random.default_rng(0).random((30, 40), dtype=np.float32)
+    expected = pixels(saved(Image.fromarray(values), "TIFF"))
+    faint = decode(saved(Image.fromarray(values * np.float32(1e-6)), "TIFF"))
+    assert np.abs(np.asarray(faint).astype(int) - expected).max() <= 2
+    assert faint.info[RANGE]
+    for nothing in (np.nan, np.inf, -np.inf):
+        with pytest.raises(UnreadableImageError, match="no value is a finite number"):
+            decode(saved(Image.fromarray(np.full_like(values, nothing)), "TIFF"))
+        with pytest.raises(UnreadableImageError, match="no value is a finite number"):
+            as_image(np.full((9, 9, 3), nothing))
+    signed = saved(Image.fromarray((values * 2000 - 1000).astype(np.int32)), "TIFF")
+    assert pixels(signed).std() > 50
+    unsigned = signed.replace(struct.pack("<HHIHxx", 339, 3, 1, 2), struct.pack("<HHIHxx", 339, 3, 1, 1))
+    assert unsigned != signed
+    with pytest.raises(UnreadableImageError, match="unsigned 32-bit values"):  # they would wrap around
+        decode(unsigned)
+
+
 def test_avif_is_read_and_heic_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     if features.check("avif"):
         got = pixels(saved(Image.new("RGB", (16, 8), RED), "AVIF"))
