@@ -32,6 +32,17 @@ def test_a_full_disk_behind_the_output_is_told() -> None:
     assert shell(f"{CAPTUNE} list nothing 2> /dev/full").returncode == 2
 
 
+def test_messages_that_nobody_can_read_stop_no_run(backbone: str, tmp_path: Path) -> None:
+    write_images(tmp_path / "photos", 4)
+    words = f"adapt {tmp_path}/photos --classes cat,dog --backbone {backbone} --method zero_shot --workers 0"
+    for number, target in enumerate(("2> /dev/full", "2>&1 > /dev/null | true")):
+        run = tmp_path / f"run-{number}"
+        done = shell(f"{CAPTUNE} {words} --out {run} {target}")
+        assert done.returncode == 0, done.stderr
+        assert len((run / "predictions.csv").read_text().splitlines()) == 5
+        assert (run / "report.html").exists()
+
+
 def test_closed_streams_are_no_problem(tmp_path: Path) -> None:
     assert shell(f"{CAPTUNE} list methods >&-").returncode == 0
     assert shell(f"{CAPTUNE} list methods <&- >&- 2>&-").returncode == 0

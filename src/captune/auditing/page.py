@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from captune.report.sections import (
 )
 from captune.report.summary import count
 from captune.results.run import REPORT
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 FORMAT, VERSION = "captune-audit", 1
 CARD = "audit.json"
@@ -151,12 +154,10 @@ def _concentration(facts: Mapping[str, Any]) -> list[Drawing]:
     return [concentration_drawing([row["name"] for row in chosen], frequency, share, FREQUENCY, MISLEADING)]
 
 
-def print_audit(facts: Mapping[str, Any], out: Path) -> None:
+def print_audit(facts: Mapping[str, Any], out: Path, console: Console) -> None:
     """Print the findings of an audit, with misleading class names first."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, markup=False)
     truth = facts.get("truth")
     columns = ["class", "predicted", "misleading", "in one cluster"]
     columns += ["accuracy", "right by name", "right by description"] if truth else []

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.console import Console
+
+from captune.core.text import printable
 
 
 class Screen(Console):
@@ -11,3 +15,7 @@ class Screen(Console):
     def on_broken_pipe(self) -> None:
         """Raise the error, where rich would exit with code 1."""
         raise BrokenPipeError
+
+    def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 (as rich does)
+        """Print; control characters in text are escaped, since names and paths come from anywhere."""
+        super().print(*(printable(text) if isinstance(text, str) else text for text in objects), **options)

@@ -20,8 +20,9 @@ def run(options: argparse.Namespace) -> None:
     """Audit, save and print the result."""
     from captune.auditing.audit import audit
     from captune.auditing.page import print_audit
+    from captune.commands._screen import Screen
 
     inputs, settings = read_project(options)
     inputs["out"] = inputs["out"] or "captune-audit"
     result = audit(**inputs, overwrite=options.overwrite, quiet=options.quiet, **settings)
-    print_audit(result.facts, Path(inputs["out"]))
+    print_audit(result.facts, Path(inputs["out"]), Screen(highlight=False, markup=False))

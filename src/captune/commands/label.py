@@ -95,9 +95,9 @@ def _apply(options: argparse.Namespace, session: Session) -> list[str]:
 
 
 def _name_group(session: Session, number: str, name: str, besides: Sequence[str]) -> object:
-    if not number.isdigit():
-        raise InputError(f"--group is {number!r}, expected the number of a group (see: captune suggest --groups).")
-    return session.name_group(int(number), name, besides=besides)
+    from captune.review.exchange import group_number
+
+    return session.name_group(group_number(number, "--group"), name, besides=besides)
 
 
 def _write_report(folder: str) -> None:

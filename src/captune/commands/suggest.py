@@ -30,6 +30,7 @@ def run(options: argparse.Namespace) -> None:
     from captune.commands._screen import Screen
     from captune.core.errors import InputError
     from captune.core.files import write_whole
+    from captune.core.text import printable
     from captune.review.exchange import groups_table, looks_table
     from captune.review.opening import open_run
     from captune.review.suggestions import CHECK_SHARE
@@ -47,7 +48,8 @@ def run(options: argparse.Namespace) -> None:
         found = len(suggestions)
         lines = looks_table(suggestions)
     if options.out is None:
-        sys.stdout.writelines(lines)
+        is_screen = sys.stdout.isatty()
+        sys.stdout.writelines(printable(text) if is_screen else text for text in lines)
         return
     write_whole(Path(options.out), lines)
     screen = Screen(highlight=False, soft_wrap=True)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
@@ -14,8 +14,23 @@ from rich.text import Text
 
 from captune.core.text import printable
 
-console = Console(stderr=True, highlight=False)
-"""Standard error, so that results on standard output can be piped."""
+
+class _StandardError(Console):
+    """Standard error, so that results on standard output can be piped; one that is full or closed stops no run."""
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing more, where rich would exit."""
+        self.quiet = True
+
+    def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 (as rich does)
+        """Print, until it fails."""
+        try:
+            super().print(*objects, **options)
+        except OSError:
+            self.quiet = True
+
+
+console = _StandardError(stderr=True, highlight=False)
 
 SECONDS_BETWEEN_LINES = 30.0
 Advance: TypeAlias = Callable[..., None]

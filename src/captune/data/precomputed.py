@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captune.core.arrays import Floats
-from captune.core.errors import InputError, missing_extra
+from captune.core.errors import CaptuneError, InputError, missing_extra
 from captune.core.files import is_file
 from captune.core.scratch import fill_rows, row_parts, take_rows
+from captune.core.text import is_unicode, shown
 from captune.data.decoding import ImageData
 from captune.data.images import PATH_COLUMNS, ItemCollection
 from captune.data.keys import KeyList, KeySet
@@ -125,7 +125,11 @@ class ClassTexts:
                 "(classes, width) and, optionally, 'logit_scale'."
             )
         names, scale = _load(stored, "names", file), _load(stored, "logit_scale", file, 100.0)
-        return cls(tuple(names.tolist()), read_array(path, TEXT_KEYS, "class texts", n_axes=2), float(scale))
+        try:
+            logit_scale = float(scale)
+        except (TypeError, ValueError):
+            raise InputError(f"'logit_scale' in {str(file)!r} is {shown(scale)}, expected one number.") from None
+        return cls(tuple(names.tolist()), read_array(path, TEXT_KEYS, "class texts", n_axes=2), logit_scale)
 
     @property
     def width(self) -> int:
@@ -187,6 +191,8 @@ def name_paths(names: Iterable[str] | None, n_images: int) -> ImagePaths:
         raise InputError(f"Expected {n_images} names, one per image, got {len(listed)}.")
     keys = KeyList()
     for name in listed:
+        if not is_unicode(name):
+            raise InputError(f"The name {shown(name)} of an image is not valid Unicode.")
         keys.add(name)
     repeated = first_few(f"{listed[row]!r} ({n} times)" for row, n in KeySet(keys.keys()).repeated())
     if repeated or not all(name.strip() for name in listed):
@@ -244,22 +250,29 @@ def _open_arrays(file: Path) -> Any:  # noqa: ANN401 (a mapping from names to ar
         if suffix == ".npy":
             return {"vectors": np.load(file, mmap_mode="r", allow_pickle=False)}
         if suffix == ".npz":
-            return np.load(file, allow_pickle=False)
+            stored = np.load(file, allow_pickle=False)
+            return {"vectors": stored} if isinstance(stored, np.ndarray) else stored  # a renamed .npy file
         if suffix == ".safetensors":
             return _read_safetensors(file)
         return _ParquetColumns(file)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{str(file)!r} is not a readable {suffix} file: {error}.") from error
+    except CaptuneError:
+        raise
+    except Exception as error:  # damaged files raise anything from zlib.error to MemoryError
+        raise InputError(f"{str(file)!r} is not a readable {suffix} file: {_reason(error)}.") from error
 
 
 def _load(stored: Any, key: str, file: Path, default: Any = None) -> Any:  # noqa: ANN401
     try:
         return stored[key] if key in stored or default is None else default
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # see _open_arrays
         raise InputError(
-            f"{key!r} in {str(file)!r} cannot be read: {error}. Save plain arrays, for example "
+            f"{key!r} in {str(file)!r} cannot be read: {_reason(error)}. Save plain arrays, for example "
             "np.array(names, dtype=str) instead of Python objects."
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error).rstrip(".") or type(error).__name__
 
 
 def _read_safetensors(file: Path) -> dict[str, NDArray[Any]]:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.core.arrays import Floats, check_probabilities
+from captune.core.arrays import Floats, check_embeddings, check_probabilities
 from captune.core.cards import build_card, check_card, check_seal, parse_json
-from captune.core.errors import InputError, RunFolderError, missing_extra, raise_all
+from captune.core.errors import InputError, ModelError, RunFolderError, missing_extra, raise_all
 from captune.core.files import is_file
 from captune.data.decoding import UnreadableImageError
 from captune.data.images import ImageCollection, no_usable_image
@@ -78,7 +78,7 @@ class OnnxClassifier(ImageClassifier):
 
     def score_pixels(self, pixels: Floats) -> Floats:
         """Return probabilities `(images, classes)` of preprocessed images `(images, 3, height, width)`."""
-        return check_probabilities(self.session.run([PROBABILITIES], {PIXELS: pixels})[0])
+        return check_probabilities(self._run(PROBABILITIES, pixels))
 
     def embed_views(self, views: NDArray[np.uint8]) -> Floats:
         """Return embeddings `(images, width)` of decoded images."""
@@ -86,7 +86,13 @@ class OnnxClassifier(ImageClassifier):
 
     def embed_pixels(self, pixels: Floats) -> Floats:
         """Return embeddings `(images, width)` of preprocessed images."""
-        return self.session.run([EMBEDDINGS], {PIXELS: pixels})[0]
+        return check_embeddings(self._run(EMBEDDINGS, pixels), "The ONNX model")
+
+    def _run(self, output: str, pixels: Floats) -> Floats:
+        try:
+            return self.session.run([output], {PIXELS: pixels})[0]
+        except Exception as error:  # onnxruntime has many error classes
+            raise ModelError(f"The ONNX model cannot be run: {_reason(error)}. Export the run again.") from error
 
     def summary(self) -> dict[str, object]:
         """Return the classes, the backbone and the precision."""
@@ -138,8 +144,14 @@ def open_session(model: str | Path | bytes) -> Any:  # noqa: ANN401 (onnxruntime
         return onnxruntime.InferenceSession(source, options, providers=providers)
     except Exception as error:  # onnxruntime has many error classes
         shown = "The exported model" if isinstance(model, bytes) else f"{str(model)!r}"
-        reason = str(error).splitlines()[0].rsplit(" : ", 1)[-1].rstrip(".")[:300]  # without the error codes in front
-        raise RunFolderError(f"{shown} cannot be opened by onnxruntime: {reason}. Export the run again.") from error
+        raise RunFolderError(
+            f"{shown} cannot be opened by onnxruntime: {_reason(error)}. Export the run again."
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of a message, without the error codes in front."""
+    return (str(error) or type(error).__name__).splitlines()[0].rsplit(" : ", 1)[-1].rstrip(".")[:300]
 
 
 def _check_graph(session: Any, n_classes: int, shown: str) -> None:  # noqa: ANN401

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from captune.core.text import shown
+from captune.data.vocabulary import name_problems
 from captune.review.corrections import CHECK, Correction
 
 
@@ -57,6 +59,8 @@ class Answers:
         """Apply one correction."""
         if said.kind in ("label", "not", "skip"):
             self._say_about_images(said)
+        elif said.kind in ("add", "rename", "merge", "remove") and (wrong := self._wrong_names(said)):
+            self.problems.append(f"{said.kind} {shown(said.label)} was not applied: {wrong}")
         elif said.kind == "add":
             self._add(said)
         elif said.kind in ("rename", "merge"):
@@ -67,6 +71,15 @@ class Answers:
             self.names.remove(said.label)
         elif said.kind == "describe":
             self.descriptions[said.label] = said.sentences
+
+    def _wrong_names(self, said: Correction) -> str:
+        """Return what is wrong with the classes that a correction would leave; files of other people say anything."""
+        gone = {said.label} if said.kind == "remove" else set(said.names)
+        if said.kind in ("rename", "merge") and not gone & set(self.names):
+            return ""  # there is nothing to rename, which is told elsewhere
+        names = [name for name in self.names if name not in gone]
+        names += [] if said.kind == "remove" else [said.label]
+        return "; ".join(name_problems(list(dict.fromkeys(names))))
 
     def _say_about_images(self, said: Correction) -> None:
         place = (said.group, said.label)

@@ -20,6 +20,7 @@ from typing import IO, Any, Literal, get_args
 
 from captune.core.cards import build_card, parse_json
 from captune.core.errors import CaptuneError, InputError, RunFolderError
+from captune.core.text import one_form
 
 try:
     import fcntl
@@ -75,6 +76,10 @@ class Correction:
     person: str = ""
     time: str = field(default_factory=now)
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", one_form(self.label))
+        object.__setattr__(self, "names", tuple(map(one_form, self.names)))
 
     def line(self) -> bytes:
         """Return the correction as a line of its file, without fields that say nothing."""

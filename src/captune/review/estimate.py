@@ -79,14 +79,12 @@ def draw_checks(predicted: Ints, confidence: Floats, may_draw: Ints, first: int,
     """
     order = may_draw[np.lexsort((confidence[may_draw], predicted[may_draw]))]
     start = np.random.default_rng([seed, 17]).random()
-    drawn: list[int] = []
+    drawn: dict[int, None] = {}
     for number in range(first, first + 4 * count + 64):
         if len(drawn) == count or len(drawn) == len(order):
             break
-        position = int(order[int((start + number * GOLDEN) % 1.0 * len(order))])
-        if position not in drawn:
-            drawn.append(position)
-    return np.asarray(drawn, dtype=np.int64)
+        drawn[int(order[int((start + number * GOLDEN) % 1.0 * len(order))])] = None
+    return np.fromiter(drawn, dtype=np.int64)
 
 
 def estimate_accuracy(predicted: Ints, confidence: Floats, truth: Ints) -> AccuracyEstimate | None:

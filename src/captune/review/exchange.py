@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, unquote, urlparse
 from captune.core.cards import read_json
 from captune.core.errors import InputError
 from captune.core.files import is_file, table, write_json, write_whole
+from captune.core.text import is_unicode, one_form, shown
 from captune.data.images import PATH_COLUMNS, ImageCollection
 from captune.data.labels import LABEL_COLUMNS
 from captune.data.tables import read_columns
@@ -102,7 +103,7 @@ def _header(file: Path) -> list[str]:
 def _read_labels(file: Path) -> Iterator[Filled]:
     for image, label in read_columns(file, [PATH_COLUMNS, LABEL_COLUMNS]):
         if label.strip():
-            yield Filled(label.strip(), image.strip())
+            yield Filled(one_form(label), image.strip())
 
 
 def _read_filled(file: Path) -> Iterator[Filled]:
@@ -110,14 +111,23 @@ def _read_filled(file: Path) -> Iterator[Filled]:
     about = ("group",) if "group" in header and not set(PATH_COLUMNS) & set(header) else PATH_COLUMNS
     columns: list[Sequence[str]] = [about, LABEL_COLUMNS, (ANSWER,), *([("kind",)] if "kind" in header else [])]
     for subject, label, answer, *kind in read_columns(file, columns):
-        said = answer.strip()
-        name = label.strip() if said == SAME else "" if said == UNKNOWN else said
+        said = one_form(answer)
+        name = one_form(label) if said == SAME else "" if said == UNKNOWN else said
         if said and about is PATH_COLUMNS:
             yield Filled(name, subject.strip(), suggestion=kind[0].strip() if kind else "")
-        elif said and not subject.strip().isdigit():
-            raise InputError(f"{str(file)!r} has a group {subject!r}, expected a number.")
         elif said:
-            yield Filled(name, group=int(subject))
+            yield Filled(name, group=group_number(subject, f"a group in {str(file)!r}"))
+
+
+def group_number(text: str, what: str) -> int:
+    """Return the number of a group."""
+    try:
+        number = int(text)
+    except ValueError:  # "²" is a digit, but no number; very long numbers are refused
+        number = -1
+    if number < 0:
+        raise InputError(f"{what} is {shown(text)}, expected the number of a group (see: captune suggest --groups).")
+    return number
 
 
 def _read_label_studio(file: Path) -> Iterator[Filled]:
@@ -138,10 +148,13 @@ def _read_label_studio(file: Path) -> Iterator[Filled]:
                 for result in entry["result"]
                 if result.get("type") == "choices"
             ]
-        except (KeyError, TypeError, AttributeError) as error:
+            chosen = [str(choice) for choice in choices[0]] if choices and isinstance(choices[0], list) else []
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InputError(expected) from error
-        if choices and choices[0]:
-            yield Filled(str(choices[0][0]), image, suggestion=str(task["data"].get("kind", "")))
+        if not is_unicode(image) or not all(map(is_unicode, chosen)):
+            raise InputError(f"{str(file)!r} has text that is not valid Unicode: {shown([image, *chosen])}.")
+        if chosen:
+            yield Filled(one_form(chosen[0]), image, suggestion=str(task["data"].get("kind", "")))
 
 
 def _image_of(data: dict[str, Any]) -> str:

@@ -10,8 +10,10 @@ import numpy as np
 
 from captune.core.arrays import Bools, Floats, Ints
 from captune.core.errors import InputError, nearest, raise_all
+from captune.core.text import one_form, shown
 from captune.data.images import ImageCollection
 from captune.data.tables import first_few
+from captune.data.vocabulary import name_problems
 from captune.embeddings.predictions import Predictions
 from captune.results.classifier import Classifier
 from captune.review.answers import Answer, Answers, collect_answers
@@ -107,14 +109,15 @@ class Session:
         problems = [f"no image {image}" for image in missing]
         problems += [f"{name!r} is not a class.{nearest(name, self.names)}" for name in first_few(unknown)]
         raise_all(problems, f"Cannot use the answers in {str(path)!r} (new classes must be added first)")
-        for answer in filled:
-            if answer.group >= 0 and answer.label:
-                images = self._group_names(answer.group)
-                self.corrections.add("label", answer.label, images=images, group=answer.group)
-        about = [f for f in filled if f.image]
         said = [
+            Correction("label", f.label, self._group_names(f.group), group=f.group, person=self.person)
+            for f in filled
+            if f.group >= 0 and f.label
+        ]
+        said += [
             Correction("label" if f.label else "skip", f.label, (f.image,), suggestion=f.suggestion, person=self.person)
-            for f in about
+            for f in filled
+            if f.image
         ]
         self.corrections.extend(said)
         return self._update(f"took {len(filled)} answers from {path}")
@@ -138,9 +141,9 @@ class Session:
         """Record that a whole group is of a class, besides some of its images, which do not belong to it."""
         self._check_class(name)
         others = self._image_names(besides) if isinstance(besides, (int, str)) or len(besides) else ()
+        belonging = tuple(image for image in self._group_names(group) if image not in others)
         if others:
             self.corrections.add("not", name, images=others, group=group)
-        belonging = tuple(image for image in self._group_names(group) if image not in others)
         what = f"named group {group} ({len(belonging)} images) {name!r}"
         return self._say(what, "label", name, images=belonging, group=group)
 
@@ -372,18 +375,19 @@ class Session:
         return tuple(self.images.name(position) for position in self.group(group).images.tolist())
 
     def _check_class(self, name: str) -> None:
-        if name not in self.names:
+        if one_form(str(name)) not in self.names:
             raise InputError(
                 f"{name!r} is not a class.{nearest(name, self.names)} Add it first if it is a new one: add({name!r})."
             )
 
     def _new_name(self, name: str) -> str:
-        tidy = name.strip() if isinstance(name, str) else ""
+        tidy = one_form(name) if isinstance(name, str) else ""
         taken = {known.casefold(): known for known in self.names}
         if not tidy:
             raise InputError(f"Expected the name of a class, got {name!r}.")
         if tidy.casefold() in taken:
             raise InputError(f"There is already a class {taken[tidy.casefold()]!r}.")
+        raise_all(name_problems([*self.names, tidy]), f"Cannot use the name {shown(tidy)}")
         return tidy
 
 

@@ -10,6 +10,7 @@ import pytest
 import captune
 from captune.core.arrays import Ints
 from captune.core.errors import InputError
+from captune.review.corrections import Corrections
 from captune.review.session import Session
 
 NAMES = ("cat", "dog", "fox", "owl")
@@ -192,6 +193,10 @@ def test_labels_that_are_known_already_count() -> None:
         (lambda s: s.merge(["cat", "dog"], "FOX"), "fox"),
         (lambda s: s.add("Cat"), "already"),
         (lambda s: s.add("bear"), "text encoder"),
+        (lambda s: s.rename("cat", "d\x1b[31mog"), "not text"),
+        (lambda s: s.rename("cat", "dog\u200b"), "look the same"),
+        (lambda s: s.rename("cat", "\ud800"), "not text"),
+        (lambda s: s.name_group(99_999, "cat", besides=[0]), "group"),
         (lambda s: s.describe("cat", ["a cat"]), "text encoder"),
         (lambda s: s.suggest(0), "at least 1"),
         (lambda s: s.adapt("capp"), "capp"),
@@ -203,6 +208,29 @@ def test_what_cannot_be_done_is_told_and_not_recorded(world: tuple[Session, Ints
     with pytest.raises(captune.CaptuneError, match=words):
         call(session)  # type: ignore[operator]
     assert len(session.corrections) == 0
+
+
+def test_names_of_other_people_that_cannot_be_used_are_told_and_left_out(
+    world: tuple[Session, Ints], tmp_path: Path
+) -> None:
+    session, _ = world
+    theirs = Corrections(tmp_path / "theirs.jsonl", "ben")
+    theirs.add("rename", "d\x1b[31mog", names=("cat",))
+    theirs.add("rename", "dog\u200b", names=("cat",))
+    for name in NAMES[1:]:
+        theirs.add("remove", name)
+    change = session.take([tmp_path / "theirs.jsonl"])
+    assert session.names == NAMES[:2][:1] + NAMES[-1:]  # two classes are left
+    told = "\n".join(change.notes)
+    assert all(words in told for words in ("not text", "look the same", "at least 2 class names"))
+    assert "\x1b" not in told
+
+
+def test_decomposed_names_are_the_same_class() -> None:
+    images, texts, _ = make_world()
+    session = captune.open(images, captune.ClassTexts(("caf\xe9", *NAMES[1:]), texts.vectors, 20.0), person="anna")
+    session.label(0, "cafe\u0301")
+    assert session.answers.used()[session.images.name(0)].label == "caf\xe9"
 
 
 def test_arguments_that_a_session_has_no_use_for_are_named(capsys: pytest.CaptureFixture[str]) -> None:
