@@ -221,6 +221,12 @@ def _work(jobs: Sequence[tuple[str, int]], place: Path, target: int) -> None:
     os._exit(0)
 
 
+def _processor_seconds(pid: int) -> float:
+    """Return the time that a process has computed."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def attempt(jobs: Sequence[tuple[str, int]], folder: Path) -> list[dict[str, Any]]:
     """Try all mutants; one that ends or stops its process is noted, and a new process goes on with the next."""
     answers: list[dict[str, Any]] = []
@@ -233,7 +239,11 @@ def attempt(jobs: Sequence[tuple[str, int]], folder: Path) -> list[dict[str, Any
         os.close(target)
         rest, why = b"", "crash"
         while True:
-            ready, _, _ = select.select([source], [], [], SECONDS)
+            used, ready = _processor_seconds(pid), []
+            for _ in range(10):  # on a busy machine, a mutant may wait for long before it hangs
+                ready, _, _ = select.select([source], [], [], SECONDS)
+                if ready or _processor_seconds(pid) - used > SECONDS / 2:
+                    break
             piece = os.read(source, 1 << 16) if ready else b""
             if not piece:
                 why = "crash" if ready else "hang"
