@@ -94,6 +94,32 @@ def test_a_run_without_images_or_classes_says_where_they_may_stand(captune: Any,
         assert all(word in answer.err for word in (*missing, "--config"))
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("classes: 5", "Expected class names"),
+        ("classes: true", "Expected class names"),
+        ("classes: ''", "No class names in ''"),
+        ("images: ''", "path of the images is empty"),
+        ("out: 5", "expected the path of a folder"),
+        ("out: [run]", "expected the path of a folder"),
+        ('out: "a\\0b"', "expected the path of a folder"),
+        ("overwrite: true", "pass --overwrite"),
+        ("progress: false", "'progress' is not a setting"),
+        ("out: ~no-such-user-here/run\nseed: -1", "seed = -1"),
+    ],
+)
+def test_values_of_a_project_that_cannot_be_meant(
+    captune: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, words: str
+) -> None:
+    monkeypatch.chdir(photos)  # where an empty path would find images and classes
+    lines = {"images": f"images: {photos}", "classes": "classes: cat,dog", content.partition(":")[0]: content}
+    (tmp_path / "project.yaml").write_text("\n".join(lines.values()))
+    answer = captune("adapt", "--config", tmp_path / "project.yaml")
+    assert answer.code == 2, answer.err
+    assert words in answer.err
+
+
 def test_the_default_run_folder_is_named_after_the_method(
     captune: Any, photos: Path, backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

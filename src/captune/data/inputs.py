@@ -90,6 +90,8 @@ def _is_one_image(array: NDArray[Any]) -> bool:
 
 
 def _from_path(source: str | os.PathLike[str], root: str | Path | None) -> ImageCollection:
+    if not os.fspath(source):  # an empty variable of the shell would be the current folder
+        raise InputError("The path of the images is empty.")
     path = Path(source)
     if is_array_file(path):
         return Embeddings.from_file(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -80,10 +80,12 @@ def read_classes(source: Any, template: str = DEFAULT_TEMPLATE) -> Vocabulary:  
 def read_class_names(source: str | Path | Sequence[str]) -> tuple[str, ...]:
     """Read class names from a text or YAML file, a comma-separated list, the subfolders of a folder or a sequence."""
     if not isinstance(source, (str, Path)):
+        if not isinstance(source, Iterable):
+            raise InputError(f"Expected class names as a path or a list, got {shown(source)}.")
         return tuple(one_form(name) if isinstance(name, str) else name for name in source)
     path = Path(source)
     try:
-        if is_folder(path):
+        if is_folder(path) and str(source):  # an empty text would be the current folder
             return _folder_names(path)
         if is_file(path):
             return _file_names(path)
