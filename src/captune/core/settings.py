@@ -175,7 +175,7 @@ def resolve_paths(values: Mapping[str, Any], folder: str | Path) -> dict[str, An
         elif key == "images" and isinstance(value, list):
             resolved[key] = [_inside(folder, path) if isinstance(path, str) else path for path in value]
     classes = values.get("classes")
-    if isinstance(classes, str) and ("," not in classes or _exists(folder, classes)):
+    if isinstance(classes, str) and classes and ("," not in classes or _exists(folder, classes)):
         resolved["classes"] = _inside(folder, classes)
     for key in ("backbone", "describer"):
         source, _, name = str(values.get(key, "")).partition(":")

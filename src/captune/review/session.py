@@ -314,7 +314,13 @@ class Session:
 
     def _collect(self) -> Answers:
         start = self.engine.start
-        return collect_answers(self.corrections.active(), start.names, start.descriptions, start.labels)
+        answers = collect_answers(self.corrections.active(), start.names, start.descriptions, start.labels)
+        missing = [image for image in answers.labels if not self.knows(image)]
+        if missing:
+            answers.problems.append(
+                f"{len(missing)} answers are about images that are not here, the first is {missing[0]!r}"
+            )
+        return answers
 
     def _training(self, groups: bool = True) -> dict[str, Answer]:
         """Return the labels that adaptation may use: all but checks."""

@@ -219,10 +219,11 @@ def test_names_of_other_people_that_cannot_be_used_are_told_and_left_out(
     theirs.add("rename", "dog\u200b", names=("cat",))
     for name in NAMES[1:]:
         theirs.add("remove", name)
+    theirs.add("label", "cat", images=("nowhere.png",))
     change = session.take([tmp_path / "theirs.jsonl"])
     assert session.names == NAMES[:2][:1] + NAMES[-1:]  # two classes are left
     told = "\n".join(change.notes)
-    assert all(words in told for words in ("not text", "look the same", "at least 2 class names"))
+    assert all(words in told for words in ("not text", "look the same", "2 class names", "nowhere.png"))
     assert "\x1b" not in told
 
 
