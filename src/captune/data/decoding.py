@@ -126,7 +126,7 @@ def decode(content: bytes, smallest: int | None = None) -> Image.Image:
     """
     with _pillow_errors():
         image = _open(content)
-        layout = str(image.tile)
+        layout = str(getattr(image, "tile", ""))  # how the file stores its pixels
         if smallest is not None:
             image.draft("RGB", (smallest, smallest))
             image = _reduce(image, smallest)
