@@ -119,7 +119,7 @@ def photograph_review(camera: Camera, run: Path, scratch: Path) -> None:
         camera.take("review-looks-phone-dark", f"{service.address}#looks", "dark", PHONE, seconds=2)
         camera.take("review-groups-dark", f"{service.address}#groups", "dark", seconds=3)
         camera.take("review-classes-light", f"{service.address}#classes", seconds=2)
-        finished = "#map-box:has(#legend button) > .note:empty"
+        finished = "#map-box:has(#legend button) #map-note:empty"
         camera.take("review-map-dark", f"{service.address}#map", "dark", seconds=2, wait_for=finished)
         camera.take("review-compare-light", f"{service.address}#compare", seconds=2)
 

@@ -115,7 +115,7 @@ def test_a_picture_opens_large_and_arrows_lead_on(tab: Tab) -> None:
     large = tab.page.locator("#large")
     assert large.is_visible()
     assert large.locator("img").bounding_box()["width"] > 300
-    assert "sure; or" in large.locator("p").inner_text()
+    assert "%; or" in large.locator("p").inner_text()
     tab.page.keyboard.press("ArrowRight")
     second = pictures.nth(1).locator("img").get_attribute("src")
     assert large.locator("img").get_attribute("src") == second

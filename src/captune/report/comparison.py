@@ -131,7 +131,7 @@ def _disagreements(names: Sequence[str], runs: Sequence[RunRecord], same: Sequen
         place = dict(zip(same[0].tolist(), same[number].tolist(), strict=True))
 
         def words(row: int, other: RunRecord = other, place: dict[int, int] = place) -> str:
-            return f"{runs[0].confidence[row]:.0%} and {other.confidence[place[row]]:.0%} sure"
+            return f"confidence {runs[0].confidence[row]:.0%} and {other.confidence[place[row]]:.0%}"
 
         labels = runs[0].labels[same[0]], other.labels[same[number]]
         found.append(exchange(runs[0], same[0], *labels, (names[0], names[number]), f"disagree-{number}", words))

@@ -153,7 +153,7 @@ def changes(measures: Measures) -> Exchange | None:
         return None
 
     def words(row: int) -> str:
-        text = f"{run.confidence[row]:.0%} sure now"
+        text = f"confidence {run.confidence[row]:.0%}"
         if run.truth is not None and run.truth[row] >= 0:
             was, now = run.before_labels[row] == run.truth[row], run.labels[row] == run.truth[row]
             text += "; " + ("now right" if now else "was right" if was else f"really {run.names[run.truth[row]]}")

@@ -68,7 +68,7 @@ def pictures_of(run: RunRecord, rows: Iterable[int], words: Iterable[str] | None
 
 def predicted_words(run: RunRecord, row: int) -> str:
     """Return the predicted class of an image and its confidence."""
-    return f"{run.names[run.labels[row]]}, {run.confidence[row]:.0%} sure"
+    return f"{run.names[run.labels[row]]}, {run.confidence[row]:.0%}"
 
 
 def unsure_pictures(measures: Measures) -> list[Picture]:

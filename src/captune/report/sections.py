@@ -30,7 +30,7 @@ SECTIONS = (
     ("mistakes", "Mistakes"),
     ("hesitations", "Close calls"),
     ("changes", "What changed"),
-    ("unsure", "Least sure"),
+    ("unsure", "Least confident"),
     ("classes", "Classes"),
     ("mismatch", "Misleading names"),
     ("confusion", "Confused classes"),
@@ -62,7 +62,7 @@ HEALTH = (
     ("agreement", "Agreement between similar images", "{:.2f}", "how often they share a class; 0 is chance, 1 always"),
     ("explained", "Variance explained by the classes", "{:.2f}", "how well the classes separate the images; at most 1"),
     ("classes", "Effective number of predicted classes", "{:.1f}", "classes in use, large ones counting more"),
-    ("confidence", "Mean confidence", "{:.2f}", "how sure the model is on average, right or wrong"),
+    ("confidence", "Mean confidence", "{:.2f}", "mean probability of the predicted class, right or wrong"),
 )
 
 IMAGES_GONE = "The image files could not be read, so there are no pictures."

@@ -9,7 +9,7 @@ from typing import Any
 from captune.core.progress import duration
 from captune.report.measures import Measures
 from captune.results.reading import RunRecord
-from captune.review.estimate import describe_accuracy
+from captune.review.estimate import FEWEST_LOOKS, describe_accuracy
 
 GOOD_ENOUGH = 0.9
 """From this accuracy on, the next step is to use the classifier."""
@@ -66,9 +66,9 @@ def _verdict(measures: Measures) -> dict[str, Any]:
     health, review = run.card.get("health"), (run.card.get("review") or {}).get("accuracy")
     state = health["verdict"] if health and run.is_adapted else ""
     headline = HEADLINES.get(state, DISCARDED if health else UNADAPTED)
-    evidence, unverified = [], describe_accuracy(None, str(run.folder))
+    evidence, unverified = [], f"Not verified: whether the names are right. {FEWEST_LOOKS} looks would tell."
     if health:
-        evidence.append(f"Estimated without labels: {health['sentence']}")
+        evidence.append(f"Estimated without labels: {health['sentence'].partition(': ')[2] or health['sentence']}")
     if review:
         headline = f"Checked by people: {describe_accuracy(review, str(run.folder))}"
         unverified = "Not verified: the images that nobody looked at; the range says how far off they may be."

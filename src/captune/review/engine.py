@@ -89,6 +89,7 @@ class Engine:
         self.images: ImageCollection = plan.images.subset(embedded.image_index)
         self.vectors: Floats = embedded.vectors
         self._embedded = Embeddings(self.vectors, (self.images.name(i) for i in range(len(self.images))))
+        self._rows = {self._embedded.name(i): i for i in range(len(self._embedded))}
         self.start = start or self._start_of(plan)
         self._texts: dict[str, Floats] = {}
         self._keeps_zero_shot: bool | None = None
@@ -267,8 +268,9 @@ class Engine:
 
     def _task(self, vocabulary: Vocabulary, answers: Answers, training: Mapping[str, Answer]) -> AdaptationTask:
         ids = {name: i for i, name in enumerate(answers.names)}
-        rows = {self._embedded.name(i): i for i in range(len(self._embedded))} if training else {}
-        known = sorted((rows[image], ids[answer.label], not answer.is_group) for image, answer in training.items())
+        known = sorted(
+            (self._rows[image], ids[answer.label], not answer.is_group) for image, answer in training.items()
+        )
         positions, labels, single = np.asarray(known, dtype=np.int64).reshape(-1, 3).T
         rest: Ints = np.setdiff1d(np.arange(len(self._embedded)), positions)
         # With a label for every image there is nothing left to predict; a method still needs images to adapt to.

@@ -124,7 +124,8 @@ class Desk:
             self._answers.undo(last)
             self._said.append(f"took back {last.kind!r} {last.label}".rstrip())
         self._wake.set()
-        return {"id": last.id, "kind": last.kind, "label": last.label, "images": self._positions(last.images)}
+        shown = {key: getattr(last, key) for key in ("id", "kind", "label", "suggestion")}
+        return {**shown, "images": self._positions(last.images)}
 
     def change(self, work: Callable[[Session], Change]) -> dict[str, Any]:
         """Change classes or name a group, adapt, and return what changed."""

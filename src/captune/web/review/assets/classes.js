@@ -37,7 +37,7 @@ const row = (known) => {
     make("div", { class: "class-head" }, box,
       nameField(known, (name) => change("/api/class", { action: "rename", name: known.name, new: name })),
       make("span", { class: "note" }, plural(known.count, "image"))),
-    make("div", { class: "pictures" }, ...known.images.map((position) => picture(position, 96, ""))),
+    make("div", { class: "pictures" }, ...known.images.map((position) => picture(position, 96))),
     make("div", { class: "buttons" }, descriptions(known),
       make("button", {
         type: "button", class: "danger",

@@ -14,7 +14,7 @@ const option = (value, text) => {
 const list = make("div", { id: "moves" });
 
 const pair = (move) => {
-  const pictures = make("div", { class: "pictures" }, ...move.images.slice(0, FEW).map((position) => picture(position, 96, "")));
+  const pictures = make("div", { class: "pictures" }, ...move.images.slice(0, FEW).map((position) => picture(position, 96)));
   const left = move.images.length - FEW;
   if (left > 0) pictures.append(make("span", { class: "note" }, `and ${plural(left, "more image")}`));
   return make("article", { class: "move" },
@@ -26,9 +26,9 @@ const load = async () => {
   const found = await attempt(() => ask(`/api/moves?since=${since}`));
   if (!found) return;
   const total = found.reduce((sum, move) => sum + move.images.length, 0);
-  const head = make("p", {}, `${plural(total, "image")} of ${state.n_images.toLocaleString("en")} changed.`);
+  const head = make("p", {}, total ? `${plural(total, "image")} of ${state.n_images.toLocaleString("en")} changed their class.` : "No image changed its class.");
   const rest = found.length > MOST_PAIRS ? [make("p", { class: "note" }, `${found.length - MOST_PAIRS} more pairs of classes are not shown.`)] : [];
-  list.replaceChildren(head, ...found.slice(0, MOST_PAIRS).map(pair), ...rest);
+  list.replaceChildren(head, make("div", { class: "cards" }, ...found.slice(0, MOST_PAIRS).map(pair)), ...rest);
 };
 
 find("compare-box").append(make("fieldset", {}, make("legend", {}, "Changes"),

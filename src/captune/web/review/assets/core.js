@@ -19,13 +19,15 @@ export const make = (tag, attributes = {}, ...children) => {
 };
 
 export const find = (id) => document.getElementById(id);
-export const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
+export const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)}%`;
 export const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 
 /** Return a picture of an image; without one, its number is shown. */
-export const picture = (position, side, alt) => {
+export const picture = (position, side, alt = "") => {
+  const number = make("span", { class: "no-picture" }, `image ${position}`);
+  if (!state.has_pictures) return number;
   const image = make("img", { alt, loading: "lazy", decoding: "async", width: side, height: side });
-  image.addEventListener("error", () => image.replaceWith(make("span", { class: "no-picture" }, `image ${position}`)));
+  image.addEventListener("error", () => image.replaceWith(number));
   image.src = `/image/${position}/${side}`;
   return image;
 };

@@ -3,7 +3,7 @@
 import { answer, ask, attempt, change, classPicker, ensureClass, find, make, onState, percent, picture, plural, say } from "./core.js";
 
 const ROWS = 12;
-const FEW = 12;
+const FEW = 10;
 const MORE = 60;
 let groups = [];
 let shown = 0;
@@ -33,9 +33,9 @@ class Row {
     const names = [group.name, ...group.alternatives.map(([name]) => name)];
     this.notThese = make("button", { type: "button", hidden: !this.marked.size, onclick: () => this.exclude() }, `Marked images are not ${group.name}`);
     this.buttons.replaceChildren(
-      ...names.map((name, i) => make("button", { type: "button", class: i ? "" : "primary", onclick: () => this.name(name) },
+      ...names.map((name, i) => make("button", { type: "button", class: !i && group.share >= 0.5 ? "primary" : "", onclick: () => this.name(name) },
         i ? `All are ${name}` : `All right: ${name}`)),
-      classPicker("Another class", "All are this", async (name) => { if (await ensureClass(name)) this.name(name); }),
+      classPicker("Another class", "Name all", async (name) => { if (await ensureClass(name)) this.name(name); }),
       this.notThese);
   }
 
@@ -44,10 +44,10 @@ class Row {
     this.pictures.replaceChildren(...images.map((position, i) => make("button", {
       type: "button", class: "mark", "aria-pressed": String(this.marked.has(position)), "aria-label": `Image ${i + 1} does not belong`,
       onclick: (event) => this.mark(position, event.currentTarget),
-    }, picture(position, 96, ""))));
+    }, picture(position, 96))));
     const left = this.group.images.length - images.length;
     if (left > 0) {
-      this.pictures.append(make("button", { type: "button", onclick: () => { this.n_pictures += MORE; this.showPictures(); } }, `${plural(left, "more image")}`));
+      this.pictures.append(make("button", { type: "button", onclick: () => { this.n_pictures += MORE; this.showPictures(); } }, `${left} more`));
     }
   }
 

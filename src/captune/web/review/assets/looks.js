@@ -88,7 +88,7 @@ const show = () => {
   const box = find("look");
   const look = queue[0];
   if (!look) {
-    box.replaceChildren(make("p", { class: "empty" }, isFetching || state.version < 0 ? "Looking for images …" : "No image is waiting for a look."));
+    box.replaceChildren(make("p", { class: "empty" }, isFetching || state.version < 0 ? "Looking for images …" : "No images are left to look at. Check the groups or the map, or export the labels."));
     return;
   }
   const large = state.has_pictures
@@ -100,7 +100,7 @@ const show = () => {
     make("div", { class: "answers" },
       make("p", { class: "question" }, "Is it ", make("strong", { id: "current-name" }), "?"),
       make("div", { class: "buttons" },
-        make("button", { type: "button", class: "primary", "aria-keyshortcuts": "Enter", onclick: () => choose(queue[0].choices[0][0]) }, "Right ", make("kbd", {}, "Enter")),
+        make("button", { type: "button", class: "primary", "aria-keyshortcuts": "Enter", onclick: () => choose(queue[0].choices[0][0]) }, "Yes ", make("kbd", {}, "Enter")),
         make("button", { type: "button", "aria-keyshortcuts": "S", onclick: skip }, "Skip ", make("kbd", {}, "S"))),
       make("ol", { id: "choices", "aria-label": "Classes" }),
       classPicker("Another class", "Use it", chooseOther)));

@@ -1,6 +1,6 @@
 // The head of the page, its keys, and which part is shown.
 
-import { find, follow, make, onState, plural, refresh, say, sendLeftovers, state, undo } from "./core.js";
+import { find, follow, make, onState, percent, plural, refresh, say, sendLeftovers, state, undo } from "./core.js";
 import * as classes from "./classes.js";
 import * as compare from "./compare.js";
 import * as groups from "./groups.js";
@@ -56,12 +56,21 @@ find("theme").addEventListener("click", () => {
 });
 dark.addEventListener("change", nameTheme);
 
+const FEWEST_CHECKS = 10; // below this only the interval is shown
+
+const accuracy = () => {
+  if (!state.estimate) return "Accuracy is not known yet: every fifth look checks a random image.";
+  const { accuracy: share, low, high, n_checks: count } = state.estimate;
+  const [least, most] = [low, high].map((end) => (100 * end).toFixed(0));
+  const range = count < FEWEST_CHECKS ? `between ${least} and ${most}%` : `${percent(share)} (${least} to ${most}%)`;
+  return `Accuracy: ${range}, from ${plural(count, "checked image")}.`;
+};
+
 let lastVersion = -1;
 onState(() => {
   find("title").textContent = `captune: ${state.title}`;
   document.title = `captune: ${state.title}`;
-  const accuracy = state.estimate ? state.estimate.sentence : "Names not verified: check 10 images to find out";
-  find("progress").textContent = `${plural(state.n_answers, "answer")} for ${plural(state.n_images, "image")}. ${accuracy}.`;
+  find("progress").textContent = `${plural(state.n_answers, "answer")} for ${plural(state.n_images, "image")}. ${accuracy()}`;
   find("class-names").replaceChildren(...state.classes.map((known) => make("option", { value: known.name })));
   if (state.problem) say(state.problem);
   else if (lastVersion >= 0 && state.version > lastVersion && state.change) say([state.change.sentence, ...state.change.notes].join(" "));

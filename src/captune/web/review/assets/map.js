@@ -1,8 +1,9 @@
 // All images as points on a canvas: color by class, thumbnails on hover, a lasso to label.
 
-import { answer, attempt, classPicker, ensureClass, find, make, onState, plural, say, state } from "./core.js";
+import { answer, attempt, classPicker, ensureClass, find, make, onState, picture, plural, say, state } from "./core.js";
 
 const NEAR = 14; // pixels from a point within which it is meant
+const MOST_NAMED = 60; // classes in the legend
 let points = null; // x, y of each image from 0 to 1
 let now = null;
 let before = null;
@@ -18,6 +19,8 @@ let focused = -1;
 let lasso = null;
 let isLasso = false;
 let drag = null;
+const fingers = new Map(); // places of pointers that touch the map
+let gap = 0; // between two fingers
 let frame = 0;
 let image = null; // pixels of the canvas, kept from frame to frame
 
@@ -33,14 +36,17 @@ const radio = (value, text) => make("label", {}, make("input", { type: "radio", 
 const setLasso = (on) => { isLasso = on; lassoButton.setAttribute("aria-pressed", String(on)); canvas.classList.toggle("lasso", on); };
 
 const hue = (c) => (c * 137.508) % 360;
-const cssColor = (c) => `hsl(${hue(c)} 70% ${c % 2 ? 45 : 55}%)`;
+const ink = () => getComputedStyle(document.body).color.match(/\d+/g).map(Number);
+const lightness = (c, [red] = ink()) => (c % 2 ? 0.45 : 0.55) + (red > 128 ? 0.12 : 0); // light ink: the dark theme
+const cssColor = (c) => `hsl(${hue(c)} 70% ${100 * lightness(c)}%)`;
 
 /** Return the color of each class as one 32-bit number, for fast drawing. */
 const palette = () => {
   const found = new Uint32Array(state.classes.length + 1);
+  const text = ink();
   for (let c = 0; c < found.length; c += 1) {
     const isGray = c === state.classes.length || (highlighted >= 0 && c !== highlighted);
-    const [s, l] = isGray ? [0, 0.6] : [0.7, c % 2 ? 0.45 : 0.55];
+    const [s, l] = isGray ? [0, 0.6] : [0.7, lightness(c, text)];
     const part = (n) => { const k = (n + hue(c) / 30) % 12; return Math.round(255 * (l - s * Math.min(l, 1 - l) * Math.max(-1, Math.min(k - 3, 9 - k, 1)))); };
     found[c] = (255 << 24) | (part(4) << 16) | (part(8) << 8) | part(0);
   }
@@ -70,40 +76,41 @@ const draw = () => {
   drawMarks(context, ratio);
 };
 
-/** Color the dots of all points; plain loops over numbers, because this happens in every frame. */
+/** Color the dots of all points, selected ones with a rim; plain loops over numbers, because this happens in every frame. */
 const paint = (pixels, radius) => {
   const { width, height } = canvas;
   const classColors = palette();
   const last = classColors.length - 1;
   const shown = colors === "now" ? now : before;
-  const halves = Array.from({ length: 2 * radius }, (_, row) => Math.round(Math.sqrt(radius * radius - (row + 0.5 - radius) ** 2)));
   const [fx, fy, left, top] = frameOf();
-  pixels.fill(0);
-  for (let i = 0, n = points.length / 2; i < n; i += 1) {
+  const disk = (r) => Array.from({ length: 2 * r }, (_, row) => Math.round(Math.sqrt(r * r - (row + 0.5 - r) ** 2)));
+  const dot = (i, halves, color) => {
+    const r = halves.length / 2;
     const x = Math.floor(points[2 * i] * fx + left + 0.5);
     const y = Math.floor(points[2 * i + 1] * fy + top + 0.5);
-    if (x < radius || y < radius || x >= width - radius || y >= height - radius) continue;
-    const color = classColors[shown[i] < last ? shown[i] : last];
-    let middle = (y - radius) * width + x;
+    if (x < r || y < r || x >= width - r || y >= height - r) return;
+    let middle = (y - r) * width + x;
     for (let row = 0; row < halves.length; row += 1, middle += width) {
       for (let at = middle - halves[row], end = middle + halves[row]; at < end; at += 1) pixels[at] = color;
     }
-  }
+  };
+  const [plain, rim] = [disk(radius), disk(radius + 2)];
+  const colorOf = (i) => classColors[shown[i] < last ? shown[i] : last];
+  pixels.fill(0);
+  for (let i = 0, n = points.length / 2; i < n; i += 1) dot(i, plain, colorOf(i));
+  const [red, green, blue] = ink();
+  for (const i of selected) dot(i, rim, (255 << 24) | (blue << 16) | (green << 8) | red);
+  for (const i of selected) dot(i, plain, colorOf(i));
 };
 
 const drawMarks = (context, ratio) => {
   context.lineWidth = 2 * ratio;
-  context.strokeStyle = getComputedStyle(document.body).color;
-  const ring = (i, radius) => { context.beginPath(); context.arc(...place(i), radius * ratio, 0, 7); context.stroke(); };
-  let drawn = 0;
-  for (const i of selected) { if (drawn > 5000) break; ring(i, 5); drawn += 1; }
-  if (focused >= 0) ring(focused, 9);
-  if (lasso && lasso.length > 1) {
-    context.beginPath();
-    lasso.forEach(([x, y], i) => (i ? context.lineTo(x, y) : context.moveTo(x, y)));
-    context.closePath();
-    context.stroke();
-  }
+  context.strokeStyle = `rgb(${ink()})`;
+  context.beginPath();
+  if (focused >= 0) context.arc(...place(focused), 9 * ratio, 0, 7);
+  else if (lasso) lasso.forEach(([x, y], i) => (i ? context.lineTo(x, y) : context.moveTo(x, y)));
+  if (lasso) context.closePath();
+  context.stroke();
 };
 
 export const redraw = () => { if (!frame) frame = requestAnimationFrame(draw); };
@@ -124,10 +131,11 @@ const nearest = (x, y, limit, accept = () => true) => {
 
 const showTip = (i) => {
   tip.hidden = i < 0;
-  if (i < 0 || tip.dataset.position === String(i)) return;
-  tip.dataset.position = String(i);
-  const name = state.classes[now[i]]?.name ?? "";
-  tip.replaceChildren(make("img", { src: `/image/${i}/192`, alt: "" }), make("span", {}, name));
+  if (i < 0) return;
+  if (tip.dataset.position !== String(i)) {
+    tip.dataset.position = String(i);
+    tip.replaceChildren(picture(i, 192), make("span", {}, state.classes[now[i]]?.name ?? ""));
+  }
   const ratio = devicePixelRatio || 1;
   const [x, y] = place(i);
   tip.style.left = `${Math.min(Math.max(0, x / ratio + 14), canvas.clientWidth - 210)}px`;
@@ -149,13 +157,18 @@ const labelForm = classPicker("Class of the selected images", "Label them", asyn
 });
 const clearButton = make("button", { type: "button", hidden: true, onclick: () => { selected.clear(); showSelection(); } }, "Clear selection");
 
-const isInside = (x, y) => {
-  let inside = false;
-  for (let i = 0, j = lasso.length - 1; i < lasso.length; j = i, i += 1) {
-    const [[ax, ay], [bx, by]] = [lasso[i], lasso[j]];
-    if ((ay > y) !== (by > y) && x < ((bx - ax) * (y - ay)) / (by - ay) + ax) inside = !inside;
-  }
-  return inside;
+const selectInside = () => {
+  const [fx, fy, left, top] = frameOf();
+  const shape = lasso.map(([x, y]) => [(x - left) / fx, (y - top) / fy]);
+  const isInside = (x, y) => {
+    let inside = false;
+    for (let i = 0, j = shape.length - 1; i < shape.length; j = i, i += 1) {
+      const [[ax, ay], [bx, by]] = [shape[i], shape[j]];
+      if ((ay > y) !== (by > y) && x < ((bx - ax) * (y - ay)) / (by - ay) + ax) inside = !inside;
+    }
+    return inside;
+  };
+  for (let i = 0, n = points.length / 2; i < n; i += 1) if (isInside(points[2 * i], points[2 * i + 1])) selected.add(i);
 };
 
 const pointer = (event) => {
@@ -168,28 +181,33 @@ canvas.addEventListener("pointerdown", (event) => {
   if (!points) return;
   canvas.setPointerCapture(event.pointerId);
   const start = pointer(event);
+  fingers.set(event.pointerId, start);
+  focused = -1;
+  if (fingers.size > 1) { drag = null; lasso = null; gap = 0; redraw(); return; }
   if (isLasso || event.shiftKey) lasso = [start];
   else drag = { start, x: view.x, y: view.y, moved: false };
 });
 canvas.addEventListener("pointermove", (event) => {
   if (!points) return;
   const [x, y] = pointer(event);
+  if (fingers.has(event.pointerId)) fingers.set(event.pointerId, [x, y]);
+  if (fingers.size > 1) { pinch(); return; }
   if (lasso) { lasso.push([x, y]); redraw(); return; }
   if (drag) {
     const [fx, fy] = frameOf();
     drag.moved ||= Math.hypot(x - drag.start[0], y - drag.start[1]) > 4;
     view.x = drag.x - (x - drag.start[0]) / fx;
     view.y = drag.y - (y - drag.start[1]) / fy;
+    showTip(-1);
     redraw();
     return;
   }
   showTip(nearest(x, y, NEAR * (devicePixelRatio || 1)));
 });
-canvas.addEventListener("pointerup", (event) => {
+const lift = (event) => {
+  fingers.delete(event.pointerId);
   if (lasso) {
-    if (lasso.length > 2) {
-      for (let i = 0, n = points.length / 2; i < n; i += 1) if (isInside(...place(i))) selected.add(i);
-    }
+    if (lasso.length > 2) selectInside();
     lasso = null;
     setLasso(false);
     showSelection();
@@ -198,7 +216,18 @@ canvas.addEventListener("pointerup", (event) => {
     if (found >= 0) { toggle(found); showTip(found); }
   }
   drag = null;
-});
+};
+canvas.addEventListener("pointerup", lift);
+canvas.addEventListener("pointercancel", (event) => { drag = null; lasso = null; lift(event); });
+
+/** Zoom as two fingers move apart. */
+const pinch = () => {
+  const [[ax, ay], [bx, by]] = fingers.values();
+  const distance = Math.hypot(ax - bx, ay - by);
+  if (gap) zoom(distance / gap, [(ax + bx) / 2, (ay + by) / 2]);
+  gap = distance;
+};
+
 canvas.addEventListener("pointerleave", () => { if (document.activeElement !== canvas) showTip(-1); });
 canvas.addEventListener("wheel", (event) => { event.preventDefault(); zoom(event.deltaY < 0 ? 1.2 : 1 / 1.2, pointer(event)); }, { passive: false });
 
@@ -210,6 +239,7 @@ const zoom = (by, [x, y] = [canvas.width / 2, canvas.height / 2]) => {
   view.x += dx / view.scale - dx / scale;
   view.y += dy / view.scale - dy / scale;
   view.scale = scale;
+  showTip(focused);
   redraw();
 };
 
@@ -221,13 +251,22 @@ canvas.addEventListener("keydown", (event) => {
     const from = focused >= 0 ? place(focused) : [canvas.width / 2, canvas.height / 2];
     const ahead = (dx, dy, i) => i !== focused && dx * ax + dy * ay > 0 && Math.abs(dx * ay - dy * ax) <= dx * ax + dy * ay;
     const found = nearest(...from, Infinity, focused < 0 ? () => true : ahead);
-    if (found >= 0) { focused = found; showTip(found); status.textContent = state.classes[now[found]]?.name ?? ""; redraw(); }
+    if (found >= 0) focus(found);
   } else if (event.key === " " && focused >= 0) toggle(focused);
   else if (event.key === "+" || event.key === "=") zoom(1.3);
   else if (event.key === "-") zoom(1 / 1.3);
   else return;
   event.preventDefault();
 });
+
+const focus = (i) => {
+  focused = i;
+  const [x, y] = place(i);
+  if (x < 0 || y < 0 || x > canvas.width || y > canvas.height) [view.x, view.y] = [points[2 * i] - 0.5, points[2 * i + 1] - 0.5];
+  showTip(i);
+  status.textContent = state.classes[now[i]]?.name ?? "";
+  redraw();
+};
 
 const numbers = async (path, Kind) => {
   const response = await fetch(path);
@@ -251,23 +290,24 @@ const load = () => attempt(async () => {
 const showLegend = () => {
   const counts = new Map();
   for (const c of now) counts.set(c, (counts.get(c) || 0) + 1);
-  const order = [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a)).slice(0, 60);
-  legend.replaceChildren(...order.map((c) => {
+  const order = [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a));
+  const rest = order.length > MOST_NAMED ? [make("li", { class: "note" }, `and ${order.length - MOST_NAMED} smaller ones`)] : [];
+  legend.replaceChildren(...order.slice(0, MOST_NAMED).map((c) => {
     const dot = make("span", { class: "dot" });
     dot.style.background = cssColor(c);
     return make("li", {}, make("button", { type: "button", "aria-pressed": String(c === highlighted),
-      onclick: () => { highlighted = c === highlighted ? -1 : c; showLegend(); redraw(); } }, dot, state.classes[c]?.name ?? "", make("span", { class: "note" }, ` ${counts.get(c)}`)));
-  }));
+      onclick: () => { highlighted = c === highlighted ? -1 : c; showLegend(); redraw(); } }, dot, state.classes[c]?.name ?? "", make("span", { class: "note" }, counts.get(c).toLocaleString("en"))));
+  }), ...rest);
 };
 
-const note = make("p", { class: "note" });
+const note = make("p", { id: "map-note", class: "note" });
 labelForm.hidden = true;
 find("map-box").append(
   make("div", { class: "tools" }, make("fieldset", {}, make("legend", {}, "Color by class"), radio("now", "now"), radio("before", "at the start")),
     lassoButton,
     make("button", { type: "button", "aria-label": "Zoom in", onclick: () => zoom(1.4) }, "+"),
-    make("button", { type: "button", "aria-label": "Zoom out", onclick: () => zoom(1 / 1.4) }, "−"), status, labelForm, clearButton),
-  note, make("div", { class: "canvas-box" }, canvas, tip), legend);
+    make("button", { type: "button", "aria-label": "Zoom out", onclick: () => zoom(1 / 1.4) }, "−"), status, labelForm, clearButton, note),
+  make("div", { id: "map-view" }, make("div", { class: "canvas-box" }, canvas, tip), legend));
 
 export const open = (visible) => {
   isOpen = visible;
