@@ -22,18 +22,34 @@ from captune.web.review.app import reviewing
 from captune.web.server import Service, running
 
 WIDTH = 512
-FRAMES = """async (n) => {
+FRAMES = """async ([n, isZoom]) => {
   const canvas = document.getElementById("canvas");
+  const frame = () => new Promise(requestAnimationFrame);
   const times = [];
+  let last = await frame();
   for (let i = 0; i < n; i += 1) {
-    const turn = { deltaY: i % 2 ? 1 : -1, clientX: 400, clientY: 400, cancelable: true };
-    canvas.dispatchEvent(new WheelEvent("wheel", turn));
-    const started = performance.now();
-    await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
-    times.push(performance.now() - started);
+    const place = { clientX: 500 + 200 * Math.sin(i / 9), clientY: 500 + 150 * Math.cos(i / 7), pointerId: 1 };
+    const turn = { ...place, deltaY: i % 40 < 20 ? -1 : 1, cancelable: true };
+    canvas.dispatchEvent(isZoom ? new WheelEvent("wheel", turn) : new PointerEvent("pointermove", place));
+    const now = await frame();
+    times.push(now - last);
+    last = now;
   }
-  return times.sort((a, b) => a - b)[Math.floor(n / 2)] / 2;
+  times.sort((a, b) => a - b);
+  return [times[Math.floor(n / 2)], times[Math.floor(0.95 * n)]];
 }"""
+"""Milliseconds between frames, the median and the 95th percentile, while every frame moves the map."""
+LASSO = """() => {
+  const canvas = document.getElementById("canvas");
+  const box = canvas.getBoundingClientRect();
+  const at = (turn) => ({ pointerId: 1, clientX: box.left + box.width * (0.5 + 0.45 * Math.cos(turn)),
+    clientY: box.top + box.height * (0.5 + 0.45 * Math.sin(turn)) });
+  for (let i = 1; i < 200; i += 1) canvas.dispatchEvent(new PointerEvent("pointermove", at(i / 32)));
+  const started = performance.now();
+  canvas.dispatchEvent(new PointerEvent("pointerup", at(0)));
+  return performance.now() - started;
+}"""
+"""Milliseconds to select what is inside a lasso of 200 corners; the mouse is down already."""
 
 
 def make_session(folder: Path, n_images: int, n_classes: int) -> captune.Session:
@@ -101,7 +117,23 @@ def measure_frames(address: str) -> None:
         page = browser.new_page(viewport={"width": 1280, "height": 860})
         page.goto(f"{address}#map")
         page.locator("#legend button").first.wait_for(timeout=120_000)
-        print(f"  {'a frame of the map while zooming':<42} {page.evaluate(FRAMES, 40):7.0f} ms")
+        page.mouse.move(500, 500)
+
+        def measure_moves(what: str) -> None:
+            for name, is_zoom in (("zooming", True), ("dragging", False)):
+                if not is_zoom:
+                    page.mouse.down()
+                median, slow = page.evaluate(FRAMES, [200, is_zoom])
+                print(f"  {f'a frame of {what} while {name}':<42} {median:7.0f} ms, 95 % within {slow:.0f} ms")
+            page.mouse.up()
+
+        measure_moves("the map")
+        page.get_by_role("button", name="Lasso").click()
+        page.mouse.move(500, 500)
+        page.mouse.down()
+        print(f"  {'a lasso selects':<42} {page.evaluate(LASSO):7.0f} ms: {page.inner_text('#selection')}")
+        page.mouse.up()
+        measure_moves("the map with them")
         browser.close()
 
 

@@ -239,6 +239,18 @@ def test_labels_are_downloaded(open_tab: Callable[..., BrowserTab]) -> None:
     assert Path(path).read_text(encoding="utf-8").startswith("path,")
 
 
+def test_an_export_that_fails_says_why(browser: Any, run: Path, address: str) -> None:
+    tab = BrowserTab(browser, address)
+    wait_for_look(tab)
+    shutil.rmtree(run)
+    run.write_text("in the way", encoding="utf-8")
+    tab.page.locator("#exports summary").click()
+    tab.page.get_by_role("link", name="Labels as CSV").click()
+    tab.page.locator("#trouble").wait_for(state="visible", timeout=60_000)
+    assert str(run) in tab.page.inner_text("#trouble")
+    tab.page.context.close()
+
+
 def share_right(rows: str) -> float:
     """Return the accuracy of an exported table, in which folder names are the truth."""
     table = list(csv.DictReader(io.StringIO(rows)))

@@ -16,6 +16,7 @@ import pytest
 from reviewed import ReviewClient, make_review, review_page, saved_answers
 from served import wait_until
 
+from captune.review.engine import Engine
 from captune.web.review.projection import project, project_quickly
 
 
@@ -61,6 +62,19 @@ def test_the_same_answer_sent_twice_counts_once(page: ReviewClient, run: Path) -
     for _ in range(2):
         page.post("api/answer", **answer)
     assert len(saved_answers(run)) == 1
+
+
+def test_adaptation_goes_on_after_a_bug(
+    page: ReviewClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(Engine, "adapt", lambda *_: 1 / 0)
+        page.post("api/answer", kind="label", images=[3], label="zebra")
+        assert "Adaptation failed" in settle(page, 1)["problem"]
+    assert "ZeroDivisionError" in capsys.readouterr().err
+    page.post("api/answer", kind="label", images=[4], label="zebra")
+    state = settle(page, 2)
+    assert (state["problem"], state["n_answers"]) == ("", 2)
 
 
 def test_two_windows_get_different_images(page: ReviewClient) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -246,10 +247,12 @@ class Desk:
                     if change is not None:
                         what = ", ".join(dict.fromkeys(said)) or change.what
                         self._publish(dataclasses.replace(change, what=what))
-                except CaptuneError as error:
-                    self.current = dataclasses.replace(
-                        self.current, version=self.current.version + 1, problem=str(error)
-                    )
+                except Exception as error:  # whatever happens, the next answer is followed
+                    problem = str(error)
+                    if not isinstance(error, CaptuneError):
+                        traceback.print_exc()
+                        problem = "Adaptation failed; the details are where captune review was started."
+                    self.current = dataclasses.replace(self.current, version=self.current.version + 1, problem=problem)
                 finally:
                     self.is_busy = False
 

@@ -41,7 +41,7 @@ export const trouble = (text) => {
   troubles += text ? 1 : 0;
 };
 
-class Refused extends Error {}
+export class Refused extends Error {}
 
 /** Return the JSON of a route; with `body`, it is sent as JSON. */
 export const ask = async (path, body) => {

@@ -1,6 +1,6 @@
 // The head of the page, its keys, and which part is shown.
 
-import { find, follow, make, onState, percent, plural, refresh, say, sendLeftovers, state, undo } from "./core.js";
+import { attempt, find, follow, make, onState, percent, plural, Refused, refresh, say, sendLeftovers, state, undo } from "./core.js";
 import * as classes from "./classes.js";
 import * as compare from "./compare.js";
 import * as groups from "./groups.js";
@@ -42,6 +42,22 @@ document.addEventListener("keydown", (event) => {
 });
 
 find("undo").addEventListener("click", takeBack);
+
+/** Download an export, telling when it takes a while and why it fails. */
+const download = (link) => attempt(async () => {
+  say("Exporting …");
+  const response = await fetch(link.href).finally(() => say(""));
+  if (!response.ok) throw new Refused((await response.json()).error);
+  const [, name] = /filename="(.+)"/.exec(response.headers.get("Content-Disposition"));
+  const address = URL.createObjectURL(await response.blob());
+  make("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
+  say(`Exported ${name}.`);
+});
+for (const link of document.querySelectorAll("#exports a")) {
+  link.addEventListener("click", (event) => { event.preventDefault(); download(link); });
+}
+document.addEventListener("click", (event) => { if (!find("exports").contains(event.target)) find("exports").open = false; });
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const root = document.documentElement;
