@@ -10,6 +10,7 @@ class BrowserTab:
 
     def __init__(self, browser: Any, address: str, **options: Any) -> None:
         self.page = browser.new_context(**options).new_page()
+        self.page.set_default_timeout(120_000)  # a busy machine is no fault of the page
         self.complaints: list[str] = []
         self.asked: list[str] = []
         self.page.on("console", lambda message: self.complaints.append(message.text))

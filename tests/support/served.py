@@ -93,7 +93,7 @@ def everything(connection: socket.socket) -> bytes:
     return found
 
 
-def wait_until(condition: object, seconds: float = 10) -> None:
+def wait_until(condition: object, seconds: float = 120) -> None:
     until = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < until

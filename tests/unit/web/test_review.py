@@ -39,7 +39,7 @@ def page(run: Path) -> Iterator[ReviewClient]:
 
 def settle(page: ReviewClient, version: int) -> Any:
     """Return the state after the session has followed."""
-    wait_until(lambda: page.get("api/state")["version"] >= version, 30)
+    wait_until(lambda: page.get("api/state")["version"] >= version)
     return page.get("api/state")
 
 
