@@ -29,7 +29,7 @@ FRAMES = """async ([n, isZoom]) => {
   let last = await frame();
   for (let i = 0; i < n; i += 1) {
     const place = { clientX: 500 + 200 * Math.sin(i / 9), clientY: 500 + 150 * Math.cos(i / 7), pointerId: 1 };
-    const turn = { ...place, deltaY: i % 40 < 20 ? -1 : 1, cancelable: true };
+    const turn = { clientX: 500, clientY: 500, deltaY: i % 40 < 20 ? -1 : 1, cancelable: true };
     canvas.dispatchEvent(isZoom ? new WheelEvent("wheel", turn) : new PointerEvent("pointermove", place));
     const now = await frame();
     times.push(now - last);

@@ -103,14 +103,17 @@ const paint = (pixels, radius) => {
   for (const i of selected) dot(i, plain, colorOf(i));
 };
 
+const traceLasso = (context) => {
+  context.beginPath();
+  for (const place of lasso) context.lineTo(...place);
+  context.closePath();
+};
+
 const drawMarks = (context, ratio) => {
   context.lineWidth = 2 * ratio;
   context.strokeStyle = `rgb(${ink()})`;
-  context.beginPath();
-  if (focused >= 0) context.arc(...place(focused), 9 * ratio, 0, 7);
-  else if (lasso) lasso.forEach(([x, y], i) => (i ? context.lineTo(x, y) : context.moveTo(x, y)));
-  if (lasso) context.closePath();
-  context.stroke();
+  if (lasso) { traceLasso(context); context.stroke(); }
+  if (focused >= 0) { context.beginPath(); context.arc(...place(focused), 9 * ratio, 0, 7); context.stroke(); }
 };
 
 export const redraw = () => { if (!frame) frame = requestAnimationFrame(draw); };
@@ -157,18 +160,19 @@ const labelForm = classPicker("Class of the selected images", "Label them", asyn
 });
 const clearButton = make("button", { type: "button", hidden: true, onclick: () => { selected.clear(); showSelection(); } }, "Clear selection");
 
+/** Select the points inside the lasso: it is filled on a hidden canvas, so that each point is one look at its pixel. */
 const selectInside = () => {
+  const { width, height } = canvas;
+  const context = new OffscreenCanvas(width, height).getContext("2d");
+  traceLasso(context);
+  context.fill("evenodd");
+  const { data } = context.getImageData(0, 0, width, height);
   const [fx, fy, left, top] = frameOf();
-  const shape = lasso.map(([x, y]) => [(x - left) / fx, (y - top) / fy]);
-  const isInside = (x, y) => {
-    let inside = false;
-    for (let i = 0, j = shape.length - 1; i < shape.length; j = i, i += 1) {
-      const [[ax, ay], [bx, by]] = [shape[i], shape[j]];
-      if ((ay > y) !== (by > y) && x < ((bx - ax) * (y - ay)) / (by - ay) + ax) inside = !inside;
-    }
-    return inside;
-  };
-  for (let i = 0, n = points.length / 2; i < n; i += 1) if (isInside(points[2 * i], points[2 * i + 1])) selected.add(i);
+  for (let i = 0, n = points.length / 2; i < n; i += 1) {
+    const x = Math.floor(points[2 * i] * fx + left);
+    const y = Math.floor(points[2 * i + 1] * fy + top);
+    if (x >= 0 && y >= 0 && x < width && y < height && data[4 * (y * width + x) + 3] > 127) selected.add(i);
+  }
 };
 
 const pointer = (event) => {
@@ -196,10 +200,8 @@ canvas.addEventListener("pointermove", (event) => {
   if (drag) {
     const [fx, fy] = frameOf();
     drag.moved ||= Math.hypot(x - drag.start[0], y - drag.start[1]) > 4;
-    view.x = drag.x - (x - drag.start[0]) / fx;
-    view.y = drag.y - (y - drag.start[1]) / fy;
+    look(drag.x - (x - drag.start[0]) / fx, drag.y - (y - drag.start[1]) / fy);
     showTip(-1);
-    redraw();
     return;
   }
   showTip(nearest(x, y, NEAR * (devicePixelRatio || 1)));
@@ -231,16 +233,21 @@ const pinch = () => {
 canvas.addEventListener("pointerleave", () => { if (document.activeElement !== canvas) showTip(-1); });
 canvas.addEventListener("wheel", (event) => { event.preventDefault(); zoom(event.deltaY < 0 ? 1.2 : 1 / 1.2, pointer(event)); }, { passive: false });
 
+/** Move the view; its middle stays on the map. */
+const look = (x, y) => {
+  [view.x, view.y] = [x, y].map((middle) => Math.min(0.5, Math.max(-0.5, middle)));
+  redraw();
+};
+
 const toggle = (i) => { if (selected.has(i)) selected.delete(i); else selected.add(i); showSelection(); };
 
 const zoom = (by, [x, y] = [canvas.width / 2, canvas.height / 2]) => {
   const scale = Math.min(200, Math.max(1, view.scale * by));
   const [dx, dy] = [(x - canvas.width / 2) / (0.94 * canvas.width), (y - canvas.height / 2) / (0.94 * canvas.height)];
-  view.x += dx / view.scale - dx / scale;
-  view.y += dy / view.scale - dy / scale;
+  const [newX, newY] = [view.x + dx / view.scale - dx / scale, view.y + dy / view.scale - dy / scale];
   view.scale = scale;
+  look(newX, newY);
   showTip(focused);
-  redraw();
 };
 
 const ARROWS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
@@ -262,7 +269,7 @@ canvas.addEventListener("keydown", (event) => {
 const focus = (i) => {
   focused = i;
   const [x, y] = place(i);
-  if (x < 0 || y < 0 || x > canvas.width || y > canvas.height) [view.x, view.y] = [points[2 * i] - 0.5, points[2 * i + 1] - 0.5];
+  if (x < 0 || y < 0 || x > canvas.width || y > canvas.height) look(points[2 * i] - 0.5, points[2 * i + 1] - 0.5);
   showTip(i);
   status.textContent = state.classes[now[i]]?.name ?? "";
   redraw();
