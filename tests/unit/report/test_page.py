@@ -94,7 +94,7 @@ def test_without_labels_there_is_the_health_check(run_folder: Any) -> None:
     health = json.loads((folder / "run.json").read_text(encoding="utf-8"))["health"]
     assert HEADLINES[health["verdict"]] in reader.text
     assert health["sentence"].partition(": ")[2] in reader.text
-    assert "Names not verified" in reader.text
+    assert "Not verified: whether the names are right." in reader.text
     assert f"captune review {folder}" in reader.text
     assert "estimated change of accuracy" in reader.text
     assert "Accuracy" not in reader.text
