@@ -86,7 +86,7 @@ def test_from_a_run_to_a_better_one(run: Path, tmp_path: Path, capsys: pytest.Ca
 def test_an_estimate_from_checks(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["estimate", str(run)]) == 0
     assert "check 10 images" in capsys.readouterr().out
-    assert "Names not verified" in (run / "report.html").read_text(encoding="utf-8")
+    assert "Not verified: whether the names are right" in (run / "report.html").read_text(encoding="utf-8")
     before = (run / "predictions.csv").read_bytes()
     checks = tmp_path / "checks.csv"
     assert main(["estimate", str(run), "--count", "20", "--out", str(checks)]) == 0

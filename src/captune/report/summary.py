@@ -66,7 +66,7 @@ def _verdict(measures: Measures) -> dict[str, Any]:
     health, review = run.card.get("health"), (run.card.get("review") or {}).get("accuracy")
     state = health["verdict"] if health and run.is_adapted else ""
     headline = HEADLINES.get(state, DISCARDED if health else UNADAPTED)
-    evidence, unverified = [], f"Not verified: whether the names are right. {FEWEST_LOOKS} looks would tell."
+    evidence, unverified = [], f"Not verified: whether the names are right. To find out, check {FEWEST_LOOKS} images."
     if health:
         evidence.append(f"Estimated without labels: {health['sentence'].partition(': ')[2] or health['sentence']}")
     if review:
