@@ -9,6 +9,9 @@ from captune.core.text import shown
 from captune.data.vocabulary import name_problems
 from captune.review.corrections import CHECK, Correction
 
+MOST_TYPICAL, TYPICAL_SHARE = 5, 0.25
+"""Of a group that was named as a whole, at most so many images count as labeled, and at most this share of them."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -19,14 +22,14 @@ class Answer:
         is_group: Whether the image was named with its whole group, which is weaker than an answer about the image.
         is_check: Whether the image was drawn at random to estimate accuracy.
         person: Who said it.
-        rank: Place of the image in its group, from the most typical one on.
+        is_typical: Whether it counts for its group: the name of a group is sure for its most typical images only.
     """
 
     label: str
     is_group: bool = False
     is_check: bool = False
     person: str = ""
-    rank: int = 0
+    is_typical: bool = True
 
 
 @dataclass
@@ -84,10 +87,11 @@ class Answers:
     def _say_about_images(self, said: Correction) -> None:
         place = (said.group, said.label)
         # A person looked at the most typical images of a group: those marked as odd do not make room for others.
-        first_rank = self._n_marks.get(place, 0)
+        n_marks = self._n_marks.get(place, 0)
         if said.kind == "not" and said.group >= 0:
-            self._n_marks[place] = first_rank + len(said.images)
-        for rank, image in enumerate(said.images, first_rank):
+            self._n_marks[place] = n_marks + len(said.images)
+        n_typical = _count_typical(n_marks + len(said.images)) - n_marks
+        for rank, image in enumerate(said.images):
             if said.kind == "skip":
                 self.skipped.add(image)
             elif said.kind == "not":
@@ -95,9 +99,9 @@ class Answers:
                 if image in self.labels and self.labels[image].label == said.label:
                     del self.labels[image]
             else:
-                self._label(image, rank, said)
+                self._label(image, rank < max(1, n_typical), said)
 
-    def _label(self, image: str, rank: int, said: Correction) -> None:
+    def _label(self, image: str, is_typical: bool, said: Correction) -> None:
         before = self.labels.get(image)
         is_group, is_check = said.group >= 0, said.suggestion == CHECK
         if before is not None and is_group and not before.is_group:
@@ -110,7 +114,7 @@ class Answers:
                 f"{said.person or 'somebody'}: the later answer is used"
             )
         is_check = is_check or (before is not None and before.is_check)
-        self.labels[image] = Answer(said.label, is_group, is_check, said.person, rank)
+        self.labels[image] = Answer(said.label, is_group, is_check, said.person, is_typical)
         if not is_group and said.label in self.excluded.get(image, ()):
             self.excluded[image] -= {said.label}
 
@@ -145,6 +149,10 @@ class Answers:
     def used(self) -> dict[str, Answer]:
         """Return the labels whose class still exists."""
         return {image: answer for image, answer in self.labels.items() if answer.label in self.names}
+
+
+def _count_typical(group_size: int) -> int:
+    return min(MOST_TYPICAL, round(TYPICAL_SHARE * group_size))
 
 
 def collect_answers(

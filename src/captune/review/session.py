@@ -27,8 +27,6 @@ from captune.review.suggestions import CHECK_SHARE, Suggestion, choose_with_chec
 
 Image = int | str
 """An image: its position or its name."""
-LABELS_PER_GROUP = 5
-"""Of a group that was named as a whole, so many of the most typical images count as labeled."""
 
 
 class Session:
@@ -327,9 +325,7 @@ class Session:
         return {
             image: answer
             for image, answer in self.answers.used().items()
-            if not answer.is_check
-            and self.knows(image)
-            and (not answer.is_group or (groups and answer.rank < LABELS_PER_GROUP))
+            if not answer.is_check and self.knows(image) and (not answer.is_group or (groups and answer.is_typical))
         }
 
     def _excluded(self) -> list[tuple[int, int]]:

@@ -168,13 +168,21 @@ def test_contradictions_between_people_are_told() -> None:
     assert "anna" in answers.problems[0] and "ben" in answers.problems[0]  # noqa: PT018
 
 
-def test_odd_images_of_a_group_do_not_make_room_for_images_that_nobody_looked_at() -> None:
+@pytest.mark.parametrize(
+    ("n_images", "n_marked", "n_typical"),
+    [(1, 0, 1), (8, 0, 2), (8, 1, 1), (8, 4, 1), (12, 0, 3), (40, 0, 5), (40, 2, 3)],
+)
+def test_the_most_typical_images_of_a_group_count(n_images: int, n_marked: int, n_typical: int) -> None:
+    """No more than a quarter of a group; odd ones do not make room for images that nobody looked at."""
+    images = tuple(f"{i:02}.jpg" for i in range(n_images))
     said = Corrections(person="anna")
-    said.add("not", "dog", images=("a.jpg", "b.jpg"), group=3)
-    said.add("label", "dog", images=("c.jpg", "d.jpg"), group=3)
-    said.add("label", "cat", images=("e.jpg",), group=4)
+    if n_marked:
+        said.add("not", "dog", images=images[:n_marked], group=3)
+    said.add("label", "dog", images=images[n_marked:], group=3)
     found = collect_answers(said.active(), NAMES).used()
-    assert {image: answer.rank for image, answer in found.items()} == {"c.jpg": 2, "d.jpg": 3, "e.jpg": 0}
+    typical = [image for image, answer in found.items() if answer.is_typical]
+    assert typical == list(images[n_marked : n_marked + n_typical])
+    assert len(found) == n_images - n_marked
 
 
 def test_undo_takes_a_named_group_back_with_its_marks_only() -> None:
