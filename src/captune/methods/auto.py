@@ -73,8 +73,9 @@ class Auto(Method):
             if not len(held_out):
                 continue
             trial = dataclasses.replace(context, rounds=[], history=[], arrays={}, checkpoints=None)
-            images = task.labeled.images.subset(known.image_index[others])
-            less = dataclasses.replace(task, labeled=LabeledImages(images, labels[others]))
+            rows = known.image_index[others]
+            labeled = LabeledImages(task.labeled.images.subset(rows), labels[others], task.labeled.is_single[rows])
+            less = dataclasses.replace(task, labeled=labeled)
             tuner = _make(name).adapt(less, backbone, trial)
             predicted = _predict(tuner, known.vectors[held_out])
             n_correct += int(np.count_nonzero(predicted == labels[held_out]))
