@@ -13,6 +13,9 @@ from captune.review.groups import cluster
 
 CHECK_SHARE = 0.2
 """Share of the suggested images that are drawn at random, to estimate accuracy."""
+CLEAR_WEIGHT, CLEAR_WORTH = 0.3, 0.1
+"""Added to how unclear an image is, from 0 to 1, to make clusters and to sort them: confident predictions can be wrong,
+too."""
 
 
 @dataclass(frozen=True)
@@ -56,18 +59,19 @@ def choose_images(
 
     There are as many clusters as labels and choices together, so every choice opens a part of the collection that no
     label represents yet (Hacohen et al., TypiClust, 2022), but at least as many as classes: the middle of a cluster
-    of several classes is typical of none.
+    of several classes is typical of none. Unclear images weigh more, so that the clusters divide what is not known
+    (Zhdanov, Diverse mini-batch active learning, 2019).
     """
     allowed = np.zeros(len(vectors), dtype=np.bool_)
     allowed[may_choose] = True
     n_labeled = int(np.count_nonzero(is_labeled))
     n_wanted = max(n_labeled + count, probabilities.shape[1])
-    owners, distances = cluster(vectors, min(n_wanted, len(vectors)), seed)
-    unclear = 1.0 - probabilities.max(axis=1)
+    unclear = np.asarray(1.0 - probabilities.max(axis=1), dtype=np.float32)
+    owners, distances = cluster(vectors, min(n_wanted, len(vectors)), seed, unclear + np.float32(CLEAR_WEIGHT))
     n_clusters = int(owners.max()) + 1
     sizes = np.bincount(owners, minlength=n_clusters)
     is_covered = np.bincount(owners[is_labeled], minlength=n_clusters) > 0
-    worth = np.bincount(owners, weights=unclear + 0.1, minlength=n_clusters)
+    worth = np.bincount(owners, weights=unclear + CLEAR_WORTH, minlength=n_clusters)
     by_worth = sorted(range(n_clusters), key=lambda c: (bool(is_covered[c]), -worth[c]))
     order = np.lexsort((distances, owners))
     starts = np.searchsorted(owners[order], np.arange(n_clusters + 1))

@@ -61,6 +61,15 @@ def test_unclear_groups_come_first() -> None:
     assert owners[found.positions[0]] == 5
 
 
+def test_unclear_images_are_looked_at_more_closely_but_clear_ones_too() -> None:
+    generator = np.random.default_rng(0)
+    owners = np.arange(400) % 2
+    vectors = (generator.normal(size=(400, 8)) + 6 * owners[:, None]).astype(np.float32)
+    probabilities = np.where(owners[:, None] == 0, [1.0, 0, 0, 0], [0.25] * 4).astype(np.float32)
+    found = choose_images(vectors, probabilities, np.zeros(400, bool), np.arange(400), 10, 0)
+    assert 6 <= np.count_nonzero(owners[found.positions] == 1) <= 9
+
+
 def test_checks_are_the_next_ones_of_their_sequence() -> None:
     vectors, _ = make_blobs(0)
     probabilities = uncertain(len(vectors))
