@@ -182,25 +182,30 @@ class _Problem:
     tested: tuple[float, float] = (0.0, 0.0)
 
     def test(self) -> tuple[float, float]:
-        """Fit to each half of the single labels of allowed classes and predict the other; return accuracy and weight.
+        """Fit each half of the single labels of allowed classes, and predict the other; return accuracy and weight.
 
-        The weight is small with less than one label per class: half of the labels then achieve much less than all.
+        Labels of images that were chosen because they are unclear tell less than the accuracy on all images: theirs
+        sets a temperature, at which the mean confidence of all images is returned. With less than one label per class,
+        half of them says little about what all of them achieve.
         """
         counted = np.flatnonzero(np.isfinite(self.blocked[self.labels]) & self.is_single)
-        if len(counted) < FEWEST_TESTED:
+        if len(counted) < FEWEST_TESTED or not len(self.images):
             return 0.0, 0.0
         by_class = counted[np.argsort(self.labels[counted], kind="stable")]
-        n_right = 0
+        some = self.images[evenly_spaced(len(self.images), 1024)]
+        n_right, tested, others = 0, [], []
         for held_out in (by_class[::2], by_class[1::2]):
             rest = np.setdiff1d(np.arange(len(self.labels)), held_out)
             fit = replace(
                 self, labeled=self.labeled[rest], labels=self.labels[rest], is_single=self.is_single[rest]
             ).fit(self.most_rounds)
             rule = np.float32(self.logit_scale) * self.texts + fit.weights
-            scores = self.labeled[held_out] @ rule.T + fit.offsets + self.blocked
-            n_right += int(np.count_nonzero(scores.argmax(axis=1) == self.labels[held_out]))
+            tested.append(self.labeled[held_out] @ rule.T + fit.offsets + self.blocked)
+            others.append(some @ rule.T + fit.offsets + self.blocked)
+            n_right += int(np.count_nonzero(tested[-1].argmax(axis=1) == self.labels[held_out]))
+        temperature = find_temperature(np.concatenate(tested), (n_right + 1) / (len(counted) + 2))
         per_class = len(counted) / int(np.isfinite(self.blocked).sum())
-        return (n_right + 1) / (len(counted) + 2), per_class**2 / (per_class**2 + 1)
+        return _mean_confidence(np.concatenate(others) / np.float32(temperature)), per_class**2 / (per_class**2 + 1)
 
     @property
     def most_rounds(self) -> int:
