@@ -193,7 +193,9 @@ class _Problem:
             return 0.0, 0.0
         by_class = counted[np.argsort(self.labels[counted], kind="stable")]
         some = self.images[evenly_spaced(len(self.images), 1024)]
-        n_right, tested, others = 0, [], []
+        tested: list[Floats] = []
+        others: list[Floats] = []
+        n_right = 0
         for held_out in (by_class[::2], by_class[1::2]):
             rest = np.setdiff1d(np.arange(len(self.labels)), held_out)
             fit = replace(
