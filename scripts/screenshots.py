@@ -115,9 +115,11 @@ def photograph_review(camera: Camera, run: Path, scratch: Path) -> None:
     copy = shutil.copytree(run, scratch / run.resolve().name)
     with Service("127.0.0.1", 0) as service, reviewing(open_run(copy), copy.name) as app, running(service, app):
         camera.answer_all(service.address)
-        camera.take("review-looks-light", f"{service.address}#looks", seconds=2)
-        camera.take("review-looks-phone-dark", f"{service.address}#looks", "dark", PHONE, seconds=2)
-        camera.take("review-groups-dark", f"{service.address}#groups", "dark", seconds=3)
+        camera.take("review-looks-light", f"{service.address}#looks", seconds=2, wait_for="#choices button")
+        camera.take(
+            "review-looks-phone-dark", f"{service.address}#looks", "dark", PHONE, seconds=2, wait_for="#choices"
+        )
+        camera.take("review-groups-dark", f"{service.address}#groups", "dark", seconds=3, wait_for="article.group")
         camera.take("review-classes-light", f"{service.address}#classes", seconds=2)
         finished = "#map-box:has(#legend button) #map-note:empty"
         camera.take("review-map-dark", f"{service.address}#map", "dark", seconds=2, wait_for=finished)
