@@ -34,7 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="every image of the classes in --labels is labeled, so the others belong to the remaining classes",
     )
     parser.add_argument(
-        "--rename", dest="renames", action="append", default=[], metavar="OLD=NEW", help="rename a class"
+        "--rename",
+        dest="renames",
+        action="append",
+        default=[],
+        metavar="OLD=NEW",
+        help="rename a class; or a CSV file with the columns old and new",
     )
     parser.add_argument(
         "--merge",

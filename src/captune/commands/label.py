@@ -34,7 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--not", dest="denied", metavar="CLASS", help="the images are not of this class")
     parser.add_argument("--add", action="append", default=[], metavar="CLASS", help="a class that was missing")
     parser.add_argument("--remove", action="append", default=[], metavar="CLASS", help="a class that does not occur")
-    parser.add_argument("--rename", action="append", default=[], metavar="OLD=NEW", help="rename a class")
+    parser.add_argument(
+        "--rename",
+        action="append",
+        default=[],
+        metavar="OLD=NEW",
+        help="rename a class; or a CSV file with the columns old and new",
+    )
     parser.add_argument("--merge", action="append", default=[], metavar="NEW=A,B", help="make one class of several")
     parser.add_argument("--corrections", nargs="+", default=[], metavar="JSONL", help="corrections of other people")
     parser.add_argument("--undo", action="store_true", help="take back the last answer")
@@ -68,12 +74,13 @@ def run(options: argparse.Namespace) -> None:
 
 def _apply(options: argparse.Namespace, session: Session) -> list[str]:
     """Apply everything on the command line in the order: classes, people, images."""
-    from captune.data.renaming import parse_merges, parse_renames
+    from captune.data.renaming import by_new_name, parse_merges, parse_renames
 
     said: list[object] = []
     if options.undo:
         said.append(session.undo())
-    said += [session.rename(old, new) for old, new in parse_renames(options.rename).items()]
+    for new, old in by_new_name(parse_renames(options.rename)).items():
+        said.append(session.merge(old, new) if len(old) > 1 else session.rename(old[0], new))
     said += [session.merge(names, into) for into, names in parse_merges(options.merge).items()]
     said += [session.add(name) for name in options.add]
     said += [session.remove(name) for name in options.remove]

@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
 
 from captune.core.errors import nearest, raise_all
+from captune.core.files import is_file
+from captune.data.tables import read_columns
 from captune.data.vocabulary import Vocabulary
 
+T = TypeVar("T")
 
-def parse_renames(pairs: Iterable[str]) -> dict[str, str]:
-    """Parse `old=new` arguments."""
-    return dict(_split(pairs, "--rename", "old=new"))
+
+def parse_renames(arguments: Iterable[str]) -> dict[str, str]:
+    """Parse `old=new` arguments, and tables with the columns old and new.
+
+    Old names with the same new name are merged.
+    """
+    pairs: list[str] = []
+    rows: list[tuple[str, str]] = []
+    for argument in arguments:
+        if "=" not in argument and is_file(argument):
+            rows += [(old.strip(), new.strip()) for old, new in read_columns(Path(argument), [("old",), ("new",)])]
+        else:
+            pairs.append(argument)
+    raise_all((f"--rename has the row {row}" for row in rows if not all(row)), "Both names are needed")
+    return _unique([*_split(pairs, "--rename", "old=new"), *rows], "--rename")
+
+
+def by_new_name(renames: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the old names of each new one."""
+    found: dict[str, list[str]] = {}
+    for old, new in renames.items():
+        found.setdefault(new, []).append(old)
+    return found
 
 
 def parse_merges(pairs: Iterable[str]) -> dict[str, list[str]]:
@@ -18,7 +44,7 @@ def parse_merges(pairs: Iterable[str]) -> dict[str, list[str]]:
     listed = [(new, [name.strip() for name in names.split(",")]) for new, names in _split(pairs, "--merge", "new=a,b")]
     empty = (f"--merge {new!r} has an empty name" for new, names in listed if not all(names))
     raise_all(empty, "Cannot read these classes")
-    return dict(listed)
+    return _unique(listed, "--merge")
 
 
 def new_names(rename: Mapping[str, str], merge: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -65,8 +91,13 @@ def _split(pairs: Iterable[str], flag: str, form: str) -> list[tuple[str, str]]:
         left, equals, right = (part.strip() for part in pair.partition("="))
         if not equals or not left or not right:
             problems.append(f"{flag} {pair!r} is not of the form {form}")
-        elif any(left == known for known, _ in found):
-            problems.append(f"{flag} {left!r} is repeated")
         found.append((left, right))
     raise_all(problems, "Cannot read these classes")
     return found
+
+
+def _unique(pairs: Sequence[tuple[str, T]], flag: str) -> dict[str, T]:
+    counts = Counter(name for name, _ in pairs)
+    repeated = (f"{flag} {name!r} is repeated" for name, count in counts.items() if count > 1)
+    raise_all(repeated, "Cannot read these classes")
+    return dict(pairs)

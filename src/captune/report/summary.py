@@ -1,4 +1,4 @@
-"""The top of a run's page: what came in, what came out, whether to believe it, and what to do next."""
+"""The top of a run's page: input, result, whether to trust it, and what to do next."""
 
 from __future__ import annotations
 

@@ -195,11 +195,11 @@ def _judge(n_images: int, numbers: dict[str, float]) -> tuple[Verdict, str]:
     if is_gain and is_guess:
         return "unclear", (
             f"Cannot tell whether adaptation helps: {facts}, more than zero-shot was confident of "
-            f"({numbers['confidence_before']:.0%}): clusters may have wrong names. A few labeled images would tell."
+            f"({numbers['confidence_before']:.0%}): clusters may have wrong names. Label a few images to find out."
         )
     if is_gain and remaining >= FEWER_CLASSES:
         return "helpful", (
             f"Adaptation looks helpful: {facts}. Similar images share a class in {numbers['agreement_after']:.0%} of "
-            "cases beyond chance; whether names fit their images was not verified. A few labels would tell."
+            "cases beyond chance; whether names fit their images was not verified. Label a few images to find out."
         )
-    return "unclear", f"Cannot tell whether adaptation helps: {facts}. A few labeled images would tell."
+    return "unclear", f"Cannot tell whether adaptation helps: {facts}. Label a few images to find out."

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from captune.core.errors import InputError
-from captune.data.renaming import new_names, parse_merges, parse_renames, rename_classes
+from captune.data.renaming import by_new_name, new_names, parse_merges, parse_renames, rename_classes
 from captune.data.vocabulary import Vocabulary
 
 DOGS = Vocabulary(("pug", "chihuahua", "husky"), ("a photo of a {}",))
@@ -14,6 +16,23 @@ DOGS = Vocabulary(("pug", "chihuahua", "husky"), ("a photo of a {}",))
 def test_flags_are_parsed() -> None:
     assert parse_renames(["pug=mops", " husky = sled dog "]) == {"pug": "mops", "husky": "sled dog"}
     assert parse_merges(["small dog=pug, chihuahua"]) == {"small dog": ["pug", "chihuahua"]}
+
+
+def test_a_table_has_old_and_new_names(tmp_path: Path) -> None:
+    table = tmp_path / "names.csv"
+    table.write_text("old,new\npug,small dog\nchihuahua , small dog\n")
+    renames = parse_renames([str(table), "husky=sled dog"])
+    assert renames == {"pug": "small dog", "chihuahua": "small dog", "husky": "sled dog"}
+    assert by_new_name(renames) == {"sled dog": ["husky"], "small dog": ["pug", "chihuahua"]}
+    assert rename_classes(DOGS, renames, {}).names == ("small dog", "sled dog")
+    with pytest.raises(InputError, match="'pug' is repeated"):
+        parse_renames([str(table), "pug=mops"])
+    table.write_text("old,new\npug,\n")
+    with pytest.raises(InputError, match="'pug', ''"):
+        parse_renames([str(table)])
+    table.write_text("before,after\npug,mops\n")
+    with pytest.raises(InputError, match="no 'old' column"):
+        parse_renames([str(table)])
 
 
 @pytest.mark.parametrize("pair", ["pug", "=mops", "pug=", "=", ""])
