@@ -19,6 +19,7 @@ import captune
 from captune.auditing.page import print_audit
 from captune.backbones.hf import HuggingFace
 from captune.cli import main
+from captune.commands._screen import Screen
 from captune.core import cards
 from captune.core.errors import CaptuneError, InputError
 from captune.core.settings import parse_overrides, read_yaml
@@ -129,7 +130,8 @@ def test_class_names_are_never_places(tmp_path: Path) -> None:
 def test_a_name_is_no_markup_on_the_screen(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     name = "[red]x[/red]"
     facts = json.loads(json.dumps(audit_facts(tmp_path, has_truth=False)).replace("plain & simple", name))
-    print_audit({**facts, "mismatched": [name], "next_steps": [name]}, tmp_path / name)
+    screen = Screen(highlight=False, markup=False)
+    print_audit({**facts, "mismatched": [name], "next_steps": [name]}, tmp_path / name, screen)
     shown = capsys.readouterr().out
     assert shown.count(name) >= 4  # the table, the sentence, the step and the folder
     assert main(["report", str(tmp_path / name)]) == 2
