@@ -8,6 +8,7 @@ from typing import Any
 
 from captune.core.progress import duration
 from captune.report.measures import Measures
+from captune.results.health import ADVICE
 from captune.results.reading import RunRecord
 from captune.review.estimate import FEWEST_LOOKS, describe_accuracy
 
@@ -68,7 +69,8 @@ def _verdict(measures: Measures) -> dict[str, Any]:
     headline = HEADLINES.get(state, DISCARDED if health else UNADAPTED)
     evidence, unverified = [], f"Not verified: whether the names are right. To find out, check {FEWEST_LOOKS} images."
     if health:
-        evidence.append(f"Estimated without labels: {health['sentence'].partition(': ')[2] or health['sentence']}")
+        sentence = health["sentence"].removesuffix(f" {ADVICE}")
+        evidence.append(f"Without labels: {sentence.partition(': ')[2] or sentence}")
     if review:
         headline = f"Checked by people: {describe_accuracy(review, str(run.folder))}"
         unverified = "Not verified: the images that nobody looked at; the range says how far off they may be."

@@ -33,6 +33,8 @@ FEWER_CLASSES, COLLAPSE = 0.8, 0.6
 """Below the first share of the effective classes before, nothing is called helpful; below the second, it is harmful
 unless the estimate rises."""
 
+ADVICE = "Label a few images to find out."
+
 
 @dataclass(frozen=True)
 class HealthCheck:
@@ -195,11 +197,11 @@ def _judge(n_images: int, numbers: dict[str, float]) -> tuple[Verdict, str]:
     if is_gain and is_guess:
         return "unclear", (
             f"Cannot tell whether adaptation helps: {facts}, more than zero-shot was confident of "
-            f"({numbers['confidence_before']:.0%}): clusters may have wrong names. Label a few images to find out."
+            f"({numbers['confidence_before']:.0%}): clusters may have wrong names. {ADVICE}"
         )
     if is_gain and remaining >= FEWER_CLASSES:
         return "helpful", (
             f"Adaptation looks helpful: {facts}. Similar images share a class in {numbers['agreement_after']:.0%} of "
-            "cases beyond chance; whether names fit their images was not verified. Label a few images to find out."
+            f"cases beyond chance; whether names fit their images was not verified. {ADVICE}"
         )
-    return "unclear", f"Cannot tell whether adaptation helps: {facts}. Label a few images to find out."
+    return "unclear", f"Cannot tell whether adaptation helps: {facts}. {ADVICE}"
