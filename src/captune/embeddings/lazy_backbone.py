@@ -94,7 +94,8 @@ class LazyBackbone(Backbone):
     @cached_property
     def loaded(self) -> Backbone:
         """Load the model, if that has not happened yet."""
-        found = self._class.load(self._name)
+        with torch.inference_mode(False):  # whoever asks first, training needs gradients through these weights
+            found = self._class.load(self._name)
         if found.fingerprint() != self._facts.fingerprint:
             raise ModelError(
                 f"The weights of {self.identifier!r} changed while they were in use. Start again with the new ones."

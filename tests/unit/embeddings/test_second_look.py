@@ -232,6 +232,25 @@ def test_training_with_other_labels_and_seeds_encodes_nothing_again(
     captune.adapt(photos, ["cat", "dog"], labels={"001.png": "cat", "002.png": "dog"}, seed=5, **settings)
 
 
+@pytest.mark.usefixtures("_settled")
+@pytest.mark.parametrize("kind", ["clip", "dual_dinov2"])
+def test_weights_that_a_prediction_loads_can_be_trained_through(
+    model_folder: Callable[[str], Path], kind: str, tmp_path: Path
+) -> None:
+    folder, cache = shutil.copytree(model_folder(kind), tmp_path / "copied"), EmbeddingCache(tmp_path / "cache")
+    identifier = f"{'hf' if kind == 'clip' else 'dual'}:{folder}"
+    open_backbone(identifier, cache)
+    known = open_backbone(identifier, cache)
+    pixels = torch.zeros(1, 3, known.preprocessing.image_size, known.preprocessing.image_size)
+    with torch.inference_mode():
+        known.encode_image(pixels)
+    assert known.is_loaded  # type: ignore[attr-defined]
+    pixels.requires_grad_()
+    known.encode_image(pixels)[0, 0].backward()
+    assert pixels.grad is not None
+    assert pixels.grad.abs().sum() > 0
+
+
 def _no_batches(images: object, batches: list, *arguments: object) -> list:
     assert batches == [], "images were read again"
     return []
