@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ from captune.core import distributed, launching
 from captune.core.errors import InputError
 from captune.core.progress import Advance, say, show_progress
 from captune.core.restoring import quiet_loggers
+from captune.core.wording import option
 
 if TYPE_CHECKING:
     import torch
@@ -159,6 +161,9 @@ def start(
         n_workers = 0
         if not quiet:
             say("Images are decoded without worker processes, because there is no shared memory here (/dev/shm).")
+    if precision != "32-true" and _device_kind(accelerator) == "cpu" and _emulates_half_precision() and not quiet:
+        faster = option("precision", "32-true")
+        say(f"This processor has no instructions for {precision}: {faster} is many times faster.")
     make = cache(partial(_start_fabric, accelerator, devices, strategy, num_nodes, precision))
     is_plain = devices * num_nodes == 1 and strategy == "auto" and precision == "32-true"
     if is_plain and _device_kind(accelerator) == "cpu" and not launching.is_launched():
@@ -228,6 +233,14 @@ def _make_fabric(accelerator: str, devices: int, strategy: str, num_nodes: int, 
             f"These devices cannot be used (accelerator {accelerator!r}, devices {devices}, strategy {strategy!r}, "
             f"num_nodes {num_nodes}, precision {precision!r}): {error}"
         ) from error
+
+
+def _emulates_half_precision() -> bool:
+    """Return whether this is an x86 processor from before AVX-512."""
+    import torch
+
+    is_x86 = platform.machine().lower() in ("x86_64", "amd64")
+    return is_x86 and not torch.backends.cpu.get_cpu_capability().startswith(("AVX512", "AMX"))
 
 
 def _device_kind(accelerator: str) -> str:
