@@ -27,8 +27,9 @@ FEWEST_SAMPLED, SAMPLED_PER_CLASS, ROUNDS_AFTER_SAMPLE = 2048, 20, 2
 LABELED_ROUNDS, ROUNDS_HALVED_AT = 6, 1 / 16
 """Rounds drift away from the labels, so labels reduce them: to half with one label per sixteen classes, and so on, down
 to this number."""
-FEWEST_TESTED = 10
-"""Number of labels from which accuracy is estimated by cross-validation, to set the confidence of the mixture."""
+FEWEST_TESTED, N_FOLDS = 10, 5
+"""Number of labels from which cross-validation sets the confidence of the mixture, and its folds. Half of a few labels
+would achieve much less than all of them."""
 SMALLEST_VARIANCE = 1e-3
 """As a share of the mean variance that unit vectors have in each dimension."""
 CONFIRMED_WEIGHT = 0.5
@@ -167,7 +168,7 @@ class _Problem:
     Attributes:
         blocked: Minus infinity for classes that only labeled images may have, `(classes,)`.
         count_of_each: Number of images that each image stands for.
-        tested: Accuracy of two fits on each other's labels, and its weight, both from 0 to 1.
+        tested: Accuracy by cross-validation of the labels, and its weight, both from 0 to 1.
     """
 
     images: Floats
@@ -182,11 +183,10 @@ class _Problem:
     tested: tuple[float, float] = (0.0, 0.0)
 
     def test(self) -> tuple[float, float]:
-        """Fit each half of the single labels of allowed classes, and predict the other; return accuracy and weight.
+        """Cross-validate the single labels of allowed classes; return the accuracy to expect, and its weight.
 
         Labels of images that were chosen because they are unclear tell less than the accuracy on all images: theirs
-        sets a temperature, at which the mean confidence of all images is returned. With less than one label per class,
-        half of them says little about what all of them achieve.
+        sets a temperature, at which the mean confidence of all images is returned.
         """
         counted = np.flatnonzero(np.isfinite(self.blocked[self.labels]) & self.is_single)
         if len(counted) < FEWEST_TESTED or not len(self.images):
@@ -196,7 +196,7 @@ class _Problem:
         tested: list[Floats] = []
         others: list[Floats] = []
         n_right = 0
-        for held_out in (by_class[::2], by_class[1::2]):
+        for held_out in (by_class[fold::N_FOLDS] for fold in range(N_FOLDS)):
             rest = np.setdiff1d(np.arange(len(self.labels)), held_out)
             fit = replace(
                 self, labeled=self.labeled[rest], labels=self.labels[rest], is_single=self.is_single[rest]
