@@ -210,14 +210,17 @@ class Session:
         """
         if count < 1 or not 0 <= checks <= 1:
             raise InputError(f"Expected count of at least 1 and checks from 0 to 1, got {count} and {checks}.")
-        is_labeled = self._mask(self._training(groups=False))
+        ids = {name: class_id for class_id, name in enumerate(self.names)}
+        labels = np.full(len(self.images), -1)
+        for image, answer in self._training(groups=False).items():
+            labels[self.position(image)] = ids[answer.label]
         hidden = {*self.answers.labels, *self.answers.skipped, *self._image_names(besides)}
         may_choose = np.flatnonzero(~self._mask(hidden))
         shown = [self.position(image) for image in besides if not isinstance(image, int)]
         probabilities = self._predictions.probabilities
         n_before = sum(answer.is_check for answer in self.answers.labels.values()) + len(shown)
         found = choose_with_checks(
-            self.engine.vectors, probabilities, is_labeled, may_choose, count, n_before, checks, self.seed
+            self.engine.vectors, probabilities, labels, may_choose, count, n_before, checks, self.seed
         )
         owners = self._group_of()[0]
         predicted, confidence = self._predictions.labels, self._predictions.confidence

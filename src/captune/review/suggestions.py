@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from captune.core.arrays import Bools, Floats, Ints
+from captune.core.arrays import Floats, Ints
 from captune.review.corrections import CHECK
 from captune.review.estimate import draw_checks
 from captune.review.groups import cluster
 
 CHECK_SHARE = 0.2
 """Share of the suggested images that are drawn at random, to estimate accuracy."""
+TURN_EVERY = 5
+"""Of so many images, one is for the class with the fewest labels, so that every class gets its turn."""
 CLEAR_WEIGHT, CLEAR_WORTH = 0.3, 0.1
 """Added to how unclear an image is, from 0 to 1, to make clusters and to sort them: confident predictions can be wrong,
 too."""
@@ -53,43 +55,48 @@ class Choice:
 
 
 def choose_images(
-    vectors: Floats, probabilities: Floats, is_labeled: Bools, may_choose: Ints, count: int, seed: int
+    vectors: Floats, probabilities: Floats, labels: Ints, may_choose: Ints, count: int, seed: int
 ) -> Choice:
     """Choose typical images of clusters without labels, those with the most unclear images first.
 
     There are as many clusters as labels and choices together, so every choice opens a part of the collection that no
     label represents yet (Hacohen et al., TypiClust, 2022), but at least as many as classes: the middle of a cluster
     of several classes is typical of none. Unclear images weigh more, so that the clusters divide what is not known
-    (Zhdanov, Diverse mini-batch active learning, 2019).
+    (Zhdanov, Diverse mini-batch active learning, 2019). Every few images, it is the turn of the images that
+    are predicted as the class with the fewest labels. `labels` `(images,)` is -1 without a label.
     """
-    allowed = np.zeros(len(vectors), dtype=np.bool_)
-    allowed[may_choose] = True
-    n_labeled = int(np.count_nonzero(is_labeled))
-    n_wanted = max(n_labeled + count, probabilities.shape[1])
+    n_images, n_classes = probabilities.shape
+    is_free = np.zeros(n_images, dtype=np.bool_)
+    is_free[may_choose] = True
+    labeled = np.flatnonzero(labels >= 0)
+    n_wanted = max(len(labeled) + count, n_classes)
     unclear = np.asarray(1.0 - probabilities.max(axis=1), dtype=np.float32)
-    owners, distances = cluster(vectors, min(n_wanted, len(vectors)), seed, unclear + np.float32(CLEAR_WEIGHT))
+    owners, distances = cluster(vectors, min(n_wanted, n_images), seed, unclear + np.float32(CLEAR_WEIGHT))
     n_clusters = int(owners.max()) + 1
     sizes = np.bincount(owners, minlength=n_clusters)
-    is_covered = np.bincount(owners[is_labeled], minlength=n_clusters) > 0
     worth = np.bincount(owners, weights=unclear + CLEAR_WORTH, minlength=n_clusters)
-    by_worth = sorted(range(n_clusters), key=lambda c: (bool(is_covered[c]), -worth[c]))
-    order = np.lexsort((distances, owners))
-    starts = np.searchsorted(owners[order], np.arange(n_clusters + 1))
-    chosen: list[tuple[int, int]] = []
-    for turn in range(2):  # a second image of a cluster only if there are too few clusters
-        for number in by_worth:
-            members = order[starts[number] : starts[number + 1]]
-            members = members[allowed[members]]
-            if len(chosen) < count and len(members) > turn:
-                chosen.append((int(members[turn]), int(sizes[number])))
-    taken = np.asarray([position for position, _ in chosen], dtype=np.int64)
-    return Choice(taken, np.asarray([size for _, size in chosen], dtype=np.int64), ("typical",) * len(chosen))
+    n_looks = np.minimum(np.bincount(owners[labeled], minlength=n_clusters), 1)
+    predicted, n_seen = probabilities.argmax(axis=1), np.bincount(labels[labeled], minlength=n_classes)
+    chosen: list[int] = []
+    while len(chosen) < count and is_free.any():
+        free = np.flatnonzero(is_free)
+        if (len(labeled) + len(chosen)) % TURN_EVERY == TURN_EVERY - 1:
+            classes = np.unique(predicted[free])
+            free = free[predicted[free] == classes[n_seen[classes].argmin()]]
+        number = min(np.unique(owners[free]), key=lambda c: (n_looks[c], -worth[c]))
+        members = free[owners[free] == number]
+        chosen.append(int(members[distances[members].argmin()]))
+        is_free[chosen[-1]] = False
+        n_looks[number] += 1  # a second image of a cluster only if all have one
+        n_seen[predicted[chosen[-1]]] += 1
+    taken = np.asarray(chosen, dtype=np.int64)
+    return Choice(taken, sizes[owners[taken]], ("typical",) * len(chosen))
 
 
 def choose_with_checks(
     vectors: Floats,
     probabilities: Floats,
-    is_labeled: Bools,
+    labels: Ints,
     may_choose: Ints,
     count: int,
     n_checks_before: int,
@@ -102,7 +109,7 @@ def choose_with_checks(
     checks = draw_checks(predicted, confidence, may_choose, n_checks_before, n_checks, seed)
     rest = np.setdiff1d(may_choose, checks)
     n_rest = min(count - len(checks), len(rest))
-    found = choose_images(vectors, probabilities, is_labeled, rest, n_rest, seed) if n_rest > 0 else None
+    found = choose_images(vectors, probabilities, labels, rest, n_rest, seed) if n_rest > 0 else None
     if found is None:
         return Choice(checks, np.ones(len(checks), dtype=np.int64), (CHECK,) * len(checks))
     places = np.linspace(0, len(found.positions), len(checks) + 2)[1:-1].round().astype(np.int64)

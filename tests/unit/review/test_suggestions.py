@@ -20,6 +20,10 @@ def make_blobs(seed: int) -> tuple[Floats, Ints]:
     return (centers[owners] + 0.3 * generator.normal(size=(len(owners), 12))).astype(np.float32), owners
 
 
+def no_labels(n_images: int) -> Ints:
+    return np.full(n_images, -1)
+
+
 def uncertain(n_images: int) -> Floats:
     return np.full((n_images, 4), 0.25, dtype=np.float32)
 
@@ -33,8 +37,9 @@ def test_choices_cover_as_much_as_those_of_scikit_activeml(seed: int, rule: str)
     labels = np.full(len(vectors), np.nan)
     labels[labeled] = owners[labeled]
     reference = getattr(pool, rule)(random_state=seed).query(vectors, labels, batch_size=6)
-    is_labeled = np.isin(np.arange(len(vectors)), labeled)
-    found = choose_images(vectors, uncertain(len(vectors)), is_labeled, np.flatnonzero(~is_labeled), 6, seed)
+    known = no_labels(len(vectors))
+    known[labeled] = [0, 1]
+    found = choose_images(vectors, uncertain(len(vectors)), known, np.flatnonzero(known < 0), 6, seed)
     covered, by_reference = ({*owners[labeled], *owners[rows]} for rows in (found.positions, reference))
     # K-means may join the two smallest groups; none of the large ones is missed.
     assert len(covered) >= len(by_reference) - 1
@@ -44,7 +49,7 @@ def test_choices_cover_as_much_as_those_of_scikit_activeml(seed: int, rule: str)
 def test_a_choice_is_typical_of_what_it_represents() -> None:
     vectors, owners = make_blobs(0)
     everything = np.arange(len(vectors))
-    found = choose_images(vectors, uncertain(len(vectors)), np.zeros(len(vectors), bool), everything, 8, 0)
+    found = choose_images(vectors, uncertain(len(vectors)), no_labels(len(vectors)), everything, 8, 0)
     centers = np.stack([vectors[owners == c].mean(axis=0) for c in range(len(SIZES))])
     distances = np.linalg.norm(vectors - centers[owners], axis=1)
     for position in found.positions:
@@ -57,7 +62,7 @@ def test_unclear_groups_come_first() -> None:
     clear = np.zeros((len(vectors), 4), dtype=np.float32)
     clear[:, 0] = 1.0
     clear[owners == 5] = 0.25
-    found = choose_images(vectors, clear, np.zeros(len(vectors), bool), np.arange(len(vectors)), 8, 0)
+    found = choose_images(vectors, clear, no_labels(len(vectors)), np.arange(len(vectors)), 8, 0)
     assert owners[found.positions[0]] == 5
 
 
@@ -66,15 +71,29 @@ def test_unclear_images_are_looked_at_more_closely_but_clear_ones_too() -> None:
     owners = np.arange(400) % 2
     vectors = (generator.normal(size=(400, 8)) + 6 * owners[:, None]).astype(np.float32)
     probabilities = np.where(owners[:, None] == 0, [1.0, 0, 0, 0], [0.25] * 4).astype(np.float32)
-    found = choose_images(vectors, probabilities, np.zeros(400, bool), np.arange(400), 10, 0)
+    found = choose_images(vectors, probabilities, no_labels(400), np.arange(400), 10, 0)
     assert 6 <= np.count_nonzero(owners[found.positions] == 1) <= 9
+
+
+def test_every_class_gets_its_turn() -> None:
+    generator = np.random.default_rng(0)
+    vectors = generator.normal(size=(600, 8)).astype(np.float32)
+    probabilities = np.full((600, 10), 0.001, dtype=np.float32)
+    probabilities[:, 0] += 0.5  # nearly every image is predicted as an unclear class 0
+    probabilities[np.arange(18), 1 + np.arange(18) % 9] = 0.99
+    labels = no_labels(600)
+    for _ in range(10):  # batch by batch; the person confirms what is predicted
+        found = choose_images(vectors, probabilities, labels, np.flatnonzero(labels < 0), 5, 0)
+        labels[found.positions] = probabilities[found.positions].argmax(axis=1)
+    for name in range(10):
+        assert np.count_nonzero(labels == name)
 
 
 def test_checks_are_the_next_ones_of_their_sequence() -> None:
     vectors, _ = make_blobs(0)
     probabilities = uncertain(len(vectors))
     everything = np.arange(len(vectors))
-    found = choose_with_checks(vectors, probabilities, np.zeros(len(vectors), bool), everything, 10, 3, 0.3, 0)
+    found = choose_with_checks(vectors, probabilities, no_labels(len(vectors)), everything, 10, 3, 0.3, 0)
     checks = [int(p) for p, kind in zip(found.positions, found.kinds, strict=True) if kind == "check"]
     expected = draw_checks(probabilities.argmax(axis=1), probabilities.max(axis=1), everything, 3, 3, 0)
     assert checks == expected.tolist()
