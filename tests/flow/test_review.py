@@ -149,6 +149,8 @@ def test_classes_are_renamed_and_merged_and_people_joined(run: Path, tmp_path: P
     ("words", "expected"),
     [
         (["label", "RUN", "image-00", "cats"], "Did you mean 'cat'"),
+        (["label", "RUN", "image-00", "blue whale"], "captune label RUN --add 'blue whale'"),
+        (["label", "RUN", "--remove", "whale"], "Classes: cat, dog, fox"),
         (["label", "RUN", "cat"], "Which image"),
         (["label", "RUN", "image-99", "cat"], "image-99"),
         (["label", "RUN", "--group", "cat", "7"], "number of a group"),

@@ -47,7 +47,7 @@ class Change:
     def sentence(self) -> str:
         """Return the change in words."""
         listed = ", ".join(f"{move.n_images} from {move.old!r} to {move.new!r}" for move in self.moves[:MOST_NAMED])
-        more = ", ..." if len(self.moves) > MOST_NAMED else ""
+        more = ", and others" if len(self.moves) > MOST_NAMED else ""
         details = f": {listed}{more}" if listed else ""
         what = self.what[:1].upper() + self.what[1:]
         return f"{what}. {self.n_changed} of {self.n_images} predictions changed{details}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from captune.core.arrays import Bools, Floats, Ints
 from captune.core.errors import InputError, nearest, raise_all
 from captune.core.text import one_form, shown
+from captune.core.wording import speaks_flags
 from captune.data.images import ImageCollection
 from captune.data.tables import first_few
 from captune.data.vocabulary import name_problems
@@ -82,7 +84,7 @@ class Session:
 
     def label(self, images: Image | Sequence[Image], name: str, *, suggestion: str = "") -> Change:
         """Record that images are of a class; `suggestion` is the kind of the suggestion that showed them."""
-        self._check_class(name)
+        self._check_class(name, may_add=True)
         found = self._image_names(images)
         what = f"labeled {len(found)} image{'s' if len(found) != 1 else ''} as {name!r}"
         return self._say(what, "label", name, images=found, suggestion=suggestion)
@@ -90,7 +92,7 @@ class Session:
     def label_many(self, answers: Mapping[Image, str], *, suggestions: Mapping[Image, str] | None = None) -> Change:
         """Record the classes of several images, and adapt once."""
         for name in answers.values():
-            self._check_class(name)
+            self._check_class(name, may_add=True)
         shown = suggestions or {}
         said = [
             Correction("label", name, self._image_names(image), suggestion=shown.get(image, ""), person=self.person)
@@ -137,7 +139,7 @@ class Session:
 
     def name_group(self, group: int, name: str, *, besides: Image | Sequence[Image] = ()) -> Change:
         """Record that a whole group is of a class, besides some of its images, which do not belong to it."""
-        self._check_class(name)
+        self._check_class(name, may_add=True)
         others = self._image_names(besides) if isinstance(besides, (int, str)) or len(besides) else ()
         belonging = tuple(image for image in self._group_names(group) if image not in others)
         if others:
@@ -379,11 +381,15 @@ class Session:
     def _group_names(self, group: int) -> tuple[str, ...]:
         return tuple(self.images.name(position) for position in self.group(group).images.tolist())
 
-    def _check_class(self, name: str) -> None:
+    def _check_class(self, name: str, may_add: bool = False) -> None:
         if one_form(str(name)) not in self.names:
-            raise InputError(
-                f"{name!r} is not a class.{nearest(name, self.names)} Add it first if it is a new one: add({name!r})."
+            add = f"captune label RUN --add {shlex.quote(str(name))}" if speaks_flags() else f"add({name!r})"
+            hint = (
+                f" Add it first if it is a new one: {add}."
+                if may_add
+                else f" Classes: {', '.join(first_few(self.names))}."
             )
+            raise InputError(f"{name!r} is not a class.{nearest(name, self.names)}{hint}")
 
     def _new_name(self, name: str) -> str:
         tidy = one_form(name) if isinstance(name, str) else ""
