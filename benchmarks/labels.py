@@ -3,6 +3,7 @@
     python benchmarks/labels.py BEDS --seeds 5 --out docs/images/labels     # table and figure
     python benchmarks/labels.py BEDS --wrong 0.1 --seeds 20                 # what it costs if one in ten is wrong
     python benchmarks/labels.py BEDS --harm 20                              # 20 random corrections, 20 draws
+    python benchmarks/labels.py BEDS --verdict                              # is the verdict right after answers?
     python benchmarks/labels.py BEDS --first-seed 20                        # other seeds than those of the settings
 
 BEDS has beds as .npz files (see benchmarks/beds.py). Answers are given in a session, batch by batch: images that
@@ -25,6 +26,8 @@ import numpy as np
 import captune
 from beds import Bed, read_bed
 from captune.core.arrays import Bools, Ints
+from captune.embeddings.embed import score
+from captune.results.health import check_health
 from captune.results.metrics import summarize
 from captune.review.session import Session
 
@@ -196,6 +199,31 @@ def measure_wrong(bed: Bed, wrong: float, seeds: range, budgets: Sequence[int]) 
     return bool(change.mean(axis=0).min() >= -3.0)
 
 
+def measure_verdict(bed: Bed, seeds: range, budgets: Sequence[int]) -> Iterator[tuple[str, bool]]:
+    """Print and yield the verdict after answers about random images, and whether accuracy on the others rose."""
+    before = score(bed.images, bed.texts, bed.logit_scale)
+    for seed in seeds:
+        session, generator = open_bed(bed, seed), np.random.default_rng(seed)
+        order, given = generator.permutation(len(bed.labels)), 0
+        for budget in budgets:
+            session.label_many(answer(bed, order[given:budget], 0.0, generator))
+            given, rest, known = budget, order[budget:], order[:budget]
+            after = session.engine.probabilities
+            found = check_health(
+                *(bed.images[rest], before[rest], after[rest], bed.texts, bed.logit_scale),
+                labeled=bed.images[known],
+                labels=bed.labels[known],
+            )
+            change = np.mean(after[rest].argmax(axis=1) == bed.labels[rest])
+            change -= np.mean(before[rest].argmax(axis=1) == bed.labels[rest])
+            print(
+                f"{bed.name:24}{budget:4} answers: {found.verdict:8} {100 * found.expected_change:+6.1f}, "
+                f"true change {100 * change:+6.1f}",
+                flush=True,
+            )
+            yield found.verdict, bool(change > 0)
+
+
 def main() -> int:
     """Print a table, and write it with a figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -203,9 +231,12 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0, help="first of the seeds, and of the draws of --harm")
     parser.add_argument("--wrong", type=float, default=0.0, help="measure this share of wrong answers instead")
-    parser.add_argument("--budgets", type=int, nargs="+", default=BUDGETS, help="numbers of answers of --wrong")
+    parser.add_argument(
+        "--budgets", type=int, nargs="+", default=BUDGETS, help="numbers of answers of --wrong and --verdict"
+    )
     parser.add_argument("--harm", type=int, default=0, metavar="N", help="measure N random corrections instead")
     parser.add_argument("--draws", type=int, default=20, help="draws of --harm")
+    parser.add_argument("--verdict", action="store_true", help="measure the verdict after random answers instead")
     parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
     parser.add_argument("--only", default="", help="beds whose name starts like this")
     parser.add_argument("--out", type=Path, help="name of the figure and table, without extension")
@@ -216,6 +247,11 @@ def main() -> int:
         is_safe = [measure_harm(bed, options.harm, draws) for bed in beds]
         return int(not all(is_safe))
     seeds = range(options.first_seed, options.first_seed + options.seeds)
+    if options.verdict:
+        found = [pair for bed in beds for pair in measure_verdict(bed, seeds, options.budgets)]
+        clear = [(verdict == "helpful") == is_gain for verdict, is_gain in found if verdict != "unclear"]
+        print(f"{sum(clear)} of {len(clear)} clear verdicts are right; {len(found) - len(clear)} cannot tell")
+        return int(not all(clear))
     if options.wrong:
         is_robust = [measure_wrong(bed, options.wrong, seeds, options.budgets) for bed in beds]
         return int(not all(is_robust))

@@ -131,11 +131,20 @@ def fit_gaussian_mixture(
     return replace(last, rounds=first.rounds + last.rounds)
 
 
-def expected_change(images: Floats, texts: Floats, logit_scale: float, old: Ints, new: Ints) -> tuple[float, float]:
-    """Return the estimated change of accuracy from `old` to `new` labels `(images,)`, and its standard error.
+def expected_change(
+    images: Floats,
+    texts: Floats,
+    logit_scale: float,
+    old: Ints,
+    new: Ints,
+    labeled: Floats | None = None,
+    labels: Ints | None = None,
+) -> tuple[float, float]:
+    """Return the estimated change of accuracy from `old` to `new` predictions `(images,)`, and its standard error.
 
     The mean over the images of p(new) - p(old), where p are the probabilities of a Gaussian mixture that was fitted to
-    the other half of the images. A method that fits these very images cannot raise it by fitting them.
+    the other half of the images, and to all labeled ones. A method that fits these very images cannot raise it by
+    fitting them.
     """
     changes = np.zeros(len(images))
     halves = np.arange(len(images)) % 2
@@ -143,7 +152,7 @@ def expected_change(images: Floats, texts: Floats, logit_scale: float, old: Ints
     for half in (0, 1):
         fitted, judged = np.flatnonzero(halves == half), np.flatnonzero(halves != half)
         if len(fitted) and len(judged):
-            mixture = fit_gaussian_mixture(images[fitted], texts, logit_scale)
+            mixture = fit_gaussian_mixture(images[fitted], texts, logit_scale, labeled=labeled, labels=labels)
             scores = images[judged] @ (rule + mixture.weights).T + mixture.offsets
             probabilities = softmax_rows(scores / np.float32(mixture.temperature))
             rows = np.arange(len(judged))

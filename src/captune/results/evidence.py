@@ -108,6 +108,7 @@ def collect_evidence(
         judged = vectors[evenly_spaced(n_images, MOST_JUDGED)]
         if descriptions_help(judged, class_vectors, described, backbone.logit_scale):
             texts = described
+    labeled = context.embed(backbone, task.labeled.images)
     arrays = {
         "before_labels": before.argmax(axis=1).astype(np.int32),
         "rows": kept.astype(np.int32),
@@ -123,5 +124,11 @@ def collect_evidence(
         # Positions in pseudo-labels count the readable unlabeled images only.
         labeled=task.unlabeled.subset(context.embed(backbone, task.unlabeled).image_index),
         history=tuple(context.history),
-        health=None if is_same else check_health(vectors, before, after, texts, backbone.logit_scale),
+        health=None
+        if is_same
+        else check_health(
+            *(vectors, before, after, texts, backbone.logit_scale),
+            labeled=labeled.vectors,
+            labels=task.labeled.labels[labeled.image_index],
+        ),
     )

@@ -1,8 +1,8 @@
-"""The health check: does an adaptation look helpful or harmful? It needs no labels.
+"""The health check: does an adaptation look helpful or harmful? It needs no labels, but uses those that there are.
 
 Accuracy before and after is estimated with a reference that does not know the adaptation: a Gaussian mixture next to
-the class texts, fitted to one half of the images and applied to the other. How far the estimate can be trusted is
-reported in docs/health-check.md.
+the class texts and labels, fitted to one half of the images and applied to the other. How far the estimate can be
+trusted is reported in docs/health-check.md.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class HealthCheck:
         confidence_after: The same after adaptation.
         verdict: Whether adaptation looks helpful, harmful or neither.
         sentence: The verdict as a sentence.
+        n_labels: Number of labels that the verdict relies on.
     """
 
     n_images: int
@@ -73,6 +74,7 @@ class HealthCheck:
     confidence_after: float
     verdict: Verdict
     sentence: str
+    n_labels: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields as JSON values."""
@@ -85,10 +87,14 @@ def check_health(
     after: ArrayLike,
     class_embeddings: ArrayLike,
     logit_scale: float = 100.0,
+    *,
+    labeled: ArrayLike | None = None,
+    labels: ArrayLike | None = None,
 ) -> HealthCheck:
     """Compare probabilities `(images, classes)` before and after adaptation, on embeddings of the frozen backbone.
 
-    `class_embeddings` `(classes, width)` are the class texts that the reference uses.
+    The reference uses the class texts `class_embeddings` `(classes, width)` and, if there are any, embeddings of
+    labeled images `(labels, width)` with their class ids `(labels,)`.
 
     Examples:
         Half of the images of two clear clusters are predicted wrongly after a bad adaptation.
@@ -113,22 +119,24 @@ def check_health(
     neighbors = nearest_neighbors(unit, queries, N_NEIGHBORS)
     old, new = (np.asarray(rows.argmax(axis=1), dtype=np.int64) for rows in (before, after))
     sample = evenly_spaced(n_images, MOST_JUDGED)
-    change, error = expected_change(unit[sample], texts, logit_scale, old[sample], new[sample])
+    ids = np.asarray([] if labels is None else labels, dtype=np.int64)
+    known = as_embeddings(labeled, "labeled images") if labeled is not None and len(ids) else None
+    change, error = expected_change(unit[sample], texts, logit_scale, old[sample], new[sample], known, ids)
     numbers = {
         "expected_change": change,
         "standard_error": error,
         "changed": float(np.mean(old != new)),
         "moved_mass": moved_mass(old, new, n_classes),
     }
-    for when, labels, probabilities in (("before", old, before), ("after", new, after)):
+    for when, predicted, probabilities in (("before", old, before), ("after", new, after)):
         numbers |= {
-            f"agreement_{when}": neighbor_agreement(labels, queries, neighbors),
-            f"explained_{when}": explained_variance(unit[sample], labels[sample]),
-            f"classes_{when}": effective_classes(labels),
+            f"agreement_{when}": neighbor_agreement(predicted, queries, neighbors),
+            f"explained_{when}": explained_variance(unit[sample], predicted[sample]),
+            f"classes_{when}": effective_classes(predicted),
             f"confidence_{when}": float(probabilities.max(axis=1).mean()),
         }
-    verdict, reason = _judge(n_images, numbers)
-    return HealthCheck(n_images=n_images, verdict=verdict, sentence=reason, **numbers)
+    verdict, reason = _judge(n_images, numbers, len(ids), n_classes)
+    return HealthCheck(n_images=n_images, verdict=verdict, sentence=reason, n_labels=len(ids), **numbers)
 
 
 def neighbor_agreement(predicted: Ints, queries: Ints, neighbors: Ints) -> float:
@@ -174,19 +182,22 @@ def effective_classes(predicted: Ints) -> float:
     return float(np.exp(-np.sum(shares * np.log(shares))))
 
 
-def _judge(n_images: int, numbers: dict[str, float]) -> tuple[Verdict, str]:
+def _judge(n_images: int, numbers: dict[str, float], n_labels: int, n_classes: int) -> tuple[Verdict, str]:
     if n_images < FEWEST_IMAGES:
         return "unclear", f"Too few images to judge ({n_images}, at least {FEWEST_IMAGES} are needed)."
     change, error = numbers["expected_change"], numbers["standard_error"]
     remaining = numbers["classes_after"] / max(numbers["classes_before"], 1e-9)
+    source = f", judged with {n_labels} labels" if n_labels else ""
+    advice = "" if n_labels >= n_classes else f" {ADVICE}"
     facts = (
-        f"estimated change of accuracy {100 * change:+.1f} points (standard error {100 * error:.1f}), "
+        f"estimated change of accuracy {100 * change:+.1f} points (standard error {100 * error:.1f}{source}), "
         f"{numbers['changed']:.0%} of the predictions changed"
     )
     is_gain = change > HELPFUL_ABOVE and change > ERRORS * error
     # The reference has its names from the same texts. Where these are hardly recognized, its clusters may be clean and
     # their names a guess, so it cannot speak for an adaptation that overturns more than zero-shot was confident of.
-    is_guess = numbers["changed"] > numbers["confidence_before"]
+    # With a label per class, the names are not a guess any more.
+    is_guess = numbers["changed"] > numbers["confidence_before"] and n_labels < n_classes
     if remaining < COLLAPSE and not is_gain:
         return "harmful", (
             f"Adaptation looks harmful: predictions collapsed from about {numbers['classes_before']:.0f} classes to "
@@ -197,11 +208,12 @@ def _judge(n_images: int, numbers: dict[str, float]) -> tuple[Verdict, str]:
     if is_gain and is_guess:
         return "unclear", (
             f"Cannot tell whether adaptation helps: {facts}, more than zero-shot was confident of "
-            f"({numbers['confidence_before']:.0%}): clusters may have wrong names. {ADVICE}"
+            f"({numbers['confidence_before']:.0%}): clusters may have wrong names.{advice}"
         )
     if is_gain and remaining >= FEWER_CLASSES:
+        names = "" if n_labels else "; whether names fit their images was not verified"
         return "helpful", (
             f"Adaptation looks helpful: {facts}. Similar images share a class in {numbers['agreement_after']:.0%} of "
-            f"cases beyond chance; whether names fit their images was not verified. {ADVICE}"
+            f"cases beyond chance{names}.{advice}"
         )
-    return "unclear", f"Cannot tell whether adaptation helps: {facts}. {ADVICE}"
+    return "unclear", f"Cannot tell whether adaptation helps: {facts}.{advice}"

@@ -219,3 +219,18 @@ def test_wrong_shapes_are_named() -> None:
     rows = probabilities(labels, 0.3)
     with pytest.raises(InputError, match=r"\(240, 6\), got \(240, 6\) and \(239, 6\)"):
         check(images, rows, rows[1:])
+
+
+def test_labels_overrule_texts_that_mislead() -> None:
+    images, labels = blobs(8, 40)
+    centers = images.reshape(8, 40, -1).mean(axis=1)
+    misleading = unit_rows(np.roll(centers, 1, axis=0))  # every text lies where the images of another class do
+    before, after = probabilities((labels + 1) % 8, 0.0, n_classes=8), probabilities(labels, 0.0, n_classes=8)
+    assert health.check_health(images, before, after, misleading, 20.0).verdict == "harmful"
+    known = np.arange(0, 320, 20)  # two of every class
+    found = health.check_health(images, before, after, misleading, 20.0, labeled=images[known], labels=labels[known])
+    assert found.verdict == "helpful"
+    assert found.n_labels == 16
+    assert "judged with 16 labels" in found.sentence
+    assert "not verified" not in found.sentence
+    assert health.ADVICE not in found.sentence
