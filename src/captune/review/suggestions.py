@@ -62,8 +62,8 @@ def choose_images(
     There are as many clusters as labels and choices together, so every choice opens a part of the collection that no
     label represents yet (Hacohen et al., TypiClust, 2022), but at least as many as classes: the middle of a cluster
     of several classes is typical of none. Unclear images weigh more, so that the clusters divide what is not known
-    (Zhdanov, Diverse mini-batch active learning, 2019). Every few images, it is the turn of the images that
-    are predicted as the class with the fewest labels. `labels` `(images,)` is -1 without a label.
+    (Zhdanov, Diverse mini-batch active learning, 2019). Every few images, one is chosen among those predicted as the
+    class with the fewest labels. `labels` `(images,)` is -1 without a label.
     """
     n_images, n_classes = probabilities.shape
     is_free = np.zeros(n_images, dtype=np.bool_)
