@@ -34,6 +34,8 @@ from captune.review.session import Session
 BUDGETS = (10, 21, 42, 84, 168)
 KINDS = ("suggested", "random", "groups")
 SHOWN_OF_GROUP = 5
+SMALLEST_RANGE = 10.0
+"""Of the accuracies in a panel of the figure, in points, so that differences of a tenth do not look like a change."""
 Row: TypeAlias = tuple[str, str, int, int, float, float]
 """Bed, kind of answers, seed, number of answers, accuracy and calibration error in percent."""
 
@@ -155,6 +157,9 @@ def draw(rows: list[Row], out: Path) -> None:
         axes.set_xlabel("answers")
         axes.set_ylabel("accuracy on new images (%)")
         axes.grid(alpha=0.3)
+        low, high = axes.get_ylim()
+        missing = max(0.0, SMALLEST_RANGE - (high - low)) / 2
+        axes.set_ylim(low - missing, min(100.0, high + missing))
     figure.axes[0].legend()
     for kind in ("png", "svg"):
         figure.savefig(out.with_suffix(f".{kind}"), dpi=120)
@@ -231,9 +236,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0, help="first of the seeds, and of the draws of --harm")
     parser.add_argument("--wrong", type=float, default=0.0, help="measure this share of wrong answers instead")
-    parser.add_argument(
-        "--budgets", type=int, nargs="+", default=BUDGETS, help="numbers of answers of --wrong and --verdict"
-    )
+    parser.add_argument("--budgets", type=int, nargs="+", default=BUDGETS, help="numbers of answers")
     parser.add_argument("--harm", type=int, default=0, metavar="N", help="measure N random corrections instead")
     parser.add_argument("--draws", type=int, default=20, help="draws of --harm")
     parser.add_argument("--verdict", action="store_true", help="measure the verdict after random answers instead")
@@ -259,7 +262,7 @@ def main() -> int:
     for bed in beds:
         for kind in options.kinds:
             for seed in seeds:
-                rows += [(bed.name, kind, seed, *point) for point in curve(bed, kind, seed)]
+                rows += [(bed.name, kind, seed, *point) for point in curve(bed, kind, seed, budgets=options.budgets)]
         for column, title in ((4, "accuracy (%)"), (5, "calibration error (%)")):
             print_table([row for row in rows if row[0] == bed.name], column, title)
     if options.out:

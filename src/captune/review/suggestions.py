@@ -66,8 +66,6 @@ def choose_images(
     class with the fewest labels. `labels` `(images,)` is -1 without a label.
     """
     n_images, n_classes = probabilities.shape
-    is_free = np.zeros(n_images, dtype=np.bool_)
-    is_free[may_choose] = True
     labeled = np.flatnonzero(labels >= 0)
     n_wanted = max(len(labeled) + count, n_classes)
     unclear = np.asarray(1.0 - probabilities.max(axis=1), dtype=np.float32)
@@ -77,18 +75,24 @@ def choose_images(
     worth = np.bincount(owners, weights=unclear + CLEAR_WORTH, minlength=n_clusters)
     n_looks = np.minimum(np.bincount(owners[labeled], minlength=n_clusters), 1)
     predicted, n_seen = probabilities.argmax(axis=1), np.bincount(labels[labeled], minlength=n_classes)
+    is_free = np.zeros(n_images, dtype=np.bool_)
+    is_free[may_choose] = True
+    typical = np.lexsort((distances, owners))
+    starts = np.searchsorted(owners[typical], np.arange(n_clusters + 1))
     chosen: list[int] = []
-    while len(chosen) < count and is_free.any():
-        free = np.flatnonzero(is_free)
+    while len(chosen) < min(count, len(may_choose)):
+        may_be_next = is_free
         if (len(labeled) + len(chosen)) % TURN_EVERY == TURN_EVERY - 1:
-            classes = np.unique(predicted[free])
-            free = free[predicted[free] == classes[n_seen[classes].argmin()]]
-        number = min(np.unique(owners[free]), key=lambda c: (n_looks[c], -worth[c]))
-        members = free[owners[free] == number]
-        chosen.append(int(members[distances[members].argmin()]))
-        is_free[chosen[-1]] = False
+            is_left = np.bincount(predicted[is_free], minlength=n_classes) > 0
+            may_be_next = is_free & (predicted == np.where(is_left, n_seen, n_images).argmin())
+        is_empty = np.bincount(owners[may_be_next], minlength=n_clusters) == 0
+        number = int(np.lexsort((-worth, n_looks, is_empty))[0])
+        members = typical[starts[number] : starts[number + 1]]
+        position = int(members[may_be_next[members]][0])
+        chosen.append(position)
+        is_free[position] = False
         n_looks[number] += 1  # a second image of a cluster only if all have one
-        n_seen[predicted[chosen[-1]]] += 1
+        n_seen[predicted[position]] += 1
     taken = np.asarray(chosen, dtype=np.int64)
     return Choice(taken, sizes[owners[taken]], ("typical",) * len(chosen))
 
