@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import linalg
 
 from captune.core.arrays import Bools, Floats, Ints, as_embeddings, evenly_spaced, softmax_rows
 from captune.core.errors import InputError
@@ -178,6 +177,7 @@ class _Problem:
         blocked: Minus infinity for classes that only labeled images may have, `(classes,)`.
         count_of_each: Number of images that each image stands for.
         tested: Accuracy by cross-validation of the labels, and its weight, both from 0 to 1.
+        moments: Mean and covariance of the images, if they are known.
     """
 
     images: Floats
@@ -190,6 +190,7 @@ class _Problem:
     blocked: Floats
     count_of_each: float = 1.0
     tested: tuple[float, float] = (0.0, 0.0)
+    moments: tuple[Floats, Floats] | None = None
 
     def test(self) -> tuple[float, float]:
         """Cross-validate the single labels of allowed classes; return the accuracy to expect, and its weight.
@@ -201,15 +202,19 @@ class _Problem:
         if len(counted) < FEWEST_TESTED or not len(self.images):
             return 0.0, 0.0
         by_class = counted[np.argsort(self.labels[counted], kind="stable")]
-        some = self.images[evenly_spaced(len(self.images), 1024)]
+        some, moments = self.images[evenly_spaced(len(self.images), 1024)], self._moments()
         tested: list[Floats] = []
         others: list[Floats] = []
         n_right = 0
         for held_out in (by_class[fold::N_FOLDS] for fold in range(N_FOLDS)):
             rest = np.setdiff1d(np.arange(len(self.labels)), held_out)
             fit = replace(
-                self, labeled=self.labeled[rest], labels=self.labels[rest], is_single=self.is_single[rest]
-            ).fit(self.most_rounds)
+                self,
+                labeled=self.labeled[rest],
+                labels=self.labels[rest],
+                is_single=self.is_single[rest],
+                moments=moments,
+            ).fit(self.most_rounds, is_trial=True)
             rule = np.float32(self.logit_scale) * self.texts + fit.weights
             tested.append(self.labeled[held_out] @ rule.T + fit.offsets + self.blocked)
             others.append(some @ rule.T + fit.offsets + self.blocked)
@@ -225,10 +230,10 @@ class _Problem:
         fewer = int(self.settings.iterations / (1 + n_labels / len(self.texts) / ROUNDS_HALVED_AT))
         return min(self.settings.iterations, max(LABELED_ROUNDS, fewer))
 
-    def fit(self, most_rounds: int, first: MixtureFit | None = None) -> MixtureFit:
+    def fit(self, most_rounds: int, first: MixtureFit | None = None, is_trial: bool = False) -> MixtureFit:
         """Estimate and assign in turn until hardly any image changes its class; even out the class sizes; repeat.
 
-        Starts from zero-shot, or from a first fit, whose evening is kept.
+        Starts from zero-shot, or from a first fit, whose evening is kept. A trial needs no temperature.
         """
         n_images, n_classes = len(self.images), len(self.texts)
         if not n_images:  # zero-shot
@@ -264,7 +269,7 @@ class _Problem:
                     break
                 evening, is_even = _evening(scores, text_scores), True
                 last_round = rounds + most_rounds
-        temperature = _temperature(scores, text_scores, *self.tested)
+        temperature = 1.0 if is_trial else _temperature(scores, text_scores, *self.tested)
         return MixtureFit(
             weights=np.asarray(scale * directions, dtype=np.float32),
             offsets=np.asarray(offsets - scale * (directions @ start.center), dtype=np.float32),
@@ -276,14 +281,14 @@ class _Problem:
 
     def _start(self, probabilities: Floats) -> _Start:
         """Return what all rounds share: the moments of the images, and the class means by zero-shot."""
-        center = np.asarray(self.images.mean(axis=0, dtype=np.float64), dtype=np.float32)
+        center, covariance = self.moments or self._moments()
         is_allowed = np.isfinite(self.blocked)
         evidence = gather_evidence(
             self.images, center, self.texts, self.logit_scale, self.labeled, self.labels, is_allowed
         )
         counts, sums = self._totals(probabilities, np.ones(len(self.texts), dtype=np.float32), center)
         means = np.asarray(sums / np.maximum(counts, 1e-9)[:, None], dtype=np.float32)
-        return _Start(center, self._covariance(center), means, evidence)
+        return _Start(center, covariance, means, evidence)
 
     def _directions(self, counts: Floats, sums: Floats, start: _Start, is_first: bool) -> Floats:
         """Return linear discriminant analysis with a shrunk covariance; means are pulled toward their start.
@@ -298,7 +303,8 @@ class _Problem:
         pulled = unlabeled_weight * counts + weight * start.evidence.counts + alpha
         total = unlabeled_weight * sums + weight * start.evidence.sums + alpha[:, None] * start.means
         means = np.asarray(total / pulled[:, None], dtype=np.float32)
-        return _equal_length(linalg.solve(within, means.T, assume_a="pos").T, means, counts)
+        # SciPy brings a BLAS of its own, whose threads would compete with those of NumPy.
+        return _equal_length(np.linalg.solve(within, means.T).T, means, counts)
 
     def _image_weight(self, contradiction: float) -> float:
         """Return the weight of the mixture relative to the texts, which grows with images and labels per class."""
@@ -310,13 +316,14 @@ class _Problem:
         by_labels = 1.0 + 3.0 * labeled / (labeled + 1.0)
         return settings.image_weight * by_labels * per_class / (per_class + settings.half_weight_at)
 
-    def _covariance(self, center: Floats) -> Floats:
-        """Return the covariance of all unlabeled images, `(width, width)`."""
+    def _moments(self) -> tuple[Floats, Floats]:
+        """Return the mean `(width,)` and the covariance `(width, width)` of all unlabeled images."""
         width = self.images.shape[1]
+        center = np.asarray(self.images.mean(axis=0, dtype=np.float64), dtype=np.float32)
         total = np.zeros((width, width), dtype=np.float64)
         for rows in row_parts(len(self.images), width):
             total += self.images[rows].T @ self.images[rows]
-        return np.asarray(total / len(self.images) - np.outer(center, center), dtype=np.float32)
+        return center, np.asarray(total / len(self.images) - np.outer(center, center), dtype=np.float32)
 
     def _scores(self, weights: Floats, offsets: Floats) -> Floats:
         """Return a linear rule's scores of the unlabeled images, `(images, classes)`."""
