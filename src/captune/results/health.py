@@ -38,7 +38,7 @@ ADVICE = "Label a few images to find out."
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """How adaptation changed the predictions, judged without labels.
+    """How adaptation changed the predictions, judged without labels or with a few.
 
     Attributes:
         n_images: Number of images.
