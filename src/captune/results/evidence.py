@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captune.backbones.base import Backbone
-from captune.concepts.alignment import descriptions_help
+from captune.concepts.alignment import choose_texts
 from captune.core.arrays import evenly_spaced
 from captune.core.scratch import row_parts, take_rows
 from captune.data.images import ImageCollection
@@ -102,13 +102,12 @@ def collect_evidence(
     kept = evenly_spaced(n_images, MOST_PROBABILITIES // n_classes)
     sample = evenly_spaced(n_images, MOST_EMBEDDINGS)
     is_same = all(np.allclose(before[part], after[part], atol=1e-4) for part in row_parts(n_images, n_classes))
-    texts = class_vectors
+    texts, known = class_vectors, context.labeled_vectors(task, backbone)
     if not is_same and vocabulary.descriptions != task.vocabulary.descriptions:
         described = embed_classes(backbone, vocabulary)
         judged = vectors[evenly_spaced(n_images, MOST_JUDGED)]
-        if descriptions_help(judged, class_vectors, described, backbone.logit_scale):
+        if choose_texts(judged, class_vectors, described, backbone.logit_scale, *known).is_described:
             texts = described
-    labeled = context.embed(backbone, task.labeled.images)
     arrays = {
         "before_labels": before.argmax(axis=1).astype(np.int32),
         "rows": kept.astype(np.int32),
@@ -128,7 +127,7 @@ def collect_evidence(
         if is_same
         else check_health(
             *(vectors, before, after, texts, backbone.logit_scale),
-            labeled=labeled.vectors,
-            labels=task.labeled.labels[labeled.image_index],
+            labeled=known[0],
+            labels=known[1],
         ),
     )
