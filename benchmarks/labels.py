@@ -204,29 +204,34 @@ def measure_wrong(bed: Bed, wrong: float, seeds: range, budgets: Sequence[int]) 
     return bool(change.mean(axis=0).min() >= -3.0)
 
 
-def measure_verdict(bed: Bed, seeds: range, budgets: Sequence[int]) -> Iterator[tuple[str, bool]]:
-    """Print and yield the verdict after answers about random images, and whether accuracy on the others rose."""
-    before = score(bed.images, bed.texts, bed.logit_scale)
+def measure_verdict(bed: Bed, seeds: range, budgets: Sequence[int]) -> Iterator[tuple[str, float]]:
+    """Print and yield verdicts after answers about random images, and the true change of accuracy on the others.
+
+    Every change is judged in both directions: a classifier that goes back to zero-shot from what labels made is harmful
+    as far as labels helped.
+    """
+    zero_shot = score(bed.images, bed.texts, bed.logit_scale)
     for seed in seeds:
         session, generator = open_bed(bed, seed), np.random.default_rng(seed)
         order, given = generator.permutation(len(bed.labels)), 0
         for budget in budgets:
             session.label_many(answer(bed, order[given:budget], 0.0, generator))
             given, rest, known = budget, order[budget:], order[:budget]
-            after = session.engine.probabilities
-            found = check_health(
-                *(bed.images[rest], before[rest], after[rest], bed.texts, bed.logit_scale),
-                labeled=bed.images[known],
-                labels=bed.labels[known],
-            )
-            change = np.mean(after[rest].argmax(axis=1) == bed.labels[rest])
-            change -= np.mean(before[rest].argmax(axis=1) == bed.labels[rest])
-            print(
-                f"{bed.name:24}{budget:4} answers: {found.verdict:8} {100 * found.expected_change:+6.1f}, "
-                f"true change {100 * change:+6.1f}",
-                flush=True,
-            )
-            yield found.verdict, bool(change > 0)
+            adapted = session.engine.probabilities
+            for before, after in ((zero_shot, adapted), (adapted, zero_shot)):
+                found = check_health(
+                    *(bed.images[rest], before[rest], after[rest], bed.texts, bed.logit_scale),
+                    labeled=bed.images[known],
+                    labels=bed.labels[known],
+                )
+                right = [np.mean(rows[rest].argmax(axis=1) == bed.labels[rest]) for rows in (before, after)]
+                change = 100 * float(right[1] - right[0])
+                print(
+                    f"{bed.name:24}{budget:4} answers: {found.verdict:8} {100 * found.expected_change:+6.1f}, "
+                    f"true change {change:+6.1f}",
+                    flush=True,
+                )
+                yield found.verdict, change
 
 
 def main() -> int:
@@ -252,7 +257,7 @@ def main() -> int:
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     if options.verdict:
         found = [pair for bed in beds for pair in measure_verdict(bed, seeds, options.budgets)]
-        clear = [(verdict == "helpful") == is_gain for verdict, is_gain in found if verdict != "unclear"]
+        clear = [(verdict == "helpful") == (change > 0) for verdict, change in found if verdict != "unclear"]
         print(f"{sum(clear)} of {len(clear)} clear verdicts are right; {len(found) - len(clear)} cannot tell")
         return int(not all(clear))
     if options.wrong:
