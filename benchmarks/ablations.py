@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from beds import Bed, make_world, read_bed, variants
-from captune.labeling.gaussian_mixture import MixtureSettings, fit_gaussian_mixture
+from captune.mixture.gaussian_mixture import MixtureSettings, fit_gaussian_mixture
 
 RULES = {
     "default": MixtureSettings(),

@@ -21,7 +21,7 @@ import numpy as np
 from beds import Bed, make_world, read_bed, variants
 from captune.concepts.alignment import coherence_of_texts, descriptions_help
 from captune.core.arrays import Bools, Floats
-from captune.labeling.gaussian_mixture import fit_gaussian_mixture
+from captune.mixture.gaussian_mixture import fit_gaussian_mixture
 
 WEIGHTS = (0.5, 1.0, 2.0)
 FLOOR = 0.1

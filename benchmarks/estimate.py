@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from beds import read_bed
-from captune.labeling.gaussian_mixture import fit_gaussian_mixture
+from captune.mixture.gaussian_mixture import fit_gaussian_mixture
 from captune.review.estimate import draw_checks, estimate_accuracy, exact_interval
 
 

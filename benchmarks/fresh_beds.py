@@ -20,7 +20,7 @@ import numpy as np
 
 from beds import Bed, make_world, read_bed
 from captune.core.arrays import Floats, Ints, softmax_rows, unit_rows
-from captune.labeling.gaussian_mixture import fit_gaussian_mixture
+from captune.mixture.gaussian_mixture import fit_gaussian_mixture
 from captune.results.health import check_health
 from captune.results.metrics import expected_calibration_error
 

@@ -14,8 +14,8 @@ import time
 import numpy as np
 
 from captune.core.arrays import Floats, Ints, unit_rows
-from captune.labeling.gaussian_mixture import fit_gaussian_mixture
 from captune.methods.transclip import solve_transclip
+from captune.mixture.gaussian_mixture import fit_gaussian_mixture
 
 LOGIT_SCALE = 100.0
 TARGET_SECONDS, TARGET_GIGABYTES = 5.0, 4.0

@@ -32,9 +32,9 @@ from captune.concepts.alignment import descriptions_help
 from captune.core.arrays import Floats, softmax_rows
 from captune.core.registry import load
 from captune.embeddings.embed import score
-from captune.labeling.gaussian_mixture import MixtureSettings, fit_gaussian_mixture
 from captune.labeling.selection import top_k_per_class
 from captune.methods.transclip import solve_transclip
+from captune.mixture.gaussian_mixture import MixtureSettings, fit_gaussian_mixture
 from captune.results.health import check_health
 from fresh_beds import changed
 

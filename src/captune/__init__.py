@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from captune.core.errors import CaptuneError as CaptuneError
     from captune.data.precomputed import ClassTexts as ClassTexts
     from captune.data.precomputed import Embeddings as Embeddings
+    from captune.data.vocabulary import NONE as NONE
     from captune.estimator import CaptuneClassifier as CaptuneClassifier
     from captune.exports.base import export as export
-    from captune.labeling.gaussian_mixture import fit_gaussian_mixture as fit_gaussian_mixture
     from captune.labeling.selection import first_labels as first_labels
     from captune.labeling.selection import top_k_per_class as top_k_per_class
+    from captune.mixture.gaussian_mixture import fit_gaussian_mixture as fit_gaussian_mixture
     from captune.pipeline import adapt as adapt
     from captune.results.health import check_health as check_health
     from captune.results.image_classifier import load as load
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
+    "NONE",
     "CaptuneClassifier",
     "CaptuneError",
     "ClassTexts",
@@ -59,13 +61,14 @@ _HOMES = {
     "wrap": "captune.backbones.base",
     "Embeddings": "captune.data.precomputed",
     "ClassTexts": "captune.data.precomputed",
+    "NONE": "captune.data.vocabulary",
     "CaptuneClassifier": "captune.estimator",
     "CaptuneError": "captune.core.errors",
     "check_health": "captune.results.health",
     "confusion_margin": "captune.concepts.confusion",
     "detect_mismatch": "captune.concepts.mismatch",
     "first_labels": "captune.labeling.selection",
-    "fit_gaussian_mixture": "captune.labeling.gaussian_mixture",
+    "fit_gaussian_mixture": "captune.mixture.gaussian_mixture",
     "top_k_per_class": "captune.labeling.selection",
 }
 

@@ -22,6 +22,7 @@ LAYERS = (
     {"embeddings"},
     {"describers", "concepts"},
     {"labeling"},
+    {"mixture"},
     {"tuners"},
     {"training"},
     {"methods"},

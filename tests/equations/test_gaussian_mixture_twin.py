@@ -8,14 +8,8 @@ import numpy as np
 import pytest
 
 from captune.core.arrays import unit_rows
-from captune.labeling.gaussian_mixture import (
-    CONFIRMED_WEIGHT,
-    EVENING_CONFIDENCE,
-    EVENING_STEPS,
-    SMALLEST_VARIANCE,
-    MixtureSettings,
-    fit_gaussian_mixture,
-)
+from captune.mixture.calibration import CONFIRMED_WEIGHT, EVENING_CONFIDENCE, EVENING_STEPS
+from captune.mixture.gaussian_mixture import SMALLEST_VARIANCE, MixtureSettings, fit_gaussian_mixture
 
 Rows = list[list[float]]
 
@@ -241,7 +235,7 @@ def slow_fit(
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("n_labeled", [0, 5, 18])
 def test_the_mixture_is_what_the_loops_say(seed: int, n_labeled: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("captune.labeling.gaussian_mixture.TOLERANCE", -1.0)  # every round is made
+    monkeypatch.setattr("captune.mixture.gaussian_mixture.TOLERANCE", -1.0)  # every round is made
     monkeypatch.setattr("captune.core.scratch.CHUNK_BYTES", 7 * 4 * 6)
     generator = np.random.default_rng(seed)
     texts = unit_rows(generator.normal(size=(4, 6)).astype(np.float32))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import captune
-from captune.labeling.gaussian_mixture import MixtureFit, fit_gaussian_mixture
+from captune.mixture.gaussian_mixture import MixtureFit, fit_gaussian_mixture
 from captune.results.reading import read_run
 from captune.results.run import AdaptationRun
 from captune.world import class_names, descriptions_path, write_world

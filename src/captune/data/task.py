@@ -12,6 +12,9 @@ from captune.core.errors import InputError, raise_all
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import Vocabulary
 
+NONE_ID = -2
+"""In arrays of labels: the image fits none of the classes. -1 is an image without a label."""
+
 
 @dataclass(frozen=True)
 class LabeledImages:
@@ -52,12 +55,14 @@ class AdaptationTask:
         unlabeled: The images to adapt to.
         labeled: Labeled images; empty in unsupervised learning.
         target_classes: The classes that pseudo-labels may have; all of them unless some are fully labeled.
+        unknown: Images of which a person said that they fit none of the classes; no method trains on them.
     """
 
     vocabulary: Vocabulary
     unlabeled: ImageCollection
     labeled: LabeledImages = field(default_factory=no_labels)
     target_classes: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    unknown: ImageCollection = field(default_factory=lambda: ImageCollection((), Path()))
 
     def __post_init__(self) -> None:
         n_classes = len(self.vocabulary)
@@ -79,7 +84,7 @@ class AdaptationTask:
 def make_task(
     vocabulary: Vocabulary, images: ImageCollection, labels: Ints | None, labeled_are_complete: bool = False
 ) -> AdaptationTask:
-    """Split images into labeled and unlabeled ones; unlabeled images have the label -1.
+    """Split images by their labels into labeled, unlabeled (-1) and unknown ones (`NONE_ID`).
 
     If the classes with labels are complete, pseudo-labels are limited to the others (transductive zero-shot learning).
     """
@@ -87,7 +92,7 @@ def make_task(
         return AdaptationTask(vocabulary, images)
     known = np.flatnonzero(labels >= 0)
     labeled = LabeledImages(images.subset(known), labels[known])
-    unlabeled = images.subset(np.flatnonzero(labels < 0))
+    unlabeled, unknown = (images.subset(np.flatnonzero(labels == kind)) for kind in (-1, NONE_ID))
     without = np.setdiff1d(np.arange(len(vocabulary)), labels[known])
     targets = without if labeled_are_complete and len(known) else np.empty(0, dtype=np.int64)
-    return AdaptationTask(vocabulary, unlabeled, labeled, targets)
+    return AdaptationTask(vocabulary, unlabeled, labeled, targets, unknown)

@@ -16,6 +16,8 @@ from captune.core.text import invalid_character, is_unicode, look, one_form, sho
 from captune.data.tables import first_few
 
 DEFAULT_TEMPLATE = "a photo of a {}"
+NONE = "none of these"
+"""The answer, and the prediction, for an image that fits no class name; no class may have this name."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,11 @@ def name_problems(names: Sequence[object]) -> list[str]:
     for i, name in enumerate(texts):
         if invalid_character(name) is not None:
             problems.append(f"class name {i}, {shown(name)}, contains {invalid_character(name)}, which is not text")
+    problems += [
+        f"class name {i}, {shown(name)}, is reserved for images that fit no class"
+        for i, name in enumerate(texts)
+        if look(name) == NONE
+    ]
     alike: dict[str, list[str]] = {}
     for name in texts:
         alike.setdefault(look(name), []).append(name)

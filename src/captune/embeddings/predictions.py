@@ -26,12 +26,15 @@ class Predictions(Displayed):
         probabilities: `(images, classes)`.
         names: Class names; empty if they are not known.
         images: The collection; None if it is not known.
+        fits: How well each image fits its most probable class, from 0 (none of the names fits) to 1, `(images,)`; None
+            if it is not known.
     """
 
     image_index: Ints
     probabilities: Floats
     names: tuple[str, ...] = ()
     images: ImageCollection | None = None
+    fits: Floats | None = None
 
     def __post_init__(self) -> None:
         if self.probabilities.ndim != 2 or len(self.image_index) != len(self.probabilities):
@@ -39,6 +42,8 @@ class Predictions(Displayed):
                 f"Expected probabilities of shape ({len(self.image_index)}, classes), one row per image, "
                 f"got {self.probabilities.shape}."
             )
+        if self.fits is not None and self.fits.shape != self.image_index.shape:
+            raise InputError(f"Expected {len(self.image_index)} values of fits, one per image, got {self.fits.shape}.")
         for rows in row_parts(*self.probabilities.shape):
             check_probabilities(self.probabilities[rows])
 
@@ -53,7 +58,7 @@ class Predictions(Displayed):
         return self.probabilities.max(axis=1)
 
     def to_pandas(self, probabilities: bool = False) -> DataFrame:
-        """Return a table `(path, label, confidence)` whose index holds the positions of the images.
+        """Return a table `(path, label, confidence, fits)` whose index holds the positions of the images.
 
         With `probabilities`, there is also a column for each class.
         """
@@ -63,6 +68,8 @@ class Predictions(Displayed):
             raise missing_extra("pandas", "pandas") from error
         names = np.asarray(self.names or np.arange(self.probabilities.shape[1]), dtype=object)
         columns: dict[str, object] = {"label": names[self.labels], "confidence": self.confidence}
+        if self.fits is not None:
+            columns["fits"] = self.fits
         if self.images is not None:
             columns = {"path": [self.images.name(position) for position in self.image_index], **columns}
         if probabilities:

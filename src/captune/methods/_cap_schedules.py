@@ -23,12 +23,12 @@ from captune.concepts.confusion import (
 from captune.core.arrays import Ints
 from captune.core.wording import option
 from captune.data.task import AdaptationTask
-from captune.labeling.gaussian_mixture import MixtureFit
 from captune.labeling.growth import add_confident, released_size, rotate
 from captune.labeling.neighborhood import NeighborhoodVote
 from captune.labeling.pseudo_labels import PseudoLabels, Source
 from captune.labeling.selection import top_k_per_class
 from captune.methods.base import Context, read_labels
+from captune.mixture.gaussian_mixture import MixtureFit
 from captune.training.batch_sources import Request, draw_batches
 from captune.training.checkpoint import add_prefix
 from captune.training.loop import Schedule

@@ -23,7 +23,6 @@ from captune.core.settings import NonNegative, NonNegativeFloat, Positive, Posit
 from captune.data.task import AdaptationTask
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.embed import embed_classes, score
-from captune.labeling.gaussian_mixture import MixtureFit, fit_gaussian_mixture
 from captune.labeling.neighborhood import NeighborhoodVote
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import (
@@ -37,6 +36,7 @@ from captune.labeling.selection import (
 from captune.methods._cap_schedules import CapSchedule, MixtureSchedule, NeighborhoodSchedule, ReleasedGrowth
 from captune.methods._training_time import Workload, announce, measure_costs
 from captune.methods.base import Context, Method
+from captune.mixture.gaussian_mixture import MixtureFit, fit_gaussian_mixture
 from captune.training.loop import Optimization, fit
 from captune.training.objective import ConfusionObjective
 from captune.tuners.base import Tuner

@@ -14,9 +14,9 @@ from captune.core.settings import NonNegative, Positive
 from captune.data.task import AdaptationTask
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.embed import embed_classes
-from captune.labeling.gaussian_mixture import MixtureSettings, fit_gaussian_mixture
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.methods.base import Context, Method
+from captune.mixture.gaussian_mixture import MixtureSettings, fit_gaussian_mixture
 from captune.tuners.base import Tuner
 from captune.tuners.gaussian import Gaussian
 

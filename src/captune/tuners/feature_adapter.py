@@ -14,7 +14,8 @@ from captune.core.arrays import Floats
 from captune.core.settings import Positive, ShareBelowOne
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.embed import embed_classes
-from captune.labeling.gaussian_mixture import MixtureFit, find_temperature
+from captune.mixture.calibration import find_temperature
+from captune.mixture.gaussian_mixture import MixtureFit
 from captune.tuners.base import Tuner
 
 

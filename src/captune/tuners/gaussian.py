@@ -7,7 +7,7 @@ from torch import Tensor
 
 from captune.backbones.base import Backbone
 from captune.data.vocabulary import Vocabulary
-from captune.labeling.gaussian_mixture import MixtureFit
+from captune.mixture.gaussian_mixture import MixtureFit
 from captune.tuners.base import NoSettings
 from captune.tuners.frozen import Frozen
 

@@ -10,7 +10,7 @@ import pytest
 from captune.core.errors import InputError
 from captune.data.images import ImageCollection, find_images
 from captune.data.labels import read_labels
-from captune.data.task import AdaptationTask, LabeledImages, make_task
+from captune.data.task import NONE_ID, AdaptationTask, LabeledImages, make_task
 from captune.data.vocabulary import Vocabulary
 
 NAMES = ("forest", "river")
@@ -97,3 +97,9 @@ def test_a_task_lists_all_that_is_wrong_with_it(photos: ImageCollection) -> None
         assert words in str(caught.value)
     with pytest.raises(InputError, match="3 labels"):
         LabeledImages(photos, np.array([1]))
+
+
+def test_images_that_fit_no_class_are_neither_labeled_nor_unlabeled(photos: ImageCollection) -> None:
+    task = make_task(Vocabulary(NAMES), photos, np.array([-1, 1, NONE_ID]))
+    assert (len(task.unlabeled), len(task.labeled), len(task.unknown)) == (1, 1, 1)
+    assert task.unknown.name(0) == photos.name(2)

@@ -145,3 +145,8 @@ def test_names_that_the_tokenizer_cuts_are_reported(clip_folder: Path) -> None:
     vocabulary = Vocabulary((f"{long} dog", f"{long} bird", "car"))
     assert classes_read_alike(backbone, vocabulary) == [vocabulary.names[:2]]
     assert classes_read_alike(backbone, Vocabulary(("cat", "dog"))) == []
+
+
+def test_no_class_may_have_the_name_of_the_answer_none() -> None:
+    with pytest.raises(InputError, match="reserved"):
+        Vocabulary(("cat", "None of These"))

@@ -11,7 +11,7 @@ import pytest
 from captune.core.arrays import Floats, Ints, softmax_rows, unit_rows
 from captune.core.errors import InputError
 from captune.labeling import neighborhood
-from captune.labeling.gaussian_mixture import expected_change, fit_gaussian_mixture
+from captune.mixture.gaussian_mixture import expected_change, fit_gaussian_mixture
 from captune.results import health
 
 

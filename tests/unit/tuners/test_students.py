@@ -15,7 +15,7 @@ from captune.backbones.base import load_backbone
 from captune.core.arrays import unit_rows
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.embed import embed_classes
-from captune.labeling.gaussian_mixture import fit_gaussian_mixture
+from captune.mixture.gaussian_mixture import fit_gaussian_mixture
 from captune.results.classifier import Classifier
 from captune.tuners._prompted_texts import longest_text
 from captune.tuners.feature_adapter import FeatureAdapter, ResidualAdapter

@@ -16,8 +16,9 @@ from numpy.typing import ArrayLike
 from captune.core.arrays import Bools, Floats, Ints, as_embeddings, evenly_spaced, softmax_rows
 from captune.core.errors import InputError
 from captune.core.scratch import empty_rows, fill_rows, row_parts
-from captune.labeling.label_evidence import LabelEvidence, gather_evidence
 from captune.labeling.selection import Classes, class_mask
+from captune.mixture.calibration import evening_offsets, find_temperature, mean_confidence, mixture_temperature
+from captune.mixture.label_evidence import LabelEvidence, gather_evidence
 
 TOLERANCE = 0.001
 """The estimation ends when a round changes the class of no more than this share of the images."""
@@ -31,10 +32,6 @@ FEWEST_TESTED, N_FOLDS = 10, 5
 would achieve much less than all of them."""
 SMALLEST_VARIANCE = 1e-3
 """As a share of the mean variance that unit vectors have in each dimension."""
-CONFIRMED_WEIGHT = 0.5
-"""Weight of the share of zero-shot predictions that the mixture confirms in the mean confidence, if it is higher."""
-EVENING_CONFIDENCE, EVENING_STEPS = 0.1, 10
-"""When class sizes are evened out, mean confidence is zero-shot's plus this share of the mixture's excess over it."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +218,7 @@ class _Problem:
             n_right += int(np.count_nonzero(tested[-1].argmax(axis=1) == self.labels[held_out]))
         temperature = find_temperature(np.concatenate(tested), (n_right + 1) / (len(counted) + 2))
         per_class = len(counted) / int(np.isfinite(self.blocked).sum())
-        return _mean_confidence(np.concatenate(others) / np.float32(temperature)), per_class**2 / (per_class**2 + 1)
+        return mean_confidence(np.concatenate(others) / np.float32(temperature)), per_class**2 / (per_class**2 + 1)
 
     @property
     def most_rounds(self) -> int:
@@ -267,9 +264,9 @@ class _Problem:
             if rounds == last_round or int(np.count_nonzero(labels != before)) <= TOLERANCE * n_images:
                 if is_even:
                     break
-                evening, is_even = _evening(scores, text_scores), True
+                evening, is_even = evening_offsets(scores, text_scores), True
                 last_round = rounds + most_rounds
-        temperature = 1.0 if is_trial else _temperature(scores, text_scores, *self.tested)
+        temperature = 1.0 if is_trial else mixture_temperature(scores, text_scores, *self.tested)
         return MixtureFit(
             weights=np.asarray(scale * directions, dtype=np.float32),
             offsets=np.asarray(offsets - scale * (directions @ start.center), dtype=np.float32),
@@ -385,62 +382,6 @@ def _spread(scores: Floats) -> float:
 def _softmax(scores: Floats, temperature: float = 1.0) -> Floats:
     n_images, n_classes = scores.shape
     return fill_rows(n_images, n_classes, lambda rows: softmax_rows(scores[rows] / np.float32(temperature)))
-
-
-def find_temperature(scores: Floats, confidence: float, most_rows: int = 1024) -> float:
-    """Return the temperature at which scores `(images, classes)` have the given mean confidence."""
-    some = scores[evenly_spaced(len(scores), most_rows)]
-    low, high = 0.02, 50.0
-    for _ in range(20):  # to five digits
-        middle = float(np.sqrt(low * high))
-        is_too_confident = float(softmax_rows(some / np.float32(middle)).max(axis=1).mean()) > confidence
-        low, high = (middle, high) if is_too_confident else (low, middle)
-    return float(np.sqrt(low * high))
-
-
-def _temperature(scores: Floats, text_scores: Floats, accuracy: float, weight: float) -> float:
-    """Return the temperature at which mean confidence is zero-shot's, or more if the mixture confirms zero-shot.
-
-    The mixture's own confidence is always high and says little. Texts and images are two sources: if they agree more
-    often than zero-shot is confident, part of the difference is added. An accuracy estimated from labels enters with
-    its weight.
-    """
-    some = evenly_spaced(len(scores), 1024)
-    before = _mean_confidence(text_scores[some])
-    confirmed = float(np.mean(scores[some].argmax(axis=1) == text_scores[some].argmax(axis=1)))
-    without_labels = before + CONFIRMED_WEIGHT * max(0.0, confirmed - before)
-    return find_temperature(scores, (1 - weight) * without_labels + weight * accuracy)
-
-
-def _mean_confidence(scores: Floats) -> float:
-    return float(softmax_rows(scores).max(axis=1).mean())
-
-
-def _evening(scores: Floats, text_scores: Floats, most_rows: int = 4096) -> Floats:
-    """Return class offsets `(classes,)` that even out class sizes as far as wrong labels explain their differences.
-
-    Wrong labels make equal classes look unequal: with a share e of them, sizes vary by about e times their mean. The
-    ratio of e^2 to the variance that is seen says how far sizes are drawn to their mean: almost entirely if they
-    hardly differ, and not at all if they differ clearly. One minus the mean confidence stands for e.
-    """
-    rows = evenly_spaced(len(scores), most_rows)
-    before, raw = _mean_confidence(text_scores[rows]), _mean_confidence(scores[rows])
-    temperature = np.float32(find_temperature(scores, before + EVENING_CONFIDENCE * (raw - before)))
-    allowed = np.flatnonzero(np.isfinite(scores[0]))
-    some = scores[np.ix_(rows, allowed)] / temperature
-    probabilities = softmax_rows(some)
-    sizes, error = np.bincount(probabilities.argmax(axis=1), minlength=len(allowed)), 1 - probabilities.max(axis=1)
-    variation = float(sizes.std() / sizes.mean())
-    share = min(1.0, (float(error.mean()) / max(variation, 1e-9)) ** 2)
-    target = probabilities.sum(axis=0) ** (1 - share)  # the geometric mean with an even split
-    target *= len(rows) / target.sum()
-    offsets = np.zeros(len(allowed), dtype=np.float32)
-    for _ in range(EVENING_STEPS):
-        totals = softmax_rows(some + offsets).sum(axis=0)
-        offsets += np.log(np.maximum(target, 1e-9) / np.maximum(totals, 1e-9))
-    found = np.zeros(scores.shape[1], dtype=np.float32)
-    found[allowed] = temperature * (offsets - offsets.mean())
-    return found
 
 
 def _check(images: Floats, texts: Floats, labeled: Floats, labels: Ints) -> None:

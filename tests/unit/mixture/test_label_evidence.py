@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from captune.core.arrays import unit_rows
-from captune.labeling.label_evidence import MANY_LABELS, MOST_NEIGHBORS, NEIGHBOR_SHARE, LabelEvidence, gather_evidence
+from captune.mixture.label_evidence import MANY_LABELS, MOST_NEIGHBORS, NEIGHBOR_SHARE, LabelEvidence, gather_evidence
 
 WIDTH = 8
 

@@ -7,8 +7,8 @@ import pytest
 
 from captune.core.arrays import Floats, Ints, unit_rows
 from captune.core.errors import InputError
-from captune.labeling import gaussian_mixture
-from captune.labeling.gaussian_mixture import MixtureSettings, fit_gaussian_mixture
+from captune.mixture import gaussian_mixture
+from captune.mixture.gaussian_mixture import MixtureSettings, fit_gaussian_mixture
 
 SCALE = 20.0
 
