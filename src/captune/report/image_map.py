@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from captune.core.arrays import evenly_spaced
+from captune.embeddings.projection import flatten
 from captune.report.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
-from captune.report.maps import flatten
 from captune.report.measures import Measures
 from captune.report.pictures import Picture, pictures_of
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from captune.core.arrays import Floats, Ints, evenly_spaced
+from captune.embeddings.projection import flatten
 from captune.report.drawing import GREY, MARKS, SERIES, VERMILION, Drawing, new_figure, shown, style
 from captune.report.measures import Measures
 
@@ -19,8 +19,6 @@ MOST_MAPS = 2
 MOST_POINTS = 160
 FEWEST_OF_CLASS = 4
 MOST_RIVALS = 3
-MAP_STEPS = 500
-"""Of t-SNE: half of its default, which saves every run about two seconds."""
 COLORS = (VERMILION, *(color for color in SERIES if color != VERMILION))
 
 
@@ -97,9 +95,7 @@ def _draw(measures: Measures, classes: Sequence[int], name: str, note: str) -> D
     return Drawing(name, note, alt, figure, ("path", "x", "y", left, "zero-shot prediction"), rows)
 
 
-def _scatter(
-    axis: Axes, points: NDArray[np.float64], labels: Ints, classes: Sequence[int], names: Sequence[str]
-) -> None:
+def _scatter(axis: Axes, points: Floats, labels: Ints, classes: Sequence[int], names: Sequence[str]) -> None:
     for number, class_id in enumerate(classes):
         x, y = points[labels == class_id].T
         color, mark = COLORS[number % len(COLORS)], MARKS[number % len(MARKS)]
@@ -113,14 +109,3 @@ def _thin(chosen: Ints, owners: Ints, classes: Sequence[int]) -> Ints:
     each = max(1, MOST_POINTS // len(classes))
     parts = [chosen[owners == class_id] for class_id in classes]
     return np.sort(np.concatenate([part[evenly_spaced(len(part), each)] for part in parts if len(part)]))
-
-
-def flatten(vectors: Floats) -> NDArray[np.float64]:
-    """Return reproducible t-SNE coordinates `(images, 2)`."""
-    from sklearn.manifold import TSNE
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
-    perplexity = min(30.0, (len(vectors) - 1) / 3)
-    with threadpool_limits(1):  # the order of sums over threads varies, and t-SNE amplifies it
-        tsne = TSNE(2, init="pca", random_state=0, perplexity=perplexity, max_iter=MAP_STEPS)
-        return np.asarray(tsne.fit_transform(vectors))

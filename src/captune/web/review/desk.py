@@ -17,11 +17,11 @@ import numpy as np
 
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import CaptuneError, InputError
+from captune.embeddings.projection import project, project_quickly
 from captune.exports.base import export
 from captune.review.changes import Change
 from captune.review.corrections import Correction, Corrections
 from captune.review.session import Session
-from captune.web.review.projection import project, project_quickly
 
 MOST_CHOICES = 9
 """Classes that are offered for an image, one per number key."""
