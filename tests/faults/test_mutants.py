@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -31,7 +30,6 @@ def seeds(tmp_path_factory: pytest.TempPathFactory, backbone: str) -> Path:
     captune.adapt(
         photos, ["cat", "dog"], backbone=backbone, method="zero_shot", out=base / "run", workers=0, quiet=True
     )
-    shutil.rmtree(base / "run" / "figures", ignore_errors=True)
     write_seeds(base / "seeds", base / "run", backbone)
     if HAS_EXPORTS:
         from captune.cli import main

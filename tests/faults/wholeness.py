@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 TIMES = {"started", "seconds", "seconds_of_steps", "processor", "peak_memory_mb", "commit"}
-OTHERS = ("figures", "checkpoints")
+OTHERS = ("checkpoints",)
 
 
 def result_of(run: Path) -> dict[str, Any]:

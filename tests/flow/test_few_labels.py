@@ -69,7 +69,7 @@ def test_every_round_is_recorded_and_reported(photos: Path, clip_folder: Path, t
     assert [epoch for epoch, _ in run.evidence.history] == list(range(2, 2 * n_parts + 1, 2))
     rows = (tmp_path / "run" / "pseudo_labels.csv").read_text().splitlines()
     assert len(rows) - 1 == sum(run.rounds[-1]["pseudo_labeled"]) > 0
-    assert "training-curves" in {path.stem for path in (tmp_path / "run" / "figures").iterdir()}
+    assert 'id="training"' in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     if method == "grip":
         assert [sum(facts["pseudo_labeled"]) for facts in run.rounds[::2]] == [6, 15, 24]  # k = 2, 5, 8
 

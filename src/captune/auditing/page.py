@@ -13,7 +13,7 @@ from captune.core.errors import RunFolderError
 from captune.core.files import is_file
 from captune.core.replacing import finish_replacing
 from captune.report.class_table import Column, capped
-from captune.report.drawing import FOLDER, Drawing
+from captune.report.drawing import Drawing
 from captune.report.figures import FREQUENCY, MISLEADING, SHOWN_CLASSES, concentration_drawing
 from captune.report.page import write_page
 from captune.report.pictures import Picture, encode_picture
@@ -54,7 +54,7 @@ def write_audit_page(folder: str | Path, out: str | Path | None = None) -> Path:
     """Write the page of an audit with its figures, and return its path."""
     folder = Path(folder)
     target = Path(out) if out is not None else folder / REPORT
-    return write_page(target, folder / FOLDER, "audit.html.j2", *_describe_audit(folder), "captune.auditing")
+    return write_page(target, "audit.html.j2", _describe_audit(folder)[0], "captune.auditing")
 
 
 def _describe_audit(folder: Path) -> tuple[dict[str, Any], list[Drawing]]:

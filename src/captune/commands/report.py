@@ -10,6 +10,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run or audit folder; several runs are compared")
     parser.add_argument("--labels", metavar="folders|CSV", help="true labels: 'folders' or a table (path, label)")
     parser.add_argument("--out", metavar="HTML", help="output file (default: RUN/report.html)")
+    parser.add_argument("--figures", metavar="FOLDER", help="also write the figures as PNG, SVG and CSV files")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -26,5 +27,5 @@ def run(options: argparse.Namespace) -> None:
             )
         page = write_audit_page(options.runs[0], options.out)
     else:
-        page = write_report(options.runs, options.out, options.labels)
+        page = write_report(options.runs, options.out, options.labels, options.figures)
     Screen(highlight=False, soft_wrap=True).print(f"Report: {page}", markup=False)

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import io
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from captune.core.arrays import Floats, evenly_spaced
+from captune.core.errors import CaptuneError
 from captune.core.files import cache_folder, digest, write_whole
 from captune.core.scratch import row_parts
 
-VERSION = b"1"
+VERSION = b"2"
 N_LANDMARKS = 2000
 """Images that t-SNE places; others follow the landmarks that they resemble most."""
 N_NEIGHBORS = 6
 N_COMPONENTS = 50
-MAP_STEPS = 500
-"""Of t-SNE for the figures of a report: half of its default, which saves every run about two seconds."""
-
-
-def flatten(vectors: Floats, seed: int = 0, steps: int = MAP_STEPS) -> Floats:
-    """Return reproducible t-SNE coordinates `(images, 2)`."""
-    from sklearn.manifold import TSNE
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
-    perplexity = min(30.0, (len(vectors) - 1) / 3)
-    with threadpool_limits(1):  # the order of sums over threads varies, and t-SNE amplifies it
-        tsne = TSNE(2, init="pca", random_state=seed, perplexity=perplexity, max_iter=steps)
-        return np.asarray(tsne.fit_transform(vectors), dtype=np.float32)
+N_STEPS = 500
+"""Half of scikit-learn's default, which saves every report about two seconds."""
 
 
 def project_quickly(vectors: Floats) -> Floats:
@@ -49,17 +40,24 @@ def project(vectors: Floats, seed: int = 0, folder: Path | None = None) -> Float
     points = _compute(vectors, seed)
     file = io.BytesIO()
     np.save(file, points, allow_pickle=False)
-    write_whole(path, file.getvalue())
+    with suppress(CaptuneError):  # a cache that cannot be written costs time, not the map
+        write_whole(path, file.getvalue())
     return points
 
 
 def _compute(vectors: Floats, seed: int) -> Floats:
     if len(vectors) < 10:
         return project_quickly(vectors)
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
     landmarks = evenly_spaced(len(vectors), N_LANDMARKS)
     reduced = _components(vectors, min(N_COMPONENTS, *vectors.shape))
-    placed = flatten(reduced[landmarks], seed, steps=1000)
-    return _fit_square(_spread(reduced, reduced[landmarks], placed, landmarks, seed))
+    perplexity = min(30.0, (len(landmarks) - 1) / 3)
+    with threadpool_limits(1):  # the order of sums over threads varies, and t-SNE amplifies it
+        tsne = TSNE(2, perplexity=perplexity, random_state=seed, init="pca", max_iter=N_STEPS)
+        placed = tsne.fit_transform(reduced[landmarks])
+    return _fit_square(_spread(reduced, reduced[landmarks], np.asarray(placed, dtype=np.float32), landmarks, seed))
 
 
 def _spread(points: Floats, landmarks: Floats, placed: Floats, index: np.ndarray, seed: int) -> Floats:

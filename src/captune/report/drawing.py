@@ -29,7 +29,6 @@ MARKS = ("o", "s", "^", "D", "v", "P")
 INK = "#1d2a36"
 """Text color in files; in a page it is replaced by the color of the surrounding text."""
 
-FOLDER = "figures"
 LONGEST_NAME = 26
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from captune.core.arrays import evenly_spaced
-from captune.embeddings.projection import flatten
+from captune.embeddings.projection import project
 from captune.report.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 from captune.report.measures import Measures
 from captune.report.pictures import Picture, pictures_of
@@ -50,11 +50,10 @@ def image_map(measures: Measures) -> ImageMap | None:
         return None
     sample = evenly_spaced(len(measures.embedded_rows), MOST_POINTS)
     rows = measures.embedded_rows[sample]
-    places = flatten(measures.vectors[sample])
-    low, high = places.min(axis=0), places.max(axis=0)
+    places = project(measures.vectors[sample]).astype(np.float64)
     # Half of the order and half of the place: tight islands become wide enough to see their points.
     ranks = places.argsort(axis=0, kind="stable").argsort(axis=0, kind="stable") / (len(places) - 1)
-    places = 4 + 92 * (0.5 * (places - low) / np.maximum(high - low, 1e-9) + 0.5 * ranks)
+    places = 4 + 92 * (0.5 * places + 0.5 * ranks)
     before, after = run.before_labels[rows], run.labels[rows]
     largest = np.argsort(-np.bincount(after, minlength=run.n_classes), kind="stable")
     colors = {int(c): color for c, color in zip(largest, COLORS, strict=False)}

@@ -1,10 +1,9 @@
-"""Writing the report: one self-contained HTML file, and its figures as files."""
+"""Writing the report: one self-contained HTML file, with figures inside."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,53 +15,45 @@ from captune import __version__
 from captune.core.errors import CaptuneError, InputError, RunFolderError
 from captune.core.files import write_whole
 from captune.report.comparison import compare_runs
-from captune.report.drawing import FOLDER, Drawing
+from captune.report.drawing import Drawing
 from captune.report.sections import describe_run
 from captune.results.reading import RunRecord, read_run
 from captune.results.run import REPORT
 
 COMPARISON = "captune-comparison.html"
-_OURS = re.compile(
-    r"(cluster-concentration|map-(mismatch|confusion)-\d+|class-(similarity|margin)|confidence-density|confused-groups"
-    r"|training-curves|lowest-and-highest-classes|compared-[a-z]+)\.(png|svg|csv)"
-)
 
 
 def write_report(
     folders: Sequence[str | Path],
     out: str | Path | None = None,
     labels: Any = None,  # noqa: ANN401 (what `read_labels` takes)
+    figures: str | Path | None = None,
 ) -> Path:
     """Write the report of one run, or the comparison of several runs, and return its path.
 
     The default path is `report.html` in the run folder, or `captune-comparison.html` for a comparison. `labels` are
-    `folders`, a table (path, label), or one label for each readable image.
+    `folders`, a table (path, label), or one label for each readable image. `figures` is a folder for the figures as
+    PNG, SVG and CSV files.
     """
     if not folders:
         raise InputError("Expected at least one run folder.")
     runs = [read_run(folder, labels) for folder in folders]
     if len(runs) > 1:
-        target = Path(out or COMPARISON)
-        return write_page(target, target.with_name(f"{target.stem}-{FOLDER}"), "compare.html.j2", *compare_runs(runs))
-    folder = Path(folders[0])
-    target = Path(out) if out is not None else folder / REPORT
-    return write_page(target, folder / FOLDER, "page.html.j2", *_describe(runs[0]))
+        content, drawings = compare_runs(runs)
+        page = write_page(Path(out or COMPARISON), "compare.html.j2", content)
+    else:
+        content, drawings = _describe(runs[0])
+        page = write_page(Path(out) if out is not None else Path(folders[0]) / REPORT, "page.html.j2", content)
+    for drawing in drawings if figures is not None else ():
+        drawing.write(Path(str(figures)))
+    return page
 
 
-def write_page(
-    target: Path,
-    figure_folder: Path,
-    template: str,
-    content: Mapping[str, Any],
-    drawings: Sequence[Drawing],
-    package: str = "captune.report",
-) -> Path:
-    """Write a page and its figures; the template may be in another package."""
+def write_page(target: Path, template: str, content: Mapping[str, Any], package: str = "captune.report") -> Path:
+    """Write a page; the template may be in another package."""
     if target.is_dir():
         raise InputError(f"The report {str(target)!r} is a folder, expected the path of an HTML file.")
-    page = render(template, {**content, "figure_folder": figure_folder.name}, package)
-    _write_figures(figure_folder, drawings)
-    write_whole(target, page)
+    write_whole(target, render(template, content, package))
     return target
 
 
@@ -97,14 +88,3 @@ def render(template: str, content: Mapping[str, Any], package: str = "captune.re
         "version": __version__,
     }
     return environment.get_template(template).render(**content, **frame)
-
-
-def _write_figures(folder: Path, drawings: Sequence[Drawing]) -> None:
-    """Write all figures as files, and remove outdated figures of an earlier report."""
-    written = {f"{drawing.name}.{kind}" for drawing in drawings for kind in ("png", "svg", "csv")}
-    if folder.is_dir():
-        for path in folder.iterdir():
-            if _OURS.fullmatch(path.name) and path.name not in written:
-                path.unlink()
-    for drawing in drawings:
-        drawing.write(folder)

@@ -14,7 +14,6 @@ from captune.report.drawing import Drawing
 from captune.report.exchange import changes, hesitations, mistakes
 from captune.report.figures import draw_concentration, draw_training
 from captune.report.image_map import image_map
-from captune.report.maps import draw_confusion_map, draw_mismatch_maps
 from captune.report.measures import MOST_COMPARED, Measures
 from captune.report.pictures import class_galleries, unsure_pictures
 from captune.report.summary import count, describe_top
@@ -163,8 +162,8 @@ def _health(measures: Measures) -> list[dict[str, Any]] | None:
 
 def _mismatch(measures: Measures) -> dict[str, Any] | None:
     found = measures.run.alignment
-    drawings = [drawing for drawing in (draw_concentration(measures), *draw_mismatch_maps(measures)) if drawing]
-    if not found and not drawings:
+    drawing = draw_concentration(measures)
+    if not found and not drawing:
         return None
     sentence = ""
     if found:
@@ -173,7 +172,7 @@ def _mismatch(measures: Measures) -> dict[str, Any] | None:
         sentence = misleading_sentence(names, measures.run.n_classes, n_described)
     return {
         "sentence": sentence,
-        "drawings": drawings,
+        "drawings": [drawing] if drawing else [],
         "problems": sorted(found.get("problems", {}).items())[:MOST_FILES],
     }
 
@@ -198,8 +197,7 @@ def _confusion(measures: Measures) -> dict[str, Any] | None:
         for title, key, style in (("Accuracy", "accuracy", "{:.1%}"), ("Local ECE", "ece", "{:.3f}")):
             for when in ("before", "after") if run.is_adapted else ("after",):
                 columns.append(Column(f"{title} {when}", [n[f"{key}_{when}"] for n in found], style=style))
-    drawings = [draw_heat_map(measures, "similarity"), draw_heat_map(measures, "margin")]
-    drawings += [draw_confidence(measures), draw_confusion_map(measures)]
+    drawings = [draw_heat_map(measures, "similarity"), draw_heat_map(measures, "margin"), draw_confidence(measures)]
     columns, n_groups = [replace(column, values=column.values[:MOST_GROUPS]) for column in columns], len(groups)
     notes = [f"The {MOST_GROUPS} most similar of {n_groups:,} groups."] if n_groups > MOST_GROUPS else []
     if run.n_classes > MOST_COMPARED:

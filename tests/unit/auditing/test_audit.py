@@ -41,7 +41,6 @@ def test_it_names_misleading_names_and_says_what_to_do(world: Path, tmp_path: Pa
     page = (tmp_path / "audit" / "report.html").read_text(encoding="utf-8")
     assert "scales, " in page
     assert page.count("data:image/jpeg") > len(NAMES)  # most classes have three pictures
-    assert (tmp_path / "audit" / "figures" / "cluster-concentration.csv").is_file()
 
 
 def test_with_labels_it_measures_names_against_descriptions(world: Path, tmp_path: Path) -> None:
