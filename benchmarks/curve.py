@@ -50,7 +50,7 @@ from captune.results.metrics import summarize
 from captune.results.run import CHECKPOINTS
 from captune.training.checkpoint import FILES
 
-TUNED = {"detection": "robust", "describe": "all", "neighbors": 10}
+TUNED = {"detection": "robust", "describe": "all"}
 """What the paper leaves open, or fixes for CLIP's own weights, as it suits these photographs and this model."""
 
 

@@ -2,7 +2,6 @@
 
     python benchmarks/inside.py                 # UC Merced in CAPTUNE_TESTBED, with its descriptions
     python benchmarks/inside.py --seeds 3
-    python benchmarks/inside.py --without-vote  # the paper's baseline: no neighborhood vote
 
 Labels are looked at afterwards only. The arms are those of the ablation: neither part, concept alignment (CA), the
 confusion-aware margin (CACM), both; "accepted" counts confident predictions on accepted unlabeled images. "Margin on
@@ -37,16 +36,13 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 PAPER: dict[str, Any] = {
     "start_from": "zero_shot",
-    "start_share": 0.0,
-    "neighbors": 10,
     "count_on": "pseudo_labeled",
     "epochs": 50,
     "grow_every": 5,
     "learning_rate": 0.01,
     "gradient_clip": 0.0,
 }
-"""As in suites/ucmerced-ablations.yaml: the paper's training on cached embeddings, with a neighborhood vote."""
-WITHOUT_VOTE = {"neighbors": 0, "describe": "all"}
+"""As in suites/ucmerced-ablations.yaml: the paper's training on cached embeddings."""
 COLUMNS = (
     "accuracy",
     "first labels right",
@@ -60,7 +56,7 @@ COLUMNS = (
 )
 
 
-def look_inside(testbed: Path, arm: str, seed: int, changes: dict[str, Any]) -> list[float]:
+def look_inside(testbed: Path, arm: str, seed: int) -> list[float]:
     """Run one arm on UC Merced's pool and return the numbers of its columns."""
     data = testbed / "data" / "ucmerced"
     names, images = read_class_names(data / "train"), find_images(data / "train")
@@ -72,7 +68,6 @@ def look_inside(testbed: Path, arm: str, seed: int, changes: dict[str, Any]) -> 
         "describer": f"file:{data / 'descriptions.yaml'}",
         "seed": seed,
         **PAPER,
-        **changes,
         **ARMS[arm],
     }
     task = AdaptationTask(Vocabulary(names, ("a photo of a {}",)), images)
@@ -106,7 +101,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--testbed", default=os.environ.get("CAPTUNE_TESTBED"), help="default: CAPTUNE_TESTBED")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--without-vote", action="store_true", help="no neighborhood vote")
     words = parser.parse_args()
     if not (words.testbed and Path(words.testbed, "models", "aerial-dual").is_dir()):
         print("skipped: set CAPTUNE_TESTBED to the folder with data/ucmerced and models/aerial-dual")
@@ -114,8 +108,7 @@ def main() -> int:
     print("| arm | " + " | ".join(COLUMNS) + " |")
     print("|---" * (len(COLUMNS) + 1) + "|", flush=True)
     for arm in ARMS:
-        changes = WITHOUT_VOTE if words.without_vote else {}
-        found = [look_inside(Path(words.testbed), arm, seed, changes) for seed in range(words.seeds)]
+        found = [look_inside(Path(words.testbed), arm, seed) for seed in range(words.seeds)]
         means = np.mean(found, axis=0)
         print(f"| {arm} | " + " | ".join(f"{mean:.1f}" for mean in means[:-2]), end=" | ")
         print(" | ".join(f"{mean:.2f}" for mean in means[-2:]) + " |", flush=True)

@@ -1,4 +1,4 @@
-"""What CAP's margin is worth: a grid of texts, margins and growths on beds of embeddings, without a neighborhood vote.
+"""What CAP's margin is worth: a grid of texts, margins and growths on beds of embeddings.
 
     python benchmarks/margin.py FOLDER                                 # every *.npz file of benchmarks/embed_bed.py
     python benchmarks/margin.py FOLDER --beds ucmerced --seeds 3 --out margin.jsonl
@@ -36,7 +36,7 @@ from captune.methods.cap import Cap, CapSettings
 from captune.results.metrics import summarize
 
 STUDENT = {"tuner": "feature_adapter", "class_texts": "aligned"}
-"""The student of the preset quick; everything else is the paper's, so there is no vote and no share of the start."""
+"""The student of the preset quick; everything else is the paper's."""
 TEXTS: dict[str, dict[str, Any]] = {
     "names": {"concept_alignment": False},
     "mismatched described": {"describe": "mismatched"},

@@ -179,7 +179,6 @@ def test_failures_stop_nothing_and_are_listed(captune: Command, tmp_path: Path, 
     listed = captune(*words, "--dry-run")
     assert listed.code == 0
     assert "2 cells, 0 finished" in listed.out
-    assert "images 30+0/12" in listed.out
     done = captune(*words)
     assert done.code == 1
     assert "1 cells measured, 0 already finished, 1 failed." in done.out
@@ -236,7 +235,6 @@ def test_a_damaged_dataset_is_said_before_anything_runs(captune: Command, tmp_pa
     suite = write_suite(tmp_path, backbone, datasets=["flowers102"], settings=["ul"], methods={"zero_shot": None})
     listed = captune("benchmark", suite, "--data", tmp_path, "--dry-run")
     assert listed.code == 0
-    assert "images 2040+0/6149" in listed.out  # what is known of it
     assert "'trnid'" in listed.out
 
 
@@ -245,8 +243,6 @@ def test_the_paper_would_be_270_cells(captune: Command, tmp_path: Path) -> None:
     assert listed.code == 0
     assert "270 cells, 0 finished" in listed.out
     assert listed.out.count("data missing") == 270
-    assert "images 2040+0/6149" in listed.out  # Flowers102
-    assert "steps 2500 " in listed.out  # CAP: 50 epochs of 50
 
 
 @contextmanager

@@ -74,7 +74,7 @@ def test_a_recipe_sets_what_is_not_given() -> None:
 def test_the_counts_of_the_margin_are_a_setting(photos: Path, clip_folder: Path) -> None:
     """Counted on D_PL or on accepted images, with the paper's growth: two different margins, two students."""
     runs = [
-        adapt(photos, clip_folder, "quick", tau=0.3, neighbors=0, start_from="zero_shot", count_on=count_on)
+        adapt(photos, clip_folder, "quick", tau=0.3, start_from="zero_shot", count_on=count_on)
         for count_on in ("pseudo_labeled", "accepted")
     ]
     assert bits(runs[0]) != bits(runs[1])
@@ -153,32 +153,6 @@ def test_quick_gives_no_class_images_that_belong_to_another(photos: Path, clip_f
     predicted = texts.predictions.probabilities.argmax(axis=1)
     assert len(first) > 0
     assert np.array_equal(first.labels, predicted[first.image_index])
-
-
-def test_texts_keep_a_share_of_the_decision_unless_classes_are_labeled(
-    photos: Path, clip_folder: Path, tmp_path: Path
-) -> None:
-    table = tmp_path / "labels.csv"
-    table.write_text("path,label\n" + "\n".join(f"{photos / 'cat' / f'{i:03d}.png'},cat" for i in range(6)))
-    free, half, labeled = (
-        adapt(photos, clip_folder, "quick", start_from="zero_shot", **changes)
-        for changes in (
-            {"start_share": 0.0},
-            {"start_share": 0.5},
-            {"start_share": 0.5, "labels": table, "target_classes": "auto"},
-        )
-    )
-    assert [run.classifier.tuner.settings.start_share for run in (free, half, labeled)] == [0.0, 0.5, 0.0]
-    own, both = (np.log(run.predictions.probabilities) for run in (free, half))
-    start = run_logits(half)
-    centered = [logits - logits.mean(axis=1, keepdims=True) for logits in (both, (own + start) / 2)]
-    assert np.allclose(*centered, atol=0.02)
-
-
-def run_logits(run: AdaptationRun) -> Any:
-    """Return the logits of the texts that a run started from."""
-    assert run.evidence is not None
-    return run.classifier.backbone.logit_scale * run.evidence.arrays["vectors"] @ run.evidence.arrays["class_vectors"].T
 
 
 def test_descriptions_stand_for_misleading_names(photos: Path, clip_folder: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ CANNOT_APPLY = {
 NAMES = ["cat", "dog", "bird"]
 TEXTS = captune.ClassTexts(NAMES, np.eye(3, 6))
 TRUTH = np.repeat(NAMES, 20)
-CAP = {"epochs": 2, "iterations": 2, "neighbors": 3, "k": 4}
+CAP = {"epochs": 2, "iterations": 2, "k": 4}
 
 
 @parametrize_with_checks(

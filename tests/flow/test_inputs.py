@@ -217,7 +217,7 @@ def texts(world: World) -> Any:
 
 @pytest.mark.parametrize("method", ["zero_shot", "cap", "transductive"])
 def test_embeddings_and_class_texts_need_no_model(method: str, world: World, tmp_path: Path) -> None:
-    quick = {"epochs": 2, "iterations": 2, "neighbors": 3, "k": 2} if method == "cap" else {}
+    quick = {"epochs": 2, "iterations": 2, "k": 2} if method == "cap" else {}
     images = captune.Embeddings(world.vectors)
     adapted = captune.adapt(images, texts(world), method=method, out=tmp_path / "run", quiet=True, **quick)
     loaded = captune.load(tmp_path / "run")
@@ -371,7 +371,7 @@ def embedded_run(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path
     np.savez(folder / "images.npz", images=world.vectors.astype(np.float16), labels=np.arange(N) % 3)
     np.savez(folder / "texts.npz", names=NAMES, texts=world.vectors[:3], logit_scale=np.float32(50))
     words = ["adapt", f"{folder}/images.npz", "--classes", f"{folder}/texts.npz", "--method", "cap"]
-    quick = [word for pair in ("epochs=2", "iterations=2", "neighbors=3", "k=2") for word in ("--set", pair)]
+    quick = [word for pair in ("epochs=2", "iterations=2", "k=2") for word in ("--set", pair)]
     assert main([*words, "--preset", "quick", "--out", str(folder / "run"), *quick]) == 0
     return folder
 

@@ -97,8 +97,7 @@ def test_less_image_weight_and_more_anchoring_change_the_answer(world: Path) -> 
     assert not np.allclose(plain, held, atol=1e-3)
 
 
-@pytest.mark.parametrize("neighbors", [0, 5])
-def test_cap_may_start_from_the_clusters(world: Path, tmp_path: Path, neighbors: int) -> None:
+def test_cap_may_start_from_the_clusters(world: Path, tmp_path: Path) -> None:
     short = {"epochs": 1, "iterations": 2, "k": 2, "strong_views": 1, "train_batch": 4, "concept_alignment": False}
     made = {}
     for start in ("zero_shot", "transductive"):
@@ -108,7 +107,6 @@ def test_cap_may_start_from_the_clusters(world: Path, tmp_path: Path, neighbors:
             method="cap",
             preset="quick",
             start_from=start,
-            neighbors=neighbors,
             labels=write_labels(world, tmp_path / "two.csv", 2, NAMES),
             out=folder,
             **short,

@@ -23,7 +23,6 @@ from captune.benchmark.evaluating import evaluate, open_engine
 from captune.benchmark.splits import Split, make_split
 from captune.core.errors import RunFolderError
 from captune.core.files import write_json
-from captune.core.launching import launch
 from captune.core.locking import hold
 from captune.data.precomputed import Embeddings
 from captune.embeddings.embed import embed_images
@@ -97,20 +96,19 @@ def _clear(folder: Path, keep_run: bool) -> None:
 
 
 def _measure_or_restart(job: Job, folder: Path) -> dict[str, Any]:
-    """Measure in as many processes as the settings ask for, resuming an interrupted run of the same cell."""
-    devices = int(job.settings.get("devices", 1))
+    """Measure, resuming an interrupted run of the same cell."""
     resume = holds_checkpoints(folder / CHECKPOINTS)
     if not resume:  # left by a process that was killed before its first checkpoint
         shutil.rmtree(folder, ignore_errors=True)
     (folder / CARD).unlink(missing_ok=True)  # a run that was not evaluated resumes from its last checkpoint
     try:
-        return launch(devices, 1, _measure, job, resume)
+        return _measure(job, resume)
     except RunFolderError as error:
         if not resume:
             raise
         shutil.rmtree(folder)  # made by other versions or weights
         sys.stderr.write(f"Starting over: {error}\n")
-        return launch(devices, 1, _measure, job, False)
+        return _measure(job, resume=False)
 
 
 def _measure(job: Job, resume: bool) -> dict[str, Any]:

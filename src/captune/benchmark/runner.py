@@ -22,7 +22,6 @@ from captune.core.errors import CaptuneError, InputError
 from captune.core.files import drop_leftovers
 from captune.core.launching import KEEP_FREED_MEMORY
 
-LAUNCHER = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 SECONDS_TO_STOP = 120
 """How long an interrupted cell may take to finish its step and write its checkpoint."""
 MESSAGES = {
@@ -120,24 +119,6 @@ def make_job(
     )
 
 
-def launched_processes() -> int | None:
-    """Return the number of processes that torchrun started, 0 in all but the first one, None without torchrun."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return None
-    if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
-        raise InputError("A cell runs on one machine: run a part of the suite on each with --shard I/N instead.")
-    return 0 if os.environ["RANK"] != "0" else int(os.environ["LOCAL_WORLD_SIZE"])
-
-
-def _variables() -> dict[str, str]:
-    """Return the environment variables without those of torchrun, which would confuse a cell's process."""
-    return KEEP_FREED_MEMORY | {
-        name: value
-        for name, value in os.environ.items()
-        if name not in LAUNCHER and not name.startswith(("TORCHELASTIC_", "GROUP_", "ROLE_"))
-    }
-
-
 class CellProcess:
     """The process that measures cells, started when the first one is due and again after it has ended."""
 
@@ -187,7 +168,9 @@ class CellProcess:
 
     def _start(self, output: IO[bytes]) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "captune.benchmark.cell_process"]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, env=_variables())
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, env=KEEP_FREED_MEMORY | os.environ
+        )
 
 
 def _last_error(log: Path, begin: int, code: int) -> str:

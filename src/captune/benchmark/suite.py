@@ -18,7 +18,7 @@ from captune.benchmark.splits import PUBLISHED_SPLIT_SEEDS, Setting, SplitSeeds,
 from captune.core import registry
 from captune.core.errors import InputError, ProblemList, UnknownNameError, nearest, raise_all
 from captune.core.files import is_file, is_folder
-from captune.core.settings import Rate, RunSettings, Seed, build, read_yaml
+from captune.core.settings import RunSettings, Seed, build, read_yaml
 
 T = TypeVar("T")
 FOLDER = Path(__file__).parent / "suites"
@@ -83,14 +83,6 @@ class Override:
 
 
 @dataclass(frozen=True)
-class Speed:
-    """Assumed speed of the machine until the first cells are measured; used for estimates only."""
-
-    images_per_second: Rate = 100.0
-    steps_per_second: Rate = 10.0
-
-
-@dataclass(frozen=True)
 class TableFile:
     """One table of a suite file; later values win: defaults, dataset, method, then overrides in order.
 
@@ -105,7 +97,6 @@ class TableFile:
         title: Heading of the table.
         shows: Numbers with a grid of their own, methods x datasets, if there is one learning setting.
         published: Label of the published table to compare with.
-        speed: Assumptions of estimates.
     """
 
     datasets: Annotated[dict[str, dict[str, Any] | None], MinLen(1)]
@@ -118,7 +109,6 @@ class TableFile:
     title: str = ""
     shows: Annotated[tuple[Shown, ...], MinLen(1)] = ("score",)
     published: str = ""
-    speed: Speed = field(default_factory=Speed)
 
 
 @dataclass(frozen=True)

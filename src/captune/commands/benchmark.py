@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from captune.benchmark.cells import Cell, Results
     from captune.benchmark.environment import Environment
-    from captune.benchmark.suite import Speed
 
-MACHINE = ("workers", "accelerator", "devices", "strategy")
+MACHINE = ("workers", "accelerator")
 """Flags that affect results by rounding only."""
 
 
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--figures", metavar="FOLDER", help="also draw the paper's figures of the finished cells")
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument("--table", action="store_true", help="write the tables of finished cells without running any")
-    modes.add_argument("--dry-run", action="store_true", help="list the cells and their cost without running any")
+    modes.add_argument("--dry-run", action="store_true", help="list the cells and their state without running any")
     parser.add_argument("--shard", metavar="I/N", help="run only every N-th cell, to share a suite among machines")
     parser.add_argument(
         "--only", action="append", default=[], metavar="AXIS=a,b", help="dataset=, setting=, method= or seed="
@@ -37,32 +37,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep-runs", action="store_true", help="keep the run folder of every cell, with its report")
     parser.add_argument("--workers", type=int, help="number of processes that decode images")
     parser.add_argument("--accelerator", metavar="auto|cpu|cuda|mps", help="device type (default: auto)")
-    parser.add_argument("--devices", type=int, metavar="N", help="number of processes per cell, one per GPU")
-    parser.add_argument("--strategy", metavar="auto|ddp", help="how several processes work together")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the unfinished cells, write the tables, and return 1 if any cell failed."""
     from captune.benchmark.cells import Results
     from captune.benchmark.environment import Environment
-    from captune.benchmark.runner import launched_processes, run_cells, shard
+    from captune.benchmark.runner import run_cells, shard
     from captune.benchmark.suite import read_suite
     from captune.benchmark.table import aggregate, write_tables
     from captune.commands._screen import Screen
 
-    launched = launched_processes()
-    if launched is not None and not launched:
-        return 0  # the first process of torchrun starts those of each cell
     screen = Screen(highlight=False, soft_wrap=True, markup=False)
     suite = read_suite(options.suite, _only(options.only))
     _check(options)
     machine = {name: value for name in MACHINE if (value := getattr(options, name)) is not None}
-    machine |= {"devices": launched} if launched else {}
     data, models = (Path(folder) if folder else None for folder in (options.data, options.models))
     environment, results = Environment(data, models, machine), Results(Path(options.out))
     cells = shard(suite.cells(), options.shard) if options.shard else suite.cells()
     if options.dry_run:
-        _show_costs(cells, environment, results, suite.tables[0].file.speed, screen.print)
+        _list_cells(cells, environment, results, screen.print)
         return 0
     failures: list[tuple[str, str]] = []
     if not options.table:
@@ -84,35 +78,22 @@ def run(options: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
-def _show_costs(
-    cells: Sequence[Cell], environment: Environment, results: Results, speed: Speed, show: Callable[[str], None]
-) -> None:
-    """List every cell with its cost, and the totals."""
-    from captune.benchmark.cost import estimate_costs
-    from captune.core.progress import duration
+def _list_cells(cells: Sequence[Cell], environment: Environment, results: Results, show: Callable[[str], None]) -> None:
+    """List every cell with its state, and what is missing."""
+    from captune.core.errors import CaptuneError
 
-    costs = estimate_costs(cells, environment, results, speed)
-    width = max((len(str(cell)) for cell in cells), default=0)
-    for number, cost in enumerate(costs, start=1):
-        sizes = cost.sizes
-        counts = f"{sizes.unlabeled}+{sizes.labeled}/{sizes.test}" if sizes else "unknown"
-        seconds = "?" if cost.seconds is None else duration(cost.seconds)
-        data = "found" if cost.is_found else "missing"
-        show(
-            f"{number:>4} {cost.cell!s:<{width}}  {cost.state:<11} data {data:<7} "
-            f"images {counts:<16} encode {cost.to_encode:<7} steps {cost.steps:<7} ~{seconds}"
-        )
-    left = [cost for cost in costs if cost.state != "finished"]
-    total, n_images, n_steps = (
-        sum(getattr(cost, what) or 0 for cost in left) for what in ("seconds", "to_encode", "steps")
-    )
-    show("images: unlabeled+labeled/test; encode: images that no earlier cell encodes.")
-    show(f"{len(costs)} cells, {len(costs) - len(left)} finished; left: {n_images} images to encode, {n_steps} steps.")
-    show(
-        f"About {duration(total)}, from finished cells of the same dataset, setting and method, or else from "
-        f"{speed.images_per_second:g} images and {speed.steps_per_second:g} steps per second."
-    )
-    for problem in dict.fromkeys(cost.problem for cost in costs if cost.problem):
+    states: Counter[str] = Counter()
+    problems: dict[str, None] = {}
+    for number, cell in enumerate(cells, start=1):
+        data, state = "found" if environment.is_found(cell.dataset) else "missing", "to do"
+        try:
+            state = results.state(cell, environment.inputs(cell))
+        except CaptuneError as error:
+            problems[str(error)] = None
+        states[state] += 1
+        show(f"{number:>4} {state:<11} data {data:<7} {cell}")
+    show(f"{len(cells)} cells, {states['finished']} finished.")
+    for problem in problems:
         show(f"missing: {problem}")
 
 
@@ -125,10 +106,8 @@ def _check(options: argparse.Namespace) -> None:
         folder = getattr(options, name)
         if folder is not None and not is_folder(folder):
             raise InputError(f"--{name} {folder!r}: no such folder.")
-    for name, least in (("workers", 0), ("devices", 1)):
-        number = getattr(options, name)
-        if number is not None and number < least:
-            raise InputError(f"--{name} {number}: expected {least} or more.")
+    if options.workers is not None and options.workers < 0:
+        raise InputError(f"--workers {options.workers}: expected 0 or more.")
 
 
 def _only(pairs: list[str]) -> dict[str, list[str]]:

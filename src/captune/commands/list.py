@@ -17,18 +17,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("what", choices=CHOICES, metavar="|".join(CHOICES), nargs="?", help="default: everything")
     parser.add_argument("--data", metavar="ROOT", help="datasets: folder to look in")
-    parser.add_argument(
-        "--download", action="append", default=[], metavar="NAME", help="datasets: download this one to --data first"
-    )
 
 
 def run(options: argparse.Namespace) -> None:
     """List plug-ins with a summary, datasets with their facts, or suites with their titles; by default everything."""
     from captune.commands._screen import Screen
 
-    if options.what != "datasets" and (options.data or options.download):
-        raise InputError(f"--data and --download apply to datasets, not to {options.what or 'everything'}.")
-    _download(options.download, options.data)
+    if options.what != "datasets" and options.data:
+        raise InputError(f"--data applies to datasets, not to {options.what or 'everything'}.")
     screen = Screen(highlight=False)
     for what in CHOICES if options.what is None else (options.what,):
         if options.what is None:
@@ -76,15 +72,3 @@ def _datasets(root: Path | None) -> Any:  # noqa: ANN401 (a table of rich, which
     if root is None:
         shown.caption = "With --data ROOT, the column 'found' shows which ones exist there."
     return shown
-
-
-def _download(wanted: list[str], data: str | None) -> None:
-    if not wanted:
-        return
-    if data is None:
-        raise InputError("--download needs --data ROOT, the folder to download to.")
-    from captune.benchmark.downloading import fetch
-
-    for dataset in [registry.load("datasets", name)() for name in wanted]:  # all names are checked first
-        if not dataset.is_found(Path(data)):
-            fetch(dataset.facts, Path(data))

@@ -1,7 +1,6 @@
 """The training schedules of CAP: how D_PL grows, and the margin of each epoch.
 
-`CapSchedule` follows the paper; `ReleasedGrowth`, `MixtureSchedule` and `NeighborhoodSchedule` let D_PL grow in other
-ways.
+`CapSchedule` follows the paper; `ReleasedGrowth` and `MixtureSchedule` let D_PL grow in other ways.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from captune.core.arrays import Ints
 from captune.core.wording import option
 from captune.data.task import AdaptationTask
 from captune.labeling.growth import add_confident, released_size, rotate
-from captune.labeling.neighborhood import NeighborhoodVote
 from captune.labeling.pseudo_labels import PseudoLabels, Source
 from captune.labeling.selection import top_k_per_class
 from captune.methods.base import Context, read_labels
@@ -46,7 +44,7 @@ class CapSchedule(Schedule):
         task: AdaptationTask,
         objective: ConfusionObjective,
         pseudo_labels: PseudoLabels,
-        neighbor_labels: Ints | None,
+        mixture_labels: Ints | None,
         n_images: int,
         context: Context,
         settings: CapSettings,
@@ -54,7 +52,7 @@ class CapSchedule(Schedule):
         self.task, self.objective, self.n_images = task, objective, n_images
         self.context, self.settings = context, settings
         self.pseudo_labels = pseudo_labels  # D_PL
-        self.neighbor_labels = neighbor_labels  # of a vote or mixture; the student must agree
+        self.mixture_labels = mixture_labels  # of all images; the student must agree
         self.accepted = np.zeros(len(task.vocabulary), dtype=np.int64)
 
     def begin_epoch(self, epoch: int) -> None:
@@ -111,12 +109,12 @@ class CapSchedule(Schedule):
         label_of[self.pseudo_labels.image_index] = self.pseudo_labels.labels
         for views in source.views(self.draw(epoch), epoch, first_step):
             pseudo_labeled, labeled, unlabeled = views.request
-            neighbor_labels = None if self.neighbor_labels is None else self.neighbor_labels[unlabeled]
+            mixture_labels = None if self.mixture_labels is None else self.mixture_labels[unlabeled]
             yield CapBatch(
                 views,
                 torch.from_numpy(label_of[pseudo_labeled]).to(device),
                 torch.from_numpy(source.labels[labeled]).to(device),
-                None if neighbor_labels is None else torch.from_numpy(neighbor_labels).to(device),
+                None if mixture_labels is None else torch.from_numpy(mixture_labels).to(device),
             )
 
     def end_epoch(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
@@ -151,12 +149,12 @@ class CapSchedule(Schedule):
         return f"loss {loss:.3f}, accepted {n_accepted / offered:.0%}, imbalance {imbalance:.1f}"
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return D_PL, neighbor labels, counts and margin, and everything recorded so far."""
+        """Return D_PL, the mixture's labels, counts and margin, and everything recorded so far."""
         tensors, facts = self.context.state()
         tensors |= add_prefix(self.pseudo_labels.arrays(), "pseudo_labels.")
         tensors["accepted"] = torch.from_numpy(self.accepted)
-        if self.neighbor_labels is not None:
-            tensors["neighbor_labels"] = torch.from_numpy(self.neighbor_labels)
+        if self.mixture_labels is not None:
+            tensors["mixture_labels"] = torch.from_numpy(self.mixture_labels)
         if self.objective.margin is not None:
             tensors["margin"] = self.objective.margin
         return tensors, facts
@@ -167,7 +165,7 @@ class CapSchedule(Schedule):
         self.context.restore(tensors, facts, n_classes)
         self.pseudo_labels = read_labels(tensors, "pseudo_labels.", n_classes)
         self.accepted = tensors["accepted"].numpy()
-        self.neighbor_labels = tensors["neighbor_labels"].numpy() if "neighbor_labels" in tensors else None
+        self.mixture_labels = tensors["mixture_labels"].numpy() if "mixture_labels" in tensors else None
         margin = tensors.get("margin")
         self.objective.margin = None if margin is None else margin.to(self.context.runtime.device)
 
@@ -189,23 +187,6 @@ class MixtureSchedule(CapSchedule):
         k = min(float(self.settings.k), max(1.0, even))
         most = int(k + max(0.0, 0.5 * even - k) * epoch / self.settings.epochs)
         selected = top_k_per_class(probabilities, most, self.task.target_classes, predicted_only=True)
-        return selected.stamped(epoch, Source.MODEL)
-
-
-class NeighborhoodSchedule(CapSchedule):
-    """Beyond the paper: D_PL is selected anew by a neighborhood vote whenever it grows."""
-
-    def __init__(self, vote: NeighborhoodVote, *arguments: Any) -> None:  # noqa: ANN401 (those of CapSchedule)
-        super().__init__(*arguments)
-        self.vote = vote
-
-    def grow(self, epoch: int) -> PseudoLabels:
-        """Return the images on whose label neighbors agree, up to a share of an even split that grows with time."""
-        _, probabilities, _ = self.objective.predict(np.arange(self.n_images))
-        k = self.settings.k
-        even = max(k, self.n_images / len(self.task.target_classes))
-        most = int(k + (even - k) * epoch / self.settings.epochs)
-        selected, self.neighbor_labels = self.vote.select(probabilities, k, most)
         return selected.stamped(epoch, Source.MODEL)
 
 

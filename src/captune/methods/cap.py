@@ -19,22 +19,19 @@ from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings
 from captune.core import registry
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError
-from captune.core.settings import NonNegative, NonNegativeFloat, Positive, PositiveShare, Rate, Share, ShareBelowOne
+from captune.core.settings import NonNegative, NonNegativeFloat, Positive, PositiveShare, Rate, Share
 from captune.data.task import AdaptationTask
 from captune.data.vocabulary import Vocabulary
-from captune.embeddings.embed import embed_classes, score
-from captune.labeling.neighborhood import NeighborhoodVote
+from captune.embeddings.embed import embed_classes
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import (
     Ranking,
     aligned_texts,
     class_mask,
     first_labels,
-    restrict_to,
     top_k_per_class,
 )
-from captune.methods._cap_schedules import CapSchedule, MixtureSchedule, NeighborhoodSchedule, ReleasedGrowth
-from captune.methods._training_time import Workload, announce, measure_costs
+from captune.methods._cap_schedules import CapSchedule, MixtureSchedule, ReleasedGrowth
 from captune.methods.base import Context, Method
 from captune.mixture.gaussian_mixture import MixtureFit, fit_gaussian_mixture
 from captune.training.loop import Optimization, fit
@@ -70,15 +67,9 @@ class CapSettings:
             or those `accepted` in the steps of the previous epoch (`released`); by default as in the recipe.
         independent_adapters: Whether pseudo-labels made during training have their own adapter.
         adapter_width: Hidden units of the adapters that are used in training only.
-        neighbors: Beyond the paper: pseudo-labels must agree with a vote of this many nearest images; 0 means no vote.
-        balance: How strongly the votes are balanced over the classes, 0 to 1.
-        start_share: Beyond the paper: weight in the decision of the texts from which the tuner `feature_adapter`
-            started; ignored if some classes are labeled, since labels are more informative than texts, and if it
-            started as a mixture, which stays in the decision anyway.
         strong_views: Number of augmented views of each image that are embedded, if the image encoder is frozen.
         growth: How the pseudo-labeled images grow: `paper` adds the most confident images of every class, `released`
-            selects confident ones anew, before older ones; by default as in the recipe. With a neighborhood vote,
-            `paper` means that the vote selects them.
+            selects confident ones anew, before older ones; by default as in the recipe.
         growth_limit: Most images of a class with growth = `released`, as a share of an even split.
         grow_every: Number of epochs between two growths of the pseudo-labeled images.
         epochs: Number of epochs of `iterations` steps.
@@ -108,9 +99,6 @@ class CapSettings:
     count_on: Literal["pseudo_labeled", "accepted"] | None = None
     independent_adapters: bool = True
     adapter_width: Positive = 128
-    neighbors: NonNegative = 0
-    balance: Share = 0.5
-    start_share: ShareBelowOne = 0.0
     strong_views: Positive = 4
     growth: Literal["paper", "released"] | None = None
     growth_limit: PositiveShare = 0.8
@@ -173,9 +161,6 @@ class Cap(Method):
         context.history.append((settings.epochs, schedule.pseudo_labels))
         if isinstance(schedule, MixtureSchedule) and isinstance(tuner, FeatureAdapter):
             tuner.calibrate(context.embed(backbone, task.unlabeled).vectors, schedule.confidence)
-        keeps_texts = settings.start_share and settings.start_from == "zero_shot" and not len(task.seen_classes)
-        if isinstance(tuner, FeatureAdapter) and keeps_texts:
-            return tuner.with_start(settings.start_share)
         return tuner
 
     def prepare(self, task: AdaptationTask, backbone: Backbone, context: Context) -> CapSchedule:
@@ -187,16 +172,12 @@ class Cap(Method):
                 "Add unlabeled images, or remove some labels."
             )
         images = context.embed(backbone, task.unlabeled).vectors
-        presets = {"quick": replace(CapSettings(), **QUICK), "full": replace(CapSettings(), **FULL)}
-        costs = measure_costs(backbone, task.vocabulary, context.runtime)
-        announce(costs, settings, presets, Workload(len(images), len(task.labeled.labels)), context.runtime)
 
         # Section 3.1: describe misleading class names, and select the first pseudo-labels D_PL.
         texts = embed_classes(backbone, task.vocabulary)
         vocabulary, described = self._align_concepts(task, backbone, texts, context)
         mixture = self._mixture(task, backbone, aligned_texts(texts, described), context)
-        vote = self._neighborhood_vote(task, backbone, context) if settings.neighbors else None
-        first, neighbor_labels = self._first_pseudo_labels(task, backbone, texts, described, vote, mixture, context)
+        first, mixture_labels = self._first_pseudo_labels(task, backbone, texts, described, mixture, context)
 
         # Section 3.3: the student learns from D_PL and from its own confident predictions.
         device = context.runtime.device
@@ -210,12 +191,10 @@ class Cap(Method):
             tuner, source, allowed, settings.tau, settings.adapter_width, settings.independent_adapters
         ).to(device)
         if settings.growth == "released":
-            return ReleasedGrowth(task, objective, first, neighbor_labels, len(images), context, settings)
-        if mixture is not None and vote is None:
-            return MixtureSchedule(mixture, task, objective, first, neighbor_labels, len(images), context, settings)
-        if vote is not None:
-            return NeighborhoodSchedule(vote, task, objective, first, neighbor_labels, len(images), context, settings)
-        return CapSchedule(task, objective, first, neighbor_labels, len(images), context, settings)
+            return ReleasedGrowth(task, objective, first, mixture_labels, len(images), context, settings)
+        if mixture is not None:
+            return MixtureSchedule(mixture, task, objective, first, mixture_labels, len(images), context, settings)
+        return CapSchedule(task, objective, first, mixture_labels, len(images), context, settings)
 
     def _align_concepts(
         self, task: AdaptationTask, backbone: Backbone, texts: Floats, context: Context
@@ -232,18 +211,6 @@ class Cap(Method):
         names = {c: task.vocabulary.texts(c) if settings.describe != "mismatched" else () for c in found.sentences}
         sentences = {c: names[c] + descriptions for c, descriptions in found.sentences.items()}
         return task.vocabulary.with_descriptions(sentences), found.vectors
-
-    def _neighborhood_vote(self, task: AdaptationTask, backbone: Backbone, context: Context) -> NeighborhoodVote:
-        labeled = context.embed(backbone, task.labeled.images)
-        return NeighborhoodVote(
-            context.embed(backbone, task.unlabeled).vectors,
-            labeled.vectors,
-            task.labeled.labels[labeled.image_index],
-            len(task.vocabulary),
-            task.target_classes,
-            n_neighbors=self.settings.neighbors,
-            strength=self.settings.balance,
-        )
 
     def _mixture(self, task: AdaptationTask, backbone: Backbone, texts: Floats, context: Context) -> MixtureFit | None:
         """Return the mixture from which the student starts, if it does."""
@@ -266,14 +233,13 @@ class Cap(Method):
         backbone: Backbone,
         texts: Floats,
         described: Mapping[int, Floats],
-        vote: NeighborhoodVote | None,
         mixture: MixtureFit | None,
         context: Context,
     ) -> tuple[PseudoLabels, Ints | None]:
-        """Return D_PL before any training, and the labels of all images by the vote or the mixture, if there is one."""
+        """Return D_PL before any training, and the labels of all images by the mixture, if there is one."""
         settings: CapSettings = self.settings
         images, targets = context.embed(backbone, task.unlabeled).vectors, task.target_classes
-        if vote is None and mixture is None:  # the paper
+        if mixture is None:  # the paper
             # A cosine ranks the images of a few described classes best, a probability those of many.
             ranking: Ranking = "cosine" if settings.describe == "mismatched" else "probability"
             scale = backbone.logit_scale
@@ -281,13 +247,6 @@ class Cap(Method):
                 images, texts, scale, described, k=settings.k, allowed=targets, rank_described_by=ranking
             )
             return first, None
-        if mixture is None:
-            aligned = aligned_texts(texts, described)
-            probabilities = restrict_to(score(images, aligned, backbone.logit_scale), targets)
-        else:
-            probabilities = mixture.probabilities
         k = min(settings.k, max(1, len(images) // len(targets)))  # no more than a class can have
-        if vote is None:
-            labels = np.asarray(probabilities.argmax(axis=1), dtype=np.int64)
-            return top_k_per_class(probabilities, k, targets, predicted_only=True), labels
-        return vote.select(probabilities, k)
+        labels = np.asarray(mixture.probabilities.argmax(axis=1), dtype=np.int64)
+        return top_k_per_class(mixture.probabilities, k, targets, predicted_only=True), labels

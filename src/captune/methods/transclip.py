@@ -14,7 +14,7 @@ from captune.core.arrays import Floats, softmax_rows, unit_rows
 from captune.core.settings import NonNegative, Positive
 from captune.data.task import AdaptationTask
 from captune.embeddings.embed import score
-from captune.labeling.neighborhood import nearest_neighbors
+from captune.labeling.neighbors import nearest_neighbors
 from captune.methods.base import Context, Method
 from captune.mixture.gaussian_mixture import MixtureFit
 from captune.tuners.base import Tuner

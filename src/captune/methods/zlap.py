@@ -13,7 +13,7 @@ from captune.backbones.base import Backbone
 from captune.core.arrays import Floats
 from captune.core.settings import NonNegativeFloat, Positive, ShareBelowOne
 from captune.data.task import AdaptationTask
-from captune.labeling.neighborhood import nearest_neighbors
+from captune.labeling.neighbors import nearest_neighbors
 from captune.methods.base import Context, Method
 from captune.tuners.base import Tuner
 from captune.tuners.propagation import Propagation, PropagationSettings

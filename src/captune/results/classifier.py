@@ -182,8 +182,10 @@ class Classifier(ImageClassifier):
                 "or adapt again."
             )
         tuner_class = registry.load("tuners", card.tuner)
+        retired = tuner_class.retired.items()
         try:
-            settings = build(tuner_class.Settings, card.tuner_settings, "tuner settings")
+            kept = {key: value for key, value in card.tuner_settings.items() if (key, value) not in retired}
+            settings = build(tuner_class.Settings, kept, "tuner settings")
             tuner = tuner_class(backbone, Vocabulary(card.names, card.templates, card.descriptions), settings)
             class_vectors = tensors.pop("class_vectors")
             expected = (len(card.names), tuner.embed_dim)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from captune.core.arrays import Floats, Ints, as_embeddings, evenly_spaced
 from captune.core.errors import InputError
-from captune.labeling.neighborhood import nearest_neighbors
+from captune.labeling.neighbors import nearest_neighbors
 from captune.mixture.gaussian_mixture import expected_change
 
 Verdict = Literal["helpful", "unclear", "harmful"]

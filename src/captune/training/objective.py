@@ -17,12 +17,12 @@ from captune.tuners.feature_adapter import ResidualAdapter
 
 
 class CapBatch(NamedTuple):
-    """A step of CAP: views, labels of the pseudo-labeled and labeled images, neighbor labels of the unlabeled ones."""
+    """A step of CAP: views, labels of pseudo-labeled and labeled images, and the mixture's of the unlabeled ones."""
 
     views: Views
     pseudo_labels: Tensor
     labels: Tensor
-    neighbor_labels: Tensor | None
+    mixture_labels: Tensor | None
 
 
 class ConfusionObjective(nn.Module):
@@ -62,8 +62,8 @@ class ConfusionObjective(nn.Module):
             weak = self.logits(self.main_adapter(source.embed(self.tuner, views.weak)), classes)
             confidence, predicted = self.probabilities(weak).max(dim=-1)
             accepted = confidence >= self.tau
-            if batch.neighbor_labels is not None:
-                accepted &= predicted == batch.neighbor_labels
+            if batch.mixture_labels is not None:
+                accepted &= predicted == batch.mixture_labels
             predicted = predicted[accepted]
         # One forward for everything with gradients; a strong view without an accepted label is not even encoded.
         parts = [views.pseudo_labeled, views.labeled, views.strong[accepted]]

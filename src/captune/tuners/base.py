@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,6 +28,8 @@ class Tuner(nn.Module, ABC):
 
     prompted_towers: ClassVar[frozenset[str]] = frozenset()
     """The towers (`image`, `text`) that must support prompts, which is checked before loading."""
+    retired: ClassVar[Mapping[str, Any]] = {}
+    """Settings in classifiers of older versions that mean nothing with these values."""
 
     def __init__(self, backbone: Backbone, vocabulary: Vocabulary, settings: Any = None) -> None:  # noqa: ANN401
         super().__init__()

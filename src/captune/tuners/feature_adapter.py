@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch.nn.functional import normalize, relu
 
 from captune.backbones.base import Backbone
 from captune.core.arrays import Floats
-from captune.core.settings import Positive, ShareBelowOne
+from captune.core.settings import Positive
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.embed import embed_classes
 from captune.mixture.calibration import find_temperature
@@ -41,12 +42,10 @@ class FeatureAdapterSettings:
 
     Attributes:
         width: Hidden units of the bottleneck.
-        start_share: Weight of the initial cosines, from before training, in the decision.
         has_mixture: Whether the scores of a Gaussian mixture are added to the scaled cosines.
     """
 
     width: Positive = 128
-    start_share: ShareBelowOne = 0.0
     has_mixture: bool = False
 
 
@@ -54,6 +53,7 @@ class FeatureAdapter(Tuner):
     """An adapter on the frozen backbone's embeddings, and class vectors that start from the texts."""
 
     Settings: ClassVar[type[FeatureAdapterSettings]] = FeatureAdapterSettings
+    retired: ClassVar[Mapping[str, Any]] = {"start_share": 0.0}
 
     def __init__(
         self, backbone: Backbone, vocabulary: Vocabulary, settings: FeatureAdapterSettings | None = None
@@ -62,37 +62,24 @@ class FeatureAdapter(Tuner):
         self.adapter = ResidualAdapter(backbone.embed_dim, self.settings.width, strength=1.0, starts_neutral=True)
         self.class_vectors = nn.Parameter(torch.from_numpy(embed_classes(backbone, vocabulary)))
         self.class_vectors.no_decay = True  # type: ignore[attr-defined] # only their direction matters
-        keeps_start = self.settings.start_share > 0
-        self.register_buffer("start_vectors", self.class_vectors.detach().clone(), persistent=keeps_start)
         if self.settings.has_mixture:
             n_classes, width = len(vocabulary), backbone.embed_dim
             self.register_buffer("weights", torch.zeros(n_classes, width))
             self.register_buffer("offsets", torch.zeros(n_classes))
             self.register_buffer("temperature", torch.ones(()))
 
-    start_vectors: Tensor
     weights: Tensor
     offsets: Tensor
     temperature: Tensor
 
-    @property
-    def embed_dim(self) -> int:
-        """Return the width of embeddings, twice the backbone's if the initial ones are concatenated."""
-        return self.backbone.embed_dim * (2 if self.settings.start_share else 1)
-
     def refine(self, embeddings: Tensor) -> Tensor:
         """Return the adapted embeddings."""
-        return self._concatenate(embeddings, self.adapter(embeddings))
+        adapted: Tensor = self.adapter(embeddings)
+        return adapted
 
     def class_embeddings(self) -> Tensor:
         """Return the normalized class vectors."""
-        return self._concatenate(self.start_vectors, normalize(self.class_vectors, dim=-1))
-
-    def with_start(self, share: float) -> FeatureAdapter:
-        """Return this student with the initial one: the decision is the weighted mean of both cosines."""
-        both = FeatureAdapter(self.backbone, self.vocabulary, replace(self.settings, start_share=share))
-        both.load_state_dict(self.state_dict(), strict=False)  # start_vectors are computed by the constructor
-        return both
+        return normalize(self.class_vectors, dim=-1)
 
     def with_mixture(self, fit: MixtureFit) -> FeatureAdapter:
         """Return a student that starts from a fitted mixture: before training, it decides as the mixture does."""
@@ -116,8 +103,3 @@ class FeatureAdapter(Tuner):
             return cosines
         with torch.autocast(images.device.type, enabled=False):
             return (cosines + images.float() @ self.weights.T + self.offsets) / self.temperature
-
-    def _concatenate(self, start: Tensor, own: Tensor) -> Tensor:
-        """Return concatenated unit rows whose dot products are the weighted mean of those of both parts."""
-        share = self.settings.start_share
-        return own if share == 0 else torch.cat([share**0.5 * start, (1 - share) ** 0.5 * own], dim=-1)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from captune.benchmark.cells import Cell
-from captune.benchmark.runner import launched_processes, shard
+from captune.benchmark.runner import shard
 from captune.benchmark.suite import (
     FOLDER,
     Place,
@@ -163,20 +163,6 @@ def test_a_cell_is_shown_with_what_sets_it_apart(tmp_path: Path) -> None:
     plain, half = (suite.tables[0].cells[Place("patterns", "ul", label, 1)] for label in ("plain", "half"))
     assert str(plain) == f"patterns UL cap seed 1 ({plain.key[:8]})"
     assert str(half) == f"patterns UL cap tau=0.7 unlabeled_share=0.5 seed 1 ({half.key[:8]})"
-
-
-@pytest.mark.parametrize(("rank", "expected"), [("0", 3), ("2", 0)])
-def test_torchruns_processes_are_counted_by_the_first(
-    monkeypatch: pytest.MonkeyPatch, rank: str, expected: int
-) -> None:
-    assert launched_processes() is None
-    words = {"TORCHELASTIC_RUN_ID": "x", "RANK": rank, "LOCAL_WORLD_SIZE": "3", "GROUP_WORLD_SIZE": "1"}
-    for name, value in words.items():
-        monkeypatch.setenv(name, value)
-    assert launched_processes() == expected
-    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
-    with pytest.raises(InputError, match="--shard"):
-        launched_processes()
 
 
 def test_published_split_seeds_follow_the_order_of_the_seeds(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_a_cell_whose_default_changed_or_whose_file_is_damaged_does_not_count(su
     assert results.state(cell, {"data": "d"}) == "finished"
     assert results.state(cell, {"data": "other"}) == "outdated"
     newer = {**content["cell"]["settings"]}
-    newer.pop("balance")  # a setting that came later stands at its default
+    newer.pop("adapter_width")  # a setting that came later stands at its default
     write(results, cell, {**content, "cell": {**content["cell"], "settings": newer}})
     assert results.read(cell) is not None
     write(results, cell, {**content, "cell": {**content["cell"], "settings": {**newer, "tau": 0.1}}})

@@ -15,7 +15,7 @@ from captune.core.errors import InputError
 from captune.embeddings.embed import score
 from captune.labeling import assignment
 from captune.labeling.assignment import Scores, assign, assign_from_shortlists
-from captune.labeling.neighborhood import nearest_neighbors
+from captune.labeling.neighbors import nearest_neighbors
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import balanced_pools, first_labels, restrict_to, top_k_per_class
 
@@ -105,7 +105,7 @@ def test_selection_in_parts_equals_selection_at_once(request: pytest.FixtureRequ
 
 @pytest.mark.usefixtures("small_memory")
 def test_neighbors_are_found_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("captune.labeling.neighborhood.IMAGES_AT_ONCE", 7)
+    monkeypatch.setattr("captune.labeling.neighbors.IMAGES_AT_ONCE", 7)
     images, _ = embeddings(60, 2)
     cosines = images @ images.T
     np.fill_diagonal(cosines, -np.inf)

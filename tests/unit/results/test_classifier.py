@@ -32,6 +32,7 @@ from captune.results import classifier as module
 from captune.results import image_classifier
 from captune.results.classifier import CARD, WEIGHTS, Classifier, predict_collection
 from captune.results.image_classifier import top_k
+from captune.tuners.feature_adapter import FeatureAdapter
 from captune.tuners.frozen import Frozen
 
 NAMES = ("cat", "dog", "red car")
@@ -152,6 +153,18 @@ def test_cached_embeddings_do_not_fit_a_changed_encoder(
 def edit_card(folder: Path, **changes: Any) -> None:
     card = json.loads((folder / CARD).read_text())
     (folder / CARD).write_text(json.dumps(seal({**card, **changes})))
+
+
+def test_a_classifier_of_an_older_version_may_name_a_setting_that_is_gone(clip: HuggingFace, tmp_path: Path) -> None:
+    tuner = FeatureAdapter(clip, Vocabulary(NAMES))
+    Classifier.from_tuner(tuner).save(tmp_path)
+    rows = np.eye(2, clip.embed_dim, dtype=np.float32)
+    before = Classifier.load(tmp_path, clip).score_embeddings(rows)
+    edit_card(tmp_path, tuner_settings={**asdict(tuner.settings), "start_share": 0.0})
+    assert np.array_equal(Classifier.load(tmp_path, clip).score_embeddings(rows), before)
+    edit_card(tmp_path, tuner_settings={**asdict(tuner.settings), "start_share": 0.5})
+    with pytest.raises((InputError, RunFolderError)):
+        Classifier.load(tmp_path, clip)
 
 
 def edit_without_seal(folder: Path, **changes: object) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from captune.core.arrays import Floats, Ints, softmax_rows, unit_rows
 from captune.core.errors import InputError
-from captune.labeling import neighborhood
+from captune.labeling import neighbors as search
 from captune.mixture.gaussian_mixture import expected_change, fit_gaussian_mixture
 from captune.results import health
 
@@ -45,9 +45,9 @@ def test_agreement_equals_a_slow_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     images, labels = blobs(4, 12)
     predicted = probabilities(labels, 0.4, n_classes=4).argmax(axis=1)
     everyone = np.arange(len(images))
-    whole = neighborhood.nearest_neighbors(images, everyone, 5)
-    monkeypatch.setattr(neighborhood, "BYTES_AT_ONCE", 4 * len(images) * 7)  # seven queries at a time
-    parts = neighborhood.nearest_neighbors(images, everyone, 5)
+    whole = search.nearest_neighbors(images, everyone, 5)
+    monkeypatch.setattr(search, "BYTES_AT_ONCE", 4 * len(images) * 7)  # seven queries at a time
+    parts = search.nearest_neighbors(images, everyone, 5)
     assert [set(row) for row in whole.tolist()] == [set(row) for row in parts.tolist()]
     fast = health.neighbor_agreement(predicted, everyone, whole)
     assert fast == pytest.approx(slow_agreement(images, predicted, 5))
@@ -56,7 +56,7 @@ def test_agreement_equals_a_slow_loop(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_class_for_all_agrees_no_more_than_chance() -> None:
     images, labels = blobs()
     everyone = np.arange(len(images))
-    neighbors = neighborhood.nearest_neighbors(images, everyone, health.N_NEIGHBORS)
+    neighbors = search.nearest_neighbors(images, everyone, health.N_NEIGHBORS)
     assert health.neighbor_agreement(np.zeros_like(labels), everyone, neighbors) == 0.0
     assert health.neighbor_agreement(labels, everyone, neighbors) > 0.9
     shuffled = np.random.default_rng(0).permutation(labels)

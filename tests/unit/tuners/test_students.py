@@ -152,27 +152,6 @@ def test_the_feature_adapter_starts_as_the_backbone(clip_folder: Path) -> None:
     assert not student.edits_images
 
 
-def test_the_start_beside_the_student_is_the_weighted_mean_of_both(clip_folder: Path, tmp_path: Path) -> None:
-    backbone = load_backbone(f"hf:{clip_folder}")
-    student = FeatureAdapter(backbone, NAMES)
-    rows = torch.nn.functional.normalize(torch.randn(5, backbone.embed_dim), dim=-1)
-    start = rows @ student.class_embeddings().T
-    with torch.no_grad():
-        for parameter in student.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-        own = student.refine(rows) @ student.class_embeddings().T
-        both = student.with_start(0.3)
-        images, classes = both.refine(rows), both.class_embeddings()
-        assert not torch.allclose(own, start, atol=0.01)
-        assert torch.allclose(images @ classes.T, 0.3 * start + 0.7 * own, atol=1e-6)
-        assert images.shape[1] == both.embed_dim
-        assert torch.allclose(images.norm(dim=-1), torch.ones(5), atol=1e-5)
-        assert torch.equal(student.with_start(0.0).refine(rows), student.refine(rows))
-    Classifier.from_tuner(both).save(tmp_path)
-    loaded = Classifier.load(tmp_path, backbone)
-    assert (loaded.score_embeddings(rows.numpy()) == Classifier.from_tuner(both).score_embeddings(rows.numpy())).all()
-
-
 def test_a_student_may_start_as_a_mixture_and_is_calibrated(clip_folder: Path, tmp_path: Path) -> None:
     backbone = load_backbone(f"hf:{clip_folder}")
     generator = np.random.default_rng(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,18 +57,19 @@ class LoadedDataset:
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file that a dataset can be downloaded from.
-
-    Attributes:
-        url: Its address.
-        creates: The path below the root that the download creates; if it exists, nothing is downloaded. An archive is
-            unpacked into the parent folder of this path.
-        md5: The published digest. If it is empty, the digest of the first download is recorded and checked later.
-    """
+    """A public file of a dataset, and the path below the root that it is, or that it creates if it is an archive."""
 
     url: str
     creates: str
-    md5: str = ""
+    md5: str
+
+    def command(self, root: Path) -> str:
+        """Return the shell command that downloads the file, checks it and unpacks it."""
+        name, target = self.url.rsplit("/", 1)[-1], root / self.creates
+        folder = shlex.quote(str(target.parent))
+        unpack = {".zip": f" && unzip -q {name}", ".mat": ""}.get(Path(name).suffix, f" && tar -xf {name}")
+        check = f"echo {self.md5}  {name} | md5sum -c"
+        return f"mkdir -p {folder} && cd {folder} && curl -LC - -O {self.url} && {check}{unpack}"
 
 
 @dataclass(frozen=True)
@@ -137,10 +139,8 @@ class Dataset:
                 note = f" (only missing: {', '.join(missing)})" if len(missing) < len(wanted) else ""
                 lines.append(f"{layout.title}: {', '.join(wanted)}{note}")
         text = "\n  - ".join(lines)
-        if self.facts.urls:
-            name = registry.name_of("datasets", type(self))
-            text += f"\nDownload it with: captune list datasets --data {str(root)!r} --download {name}"
-        return text
+        commands = [f"\n  {remote.command(root)}" for remote in self.facts.urls if not _exists(root / remote.creates)]
+        return text + ("\nDownload it with:" + "".join(commands) if commands else "")
 
 
 PLUGIN_BASE = Dataset
