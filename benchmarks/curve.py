@@ -47,7 +47,7 @@ from captune.methods.base import Context
 from captune.plan import Plan, make_plan
 from captune.results.classifier import Classifier, predict_collection
 from captune.results.metrics import summarize
-from captune.results.run import CHECKPOINTS
+from captune.results.run_folder import CHECKPOINTS
 from captune.training.checkpoint import FILES
 
 TUNED = {"detection": "robust", "describe": "all"}

@@ -24,7 +24,7 @@ from captune.core.arrays import unit_rows
 from captune.data.images import ImageCollection
 from captune.embeddings.embed import score
 from captune.results.evidence import MOST_EMBEDDINGS, MOST_PROBABILITIES, Evidence
-from captune.results.run import AdaptationRun
+from captune.results.run import Run
 
 WIDTH = 512
 N_PICTURES = 400
@@ -86,7 +86,7 @@ def write_run(folder: Path, n_classes: int, n_images: int, seed: int) -> tuple[P
     # Labels and confidences are all that is saved of predictions: probabilities would take gigabytes.
     confidence = generator.random(n_images).astype(np.float32)
     predictions = SimpleNamespace(image_index=np.arange(n_images), labels=after, confidence=confidence)
-    run = AdaptationRun(
+    run = Run(
         settings={"method": "transductive", "backbone": "made"},
         images=collection,
         predictions=predictions,  # type: ignore[arg-type]
@@ -98,7 +98,7 @@ def write_run(folder: Path, n_classes: int, n_images: int, seed: int) -> tuple[P
     table = folder / "labels.csv"
     lines = (f"{path.name},{names[c]}\n" for path, c in zip(collection.paths, truth.tolist(), strict=True))
     table.write_text("path,label\n" + "".join(lines), encoding="utf-8")
-    return run.save(folder / f"run-{seed}"), table
+    return run.write(folder / f"run-{seed}"), table
 
 
 def processor_seconds() -> float:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from captune.pipeline import adapt as adapt
     from captune.results.health import check_health as check_health
     from captune.results.image_classifier import load as load
+    from captune.results.run import Run as Run
     from captune.review.opening import open as open
     from captune.review.opening import open_run as open_run
     from captune.review.session import Session as Session
@@ -33,6 +34,7 @@ __all__ = [
     "CaptuneError",
     "ClassTexts",
     "Embeddings",
+    "Run",
     "Session",
     "__version__",
     "adapt",
@@ -57,6 +59,7 @@ _HOMES = {
     "load": "captune.results.image_classifier",
     "open": "captune.review.opening",
     "open_run": "captune.review.opening",
+    "Run": "captune.results.run",
     "Session": "captune.review.session",
     "wrap": "captune.backbones.base",
     "Embeddings": "captune.data.precomputed",

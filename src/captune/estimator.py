@@ -25,7 +25,7 @@ from captune.data.task import AdaptationTask, LabeledImages
 from captune.data.vocabulary import read_classes
 from captune.pipeline import carry_out
 from captune.plan import Plan, make_plan, read_class_texts
-from captune.run import Run
+from captune.results.run import Run
 
 PREFIX = "settings__"
 

@@ -6,7 +6,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,8 @@ from captune.methods.base import Context
 from captune.plan import Plan, make_plan
 from captune.results.classifier import Classifier, predict_collection
 from captune.results.evidence import Evidence, collect_evidence
-from captune.results.run import CHECKPOINTS, AdaptationRun, claim_folder
-from captune.run import Run
+from captune.results.run import Run
+from captune.results.run_folder import CHECKPOINTS, claim_folder
 from captune.training.checkpoint import CheckpointFolder, digest_of, drop_checkpoints, holds_checkpoints
 from captune.tuners.base import Tuner
 from captune.tuners.frozen import Frozen
@@ -87,7 +86,7 @@ def carry_out(
                 distributed.from_first(lambda: ({}, str(stack.enter_context(claim))))
             run = _adapt(plan, engine, folder)
             if folder is not None and engine.is_writer:
-                AdaptationRun.save(run, folder)  # the folder is claimed already
+                run.write(folder)  # the folder is claimed already
                 if report:
                     _write_report(folder, engine)
         if folder is not None and engine.is_writer and not keep_checkpoints:
@@ -100,14 +99,17 @@ def _launch(plan: Plan, **options: Any) -> Run:  # noqa: ANN401 (those of `carry
     with tempfile.TemporaryDirectory(prefix="captune-") as folder:
         run = launching.launch(plan.settings.devices, plan.settings.num_nodes, _as_worker, plan, options, folder)
         backbone = None if plan.backbone is None else plan.open_backbone()
-        return replace(run, classifier=Classifier.load(folder, backbone))
+        run.classifier = Classifier.load(folder, backbone)
+        return run
 
 
 def _as_worker(plan: Plan, options: Mapping[str, Any], folder: str) -> Run:
     run = carry_out(plan, **options)
     if distributed.rank() == 0:
         run.classifier.save(folder)
-    return replace(run, classifier=None, discarded=None)  # type: ignore[arg-type]
+    del run.classifier
+    run.discarded = None
+    return run
 
 
 def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:

@@ -13,7 +13,7 @@ from captune.core import registry
 from captune.core.errors import CaptuneError, InputError
 from captune.core.settings import explain
 from captune.exports.base import MARK, ExportFormat, ExportSettings, export
-from captune.results.run import AdaptationRun
+from captune.results.run import Run
 
 FORMATS = registry.names("exports")
 OTHER_THAN_DEFAULT = {
@@ -31,7 +31,7 @@ OTHER_THAN_DEFAULT = {
 def run_folder(clip_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("contract") / "run"
     made = make_run(folder, HuggingFace.load(str(clip_folder)))
-    assert isinstance(made, AdaptationRun)
+    assert isinstance(made, Run)
     return folder
 
 

@@ -52,7 +52,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def adapt(name: str, photos: Path, clip: Path, cache: Path, **changes: Any) -> captune.pipeline.AdaptationRun:
+def adapt(name: str, photos: Path, clip: Path, cache: Path, **changes: Any) -> captune.Run:
     common = {"backbone": f"hf:{clip}", "workers": 0, "quiet": True, "cache": str(cache), "batch_size": 4}
     return captune.adapt(
         photos, ["cat", "dog", "bird"], method=name, **{**common, **short(name, changes.get("preset", "")), **changes}

@@ -14,7 +14,7 @@ import pytest
 from ranks import NAMES, SHORT
 from toys import write_classes
 
-from captune.results.run import read_run_card
+from captune.results.run_folder import read_run_card
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 ALONE = [sys.executable, "-m", "captune.cli"]

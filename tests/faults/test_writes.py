@@ -17,9 +17,9 @@ from captune.core.errors import CaptuneError
 from captune.pipeline import carry_out
 from captune.plan import make_plan
 from captune.results.image_classifier import load
-from captune.results.run import AdaptationRun, read_run_card
+from captune.results.run import Run
+from captune.results.run_folder import read_run_card
 from captune.review.corrections import Corrections
-from captune.run import Run
 from faults.failing import CTRL_C, Disk, at_every_change
 from faults.records import record
 from faults.wholeness import result_of
@@ -53,7 +53,7 @@ def found(run: Path) -> dict[str, Any]:
 
 
 def test_a_run_is_replaced_as_a_whole_or_not_at_all(runs: tuple[Run, Run], disk: Disk, tmp_path: Path) -> None:
-    old, new = (result_of(AdaptationRun.save(run, tmp_path / f"{i}")) for i, run in enumerate(runs))
+    old, new = (result_of(run.write(tmp_path / f"{i}")) for i, run in enumerate(runs))
     assert old != new
     target = disk.folder / "run"
 
@@ -66,7 +66,7 @@ def test_a_run_is_replaced_as_a_whole_or_not_at_all(runs: tuple[Run, Run], disk:
     outcomes = set()
 
     def act() -> None:
-        AdaptationRun.save(runs[1], target)  # without the report, which takes longest
+        runs[1].write(target)  # without the report, which takes longest
 
     for is_told in at_every_change(disk, prepare, act, "failed write while a run is replaced", every_error=False):
         content = found(target)
@@ -80,14 +80,14 @@ def test_a_run_is_replaced_as_a_whole_or_not_at_all(runs: tuple[Run, Run], disk:
 
 
 def test_ctrl_c_while_a_run_is_saved_loses_nothing(runs: tuple[Run, Run], disk: Disk, tmp_path: Path) -> None:
-    old, new = (result_of(AdaptationRun.save(run, tmp_path / f"{i}")) for i, run in enumerate(runs))
+    old, new = (result_of(run.write(tmp_path / f"{i}")) for i, run in enumerate(runs))
     target, n, outcomes, is_ended = disk.folder / "interrupted", 0, [], False
     while not is_ended:
         n += 1
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(tmp_path / "0", target)
         with suppress(KeyboardInterrupt), disk.failing(n, CTRL_C):
-            AdaptationRun.save(runs[1], target)
+            runs[1].write(target)
             is_ended = disk.count < n
         content = found(target)
         assert content in (old, new)

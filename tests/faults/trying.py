@@ -121,14 +121,14 @@ def try_run(folder: Path, generator: Seeded) -> None:
     """Load, predict with and report on a damaged run folder."""
     from captune.report.page import write_report
     from captune.results.classifier import Classifier
-    from captune.results.reading import read_run
-    from captune.results.run import read_run_card
+    from captune.results.run import Run
+    from captune.results.run_folder import read_run_card
 
     files = sorted(path for path in (folder / "run").rglob("*") if path.is_file() and path.suffix != ".html")
     change(generator.choice(files), generator)
     read_run_card(folder / "run")
     Classifier.load(folder / "run" / "classifier", _backbone(folder)).predict_proba([folder / "images" / "0.png"])
-    read_run(folder / "run")
+    Run.read(folder / "run")
     if generator.random() < 0.1:
         write_report([folder / "run"])
 

@@ -24,7 +24,7 @@ from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import first_labels
 from captune.methods._cap_schedules import has_collapsed
 from captune.methods.cap import Cap, CapSettings
-from captune.results.run import AdaptationRun
+from captune.results.run import Run
 
 SHORT = {**ranks.SHORT, "train_batch": 4}
 
@@ -34,11 +34,11 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_classes(tmp_path_factory.mktemp("photos"), NAMES, 6)
 
 
-def adapt(photos: Path, clip: Path, preset: str, **changes: Any) -> AdaptationRun:
+def adapt(photos: Path, clip: Path, preset: str, **changes: Any) -> Run:
     return ranks.adapt(photos, f"hf:{clip}", preset, **{**SHORT, **changes})
 
 
-def bits(run: AdaptationRun) -> bytes:
+def bits(run: Run) -> bytes:
     tensors = run.classifier.tuner.state_dict()
     return b"".join(tensors[name].numpy().tobytes() for name in sorted(tensors))
 

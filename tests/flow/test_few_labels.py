@@ -14,7 +14,7 @@ from toys import write_classes
 import captune
 from captune.backbones.hf import HuggingFace
 from captune.core.errors import InputError, RunFolderError
-from captune.results.run import AdaptationRun
+from captune.results.run import Run
 from captune.training.loop import Schedule
 
 NAMES = ["cat", "red dog", "striped bird"]
@@ -33,7 +33,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_classes(tmp_path_factory.mktemp("photos"), NAMES, 8)
 
 
-def adapt(photos: Path, clip: Path, method: str, preset: str = "full", **changes: Any) -> AdaptationRun:
+def adapt(photos: Path, clip: Path, method: str, preset: str = "full", **changes: Any) -> Run:
     common = {
         "backbone": f"hf:{clip}",
         "method": method,
@@ -53,7 +53,7 @@ def table(photos: Path, folder: Path, per_class: dict[str, int]) -> Path:
     return file
 
 
-def bits(run: AdaptationRun) -> bytes:
+def bits(run: Run) -> bytes:
     tensors = run.classifier.tuner.state_dict()
     return b"".join(tensors[name].numpy().tobytes() for name in sorted(tensors))
 

@@ -21,7 +21,7 @@ from captune.core.errors import InputError
 from captune.data.images import find_images
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import embed_images
-from captune.results.run import AdaptationRun
+from captune.results.run import Run
 
 NAMES, N = ["cat", "dog", "bird"], 9
 LABELS = [NAMES[i % 3] for i in range(N)]
@@ -35,7 +35,7 @@ class World:
     paths: list[Path]
     pixels: list[NDArray[np.uint8]]
     vectors: NDArray[np.float32]
-    reference: AdaptationRun
+    reference: Run
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(folder, paths, pixels, embedded.vectors, run(folder))
 
 
-def run(images: Any, classes: Any = NAMES, **settings: Any) -> AdaptationRun:
+def run(images: Any, classes: Any = NAMES, **settings: Any) -> Run:
     values = {"method": "zero_shot", "backbone": ToyBackbone(), "workers": 0, **settings}
     return captune.adapt(images, classes, quiet=True, **values)
 

@@ -14,7 +14,7 @@ from toys import ToyBackbone, write_images
 import captune
 from captune.core.errors import InputError
 from captune.results.image_classifier import ImageClassifier
-from captune.run import Run
+from captune.results.run import Run
 
 NAMES = ["cat", "<b>dog</b>", "bird & co"]
 N, BROKEN = 9, 4

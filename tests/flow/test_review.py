@@ -11,7 +11,7 @@ import pytest
 
 import captune
 from captune.cli import main
-from captune.results.run import read_run_card
+from captune.results.run_folder import read_run_card
 from captune.review.corrections import Corrections
 
 NAMES = ("cat", "dog", "fox", "owl")

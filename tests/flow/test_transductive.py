@@ -13,8 +13,7 @@ import pytest
 
 import captune
 from captune.mixture.gaussian_mixture import MixtureFit, fit_gaussian_mixture
-from captune.results.reading import read_run
-from captune.results.run import AdaptationRun
+from captune.results.run import Run
 from captune.world import class_names, descriptions_path, write_world
 
 NAMES = list(class_names())
@@ -33,7 +32,7 @@ def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("captune.pipeline._write_report", lambda *_: None)  # seconds each, and tested elsewhere
 
 
-def adapt(world: Path, **settings: Any) -> AdaptationRun:
+def adapt(world: Path, **settings: Any) -> Run:
     common = {
         "backbone": "embedded:patterns",
         "workers": 0,
@@ -48,7 +47,7 @@ def labels_of(paths: list[Path]) -> list[str]:
     return [path.parent.name for path in paths]
 
 
-def accuracy(run: AdaptationRun) -> float:
+def accuracy(run: Run) -> float:
     truth = labels_of([run.images.paths[i] for i in run.predictions.image_index])
     return float(
         np.mean([run.classifier.names[c] == name for c, name in zip(run.predictions.labels, truth, strict=True)])
@@ -139,7 +138,7 @@ def test_zero_shot_is_kept_where_adaptation_looks_harmful(
         "harmful",
     )
     assert captune.load(tmp_path / "run").tuner_name == "frozen"
-    assert not read_run(tmp_path / "run").is_adapted
+    assert not Run.read(tmp_path / "run").is_adapted
 
 
 def test_a_helpful_adaptation_is_kept(world: Path) -> None:

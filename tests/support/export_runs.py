@@ -16,7 +16,7 @@ from captune.embeddings.predictions import Predictions
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.results.classifier import Classifier
 from captune.results.evidence import Evidence
-from captune.results.run import AdaptationRun
+from captune.results.run import Run
 
 NAMES = ('red, "green"', "two\nlines", "<script>alert(1)</script>", "a/b\\c", "..", "A:B\\C", "é🙂")
 """Commas, quotes, line breaks, markup, slashes, dots, and names that differ only in case."""
@@ -24,7 +24,7 @@ NAMES = ('red, "green"', "two\nlines", "<script>alert(1)</script>", "a/b\\c", ".
 
 def make_run(
     folder: Path, backbone: Backbone, tuner: str = "frozen", n_images: int = 12, pseudo_labels: bool = True
-) -> AdaptationRun:
+) -> Run:
     """Write a run of a tuner with changed weights over noisy images in two folders of equal file names."""
     torch.manual_seed(0)
     made = registry.load("tuners", tuner)(backbone, Vocabulary(NAMES))
@@ -43,7 +43,7 @@ def make_run(
     chosen = PseudoLabels.create(index[::2], (index[::2] % len(NAMES)), predictions.confidence[::2], len(NAMES))
     history = [(1, chosen)] if pseudo_labels else []
     evidence = Evidence({"rows": index.astype(np.int32), "after": predictions.probabilities}, images, history, None)
-    run = AdaptationRun(
+    run = Run(
         settings={"method": "cap", "backbone": backbone.identifier},
         images=images,
         predictions=predictions,
@@ -52,5 +52,5 @@ def make_run(
         environment={"seed": 0},
         evidence=evidence,
     )
-    run.save(folder)
+    run.write(folder)
     return run

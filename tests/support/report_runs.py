@@ -16,7 +16,7 @@ from captune.embeddings.predictions import Predictions
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.results.evidence import Evidence
 from captune.results.health import check_health
-from captune.results.run import AdaptationRun
+from captune.results.run import Run
 
 WIDTH = 16
 
@@ -57,7 +57,7 @@ def make_run(
         "path,label\n" + "".join(f'{images.name(i)},"{quoted(names[c])}"\n' for i, c in enumerate(truth)),
         encoding="utf-8",
     )
-    run = AdaptationRun(
+    run = Run(
         settings={"method": method if adapted else "zero_shot", "backbone": "toy:<b>", "tau": 0.85, "margin": True},
         images=images,
         predictions=Predictions(np.arange(len(truth)), after),
@@ -82,7 +82,7 @@ def make_run(
         ),
         sources={"images": str(images_folder), "classes": ",".join(names)},
     )
-    return run.save(folder)
+    return run.write(folder)
 
 
 def write_pictures(folder: Path, truth: Sequence[int], skipped: int) -> ImageCollection:

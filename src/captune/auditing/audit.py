@@ -36,7 +36,7 @@ from captune.labeling.selection import first_labels
 from captune.plan import Plan, make_plan
 from captune.report.inline import Report, saved_page
 from captune.results.metrics import summarize
-from captune.results.run import claim_folder, readable
+from captune.results.run_folder import claim_folder, readable
 
 MOST_EXAMPLES = 3
 """Images of each class in the report, those predicted with the highest confidence."""

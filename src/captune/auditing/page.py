@@ -26,7 +26,7 @@ from captune.report.sections import (
     skipped_section,
 )
 from captune.report.summary import count
-from captune.results.run import REPORT
+from captune.results.run_folder import REPORT
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -15,7 +15,7 @@ from captune.benchmark.splits import SETTING_TITLES, Setting, SplitSettings
 from captune.core import registry
 from captune.core.settings import RunSettings, build_run
 from captune.plan import with_preset
-from captune.results.run import CHECKPOINTS
+from captune.results.run_folder import CHECKPOINTS
 from captune.training.checkpoint import digest_of, holds_checkpoints
 
 FORMAT, VERSION = "captune-cell", 2

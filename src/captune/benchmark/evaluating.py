@@ -17,7 +17,7 @@ from captune.core.settings import WHERE, RunSettings
 from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.results.classifier import Classifier, predict_collection
 from captune.results.metrics import Metrics, expected_calibration_error, summarize
-from captune.results.run import AdaptationRun
+from captune.results.run import Run
 
 
 def open_engine(settings: Mapping[str, Any]) -> tuple[runtime.Runtime, EmbeddingCache]:
@@ -37,7 +37,7 @@ class Evaluated(NamedTuple):
     n_unreadable: int
 
 
-def evaluate(run: AdaptationRun, classifier: Classifier, split: Split) -> Evaluated:
+def evaluate(run: Run, classifier: Classifier, split: Split) -> Evaluated:
     """Return the metrics of a classifier of a run."""
     engine, cache = open_engine(run.settings)
     size, truth, n_classes = int(run.settings["batch_size"]), split.truth, len(classifier.names)
@@ -54,7 +54,7 @@ def evaluate(run: AdaptationRun, classifier: Classifier, split: Split) -> Evalua
     )
 
 
-def _group_numbers(run: AdaptationRun, probabilities: Floats, labels: Ints) -> list[dict[str, Any]]:
+def _group_numbers(run: Run, probabilities: Floats, labels: Ints) -> list[dict[str, Any]]:
     """Return the classes that zero-shot confuses in the pool, and calibration and accuracy of their test images."""
     arrays = run.evidence.arrays if run.evidence else {}
     if "before" not in arrays:

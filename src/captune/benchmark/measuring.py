@@ -28,7 +28,8 @@ from captune.data.precomputed import Embeddings
 from captune.embeddings.embed import embed_images
 from captune.pipeline import carry_out
 from captune.plan import plan_for_task
-from captune.results.run import CARD, CHECKPOINTS, AdaptationRun
+from captune.results.run import Run
+from captune.results.run_folder import CARD, CHECKPOINTS
 from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
 
 SECONDS_TO_WAIT = 120.0
@@ -181,7 +182,7 @@ def _embed(data: LoadedDataset, backbone: Backbone | None, settings: Mapping[str
     return dataclasses.replace(data, pool=parts[0], pool_labels=parts[1], test=parts[2], test_labels=parts[3])
 
 
-def _findings(run: AdaptationRun, split: Split) -> dict[str, Any]:
+def _findings(run: Run, split: Split) -> dict[str, Any]:
     """Return misleading names, health, and the precision of the pseudo-labels by epoch."""
     mismatched = next((r["mismatched"] for r in run.rounds if r.get("step") == "concept_alignment"), None)
     evidence = run.evidence

@@ -14,7 +14,7 @@ from captune.commands._shared import IMAGES_HELP, add_device_options, add_run_op
 from captune.core import registry
 
 if TYPE_CHECKING:
-    from captune.results.run import AdaptationRun
+    from captune.results.run import Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,7 +114,7 @@ def settings_help(method: str, preset: str | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _print_summary(run: AdaptationRun, out: Path) -> None:
+def _print_summary(run: Run, out: Path) -> None:
     import numpy as np
 
     from captune.commands._screen import Screen

@@ -48,7 +48,7 @@ def _open(options: argparse.Namespace) -> Session:
 
     is_run = options.images and is_file(Path(options.images) / "run.json") and not options.classes
     inputs, settings = ({}, {}) if is_run else read_project(options)  # before anything that takes long to import
-    from captune.results.run import CARD
+    from captune.results.run_folder import CARD
     from captune.review.corrections import FILE, Corrections
     from captune.review.opening import open as open_session
     from captune.review.opening import open_run

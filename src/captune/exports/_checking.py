@@ -15,8 +15,9 @@ from captune.core.errors import CaptuneError, InputError
 from captune.core.wording import option
 from captune.data.images import find_images
 from captune.data.labels import read_labels
-from captune.exports.base import ExportSettings, FinishedRun
+from captune.exports.base import ExportSettings
 from captune.results.onnx_classifier import read_view
+from captune.results.run import Run
 
 TOLERANCE = 1e-4
 N_CHECKED = 64
@@ -40,7 +41,7 @@ class Examples:
     truth: Ints | None
 
 
-def read_examples(run: FinishedRun, settings: ExportSettings) -> Examples:
+def read_examples(run: Run, settings: ExportSettings) -> Examples:
     """Read an evenly spaced sample of the run's images (or of --images) and classify it with PyTorch."""
     classifier = run.classifier
     if not classifier.backbone.has_image_encoder:
@@ -48,7 +49,7 @@ def read_examples(run: FinishedRun, settings: ExportSettings) -> Examples:
             f"The run {str(run.folder)!r} was made from embeddings and has no image encoder to export. Adapt with a "
             "backbone, or export its labels (csv, parquet, label-studio, coco, cleanlab)."
         )
-    images = run.record.images if settings.images is None else find_images(settings.images)
+    images = run.readable if settings.images is None else find_images(settings.images)
     truth = None if settings.labels is None else read_labels(settings.labels, images, classifier.names)
     candidates = np.arange(len(images)) if truth is None else np.flatnonzero(truth >= 0)
     if len(candidates):

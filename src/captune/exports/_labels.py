@@ -8,14 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from captune.core import runtime
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError, RunFolderError
 from captune.core.wording import option
-from captune.embeddings.cache import EmbeddingCache
-from captune.exports.base import ExportSettings, FinishedRun
-from captune.results.classifier import predict_collection
+from captune.exports.base import ExportSettings
 from captune.results.evidence import PSEUDO_LABELS
+from captune.results.run import Run
 
 TAKES = frozenset({"min_confidence", "source"})
 
@@ -54,13 +52,12 @@ class LabelTable:
         return f"Exported the labels of {len(self)} of {self.n_images} images."
 
 
-def choose_labels(run: FinishedRun, settings: ExportSettings) -> LabelTable:
+def choose_labels(run: Run, settings: ExportSettings) -> LabelTable:
     """Return the labels to export, at least one."""
-    record = run.record
     if settings.source == "pseudo-labels":
         rows, labels, confidence = _pseudo_labels(run)
     else:
-        rows, labels, confidence = np.arange(len(record.images)), record.labels, record.confidence
+        rows, labels, confidence = np.arange(len(run.readable)), run.labels, run.confidence
     kept = confidence >= settings.min_confidence
     if not kept.any():
         highest = f", the highest is {confidence.max():.4f}" if len(confidence) else ""
@@ -69,37 +66,19 @@ def choose_labels(run: FinishedRun, settings: ExportSettings) -> LabelTable:
             f"{settings.min_confidence}{highest}. Lower {option('min_confidence')}."
         )
     rows = rows[kept]
-    names = tuple(record.images.name(int(row)) for row in rows)
-    return LabelTable(record.names, rows, names, labels[kept], confidence[kept], len(record.images))
+    names = tuple(run.readable.name(int(row)) for row in rows)
+    return LabelTable(run.names, rows, names, labels[kept], confidence[kept], len(run.readable))
 
 
-def probabilities_of(run: FinishedRun, rows: Ints) -> Floats:
-    """Return the probabilities `(rows, classes)` saved in the run; very large runs are predicted again."""
-    record = run.record
-    kept = np.asarray(record.arrays.get("rows", ()), dtype=np.int64)
-    places = np.minimum(np.searchsorted(kept, rows), max(len(kept) - 1, 0))
-    if len(kept) and np.array_equal(kept[places], rows):
-        return np.asarray(record.arrays["after"][places], dtype=np.float32)
-    images = record.images.subset(rows)
-    predictions, skipped = predict_collection(run.classifier, images, EmbeddingCache(), runtime.start())
-    if skipped:
-        first, why = next(iter(skipped.items()))
-        raise InputError(
-            f"{len(skipped)} images of the run can no longer be read, the first is {images.name(first)!r}: {why}. "
-            f"Move the images back to {str(images.root)!r}."
-        )
-    return predictions.probabilities
-
-
-def _pseudo_labels(run: FinishedRun) -> tuple[Ints, Ints, Floats]:
-    path, record = run.folder / PSEUDO_LABELS, run.record
+def _pseudo_labels(run: Run) -> tuple[Ints, Ints, Floats]:
+    path = run.folder / PSEUDO_LABELS
     if not path.is_file():
         raise InputError(
-            f"The run {str(run.folder)!r} (method {record.method}) has no pseudo-labels. "
+            f"The run {str(run.folder)!r} (method {run.method}) has no pseudo-labels. "
             f"Use {option('source', 'predictions')}."
         )
-    row_of = {record.images.name(row): row for row in range(len(record.images))}
-    class_ids = {name: i for i, name in enumerate(record.names)}
+    row_of = {run.readable.name(row): row for row in range(len(run.readable))}
+    class_ids = {name: i for i, name in enumerate(run.names)}
     try:
         with path.open(encoding="utf-8", newline="") as file:
             entries = [

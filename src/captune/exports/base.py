@@ -8,7 +8,6 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -18,9 +17,8 @@ from captune.core.files import write_json
 from captune.core.restoring import unchanged
 from captune.core.settings import Positive, Share, build
 from captune.core.wording import option
-from captune.results.classifier import Classifier
-from captune.results.reading import RunRecord, read_run
-from captune.results.run import CLASSIFIER, EXPORTS
+from captune.results.run import Run
+from captune.results.run_folder import EXPORTS
 
 MARK = "captune-export.json"
 """A file in every exported folder, so that --overwrite never removes any other folder."""
@@ -49,23 +47,6 @@ class ExportSettings:
     int8: bool = False
 
 
-class FinishedRun:
-    """A run folder; its tables and its classifier are read when first used."""
-
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
-
-    @cached_property
-    def record(self) -> RunRecord:
-        """Return the tables of the run."""
-        return read_run(self.folder)
-
-    @cached_property
-    def classifier(self) -> Classifier:
-        """Return the run's classifier, with its backbone."""
-        return Classifier.load(self.folder / CLASSIFIER)
-
-
 class ExportFormat(ABC):
     """Writes a run in one format."""
 
@@ -79,7 +60,7 @@ class ExportFormat(ABC):
     """The settings of this format; any other setting is an error."""
 
     @abstractmethod
-    def write(self, run: FinishedRun, target: Path, settings: ExportSettings) -> Sequence[str]:
+    def write(self, run: Run, target: Path, settings: ExportSettings) -> Sequence[str]:
         """Write the target (an empty folder, if it is one) and return remarks about what was written."""
 
 
@@ -107,8 +88,7 @@ def export(
     writer: ExportFormat = registry.load("exports", name)()
     checked = build(ExportSettings, settings, "export settings")
     _check_settings(writer, name, checked)
-    finished = FinishedRun(run)
-    _ = finished.record  # fails early if this is not a run
+    finished = Run.read(run)
     target = Path(out) if out is not None else finished.folder / EXPORTS / writer.target
     _check_target(writer, target, overwrite)
     if writer.is_folder:
@@ -148,9 +128,7 @@ def _check_target(writer: ExportFormat, target: Path, overwrite: bool) -> None:
         ) from error
 
 
-def _write_folder(
-    writer: ExportFormat, run: FinishedRun, target: Path, settings: ExportSettings, name: str
-) -> Sequence[str]:
+def _write_folder(writer: ExportFormat, run: Run, target: Path, settings: ExportSettings, name: str) -> Sequence[str]:
     """Write to a temporary folder and rename it, so that a kill leaves the old folder or the new one."""
     temporary = old = None
     try:

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from captune.core.errors import InputError
 from captune.core.files import write_json, write_whole
 from captune.data.labels import read_labels
-from captune.exports._labels import TAKES, choose_labels, probabilities_of
-from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
+from captune.exports._labels import TAKES, choose_labels
+from captune.exports.base import ExportFormat, ExportSettings
+from captune.results.run import Run
 
 
 class CleanlabArrays(ExportFormat):
@@ -24,18 +25,18 @@ class CleanlabArrays(ExportFormat):
     is_folder = True
     takes = TAKES | {"labels"}
 
-    def write(self, run: FinishedRun, target: Path, settings: ExportSettings) -> Sequence[str]:
+    def write(self, run: Run, target: Path, settings: ExportSettings) -> Sequence[str]:
         """Write the arrays, without pickle."""
         chosen = choose_labels(run, settings)
         labels, kept, origin = chosen.labels, np.arange(len(chosen)), "predicted by the model"
         if settings.labels is not None:
-            labels = read_labels(settings.labels, run.record.images.subset(chosen.rows), chosen.class_names)
+            labels = read_labels(settings.labels, run.readable.subset(chosen.rows), chosen.class_names)
             kept, origin = np.flatnonzero(labels >= 0), f"from {settings.labels}"
             if len(kept) == 0:
                 raise InputError(f"None of the {len(chosen)} images has a label in {settings.labels!r}.")
         arrays: dict[str, NDArray[Any]] = {
             "labels": labels[kept],
-            "pred_probs": probabilities_of(run, chosen.rows[kept]),
+            "pred_probs": run.probabilities_of(chosen.rows[kept]),
             "paths": np.asarray([chosen.names[i] for i in kept], dtype=np.str_),
         }
         for name, array in arrays.items():

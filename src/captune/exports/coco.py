@@ -8,7 +8,8 @@ from pathlib import Path
 from captune import __version__
 from captune.core.files import write_json
 from captune.exports._labels import TAKES, choose_labels
-from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
+from captune.exports.base import ExportFormat, ExportSettings
+from captune.results.run import Run
 
 
 class CocoLabels(ExportFormat):
@@ -17,12 +18,12 @@ class CocoLabels(ExportFormat):
     target = "coco.json"
     takes = TAKES | {"prefix"}
 
-    def write(self, run: FinishedRun, target: Path, settings: ExportSettings) -> Sequence[str]:
+    def write(self, run: Run, target: Path, settings: ExportSettings) -> Sequence[str]:
         """Write the JSON file."""
         chosen = choose_labels(run, settings)
         entries = list(enumerate(chosen.entries(settings.prefix), start=1))
         content = {
-            "info": {"description": f"Labels predicted by captune {__version__}, method {run.record.method}"},
+            "info": {"description": f"Labels predicted by captune {__version__}, method {run.method}"},
             "images": [{"id": i, "file_name": path} for i, (path, _, _) in entries],
             "categories": [{"id": i, "name": name} for i, name in enumerate(chosen.class_names, start=1)],
             "annotations": [

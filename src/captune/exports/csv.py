@@ -7,7 +7,8 @@ from pathlib import Path
 
 from captune.core.files import table, write_whole
 from captune.exports._labels import TAKES, choose_labels
-from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
+from captune.exports.base import ExportFormat, ExportSettings
+from captune.results.run import Run
 
 
 class CsvLabels(ExportFormat):
@@ -16,7 +17,7 @@ class CsvLabels(ExportFormat):
     target = "labels.csv"
     takes = TAKES | {"prefix"}
 
-    def write(self, run: FinishedRun, target: Path, settings: ExportSettings) -> Sequence[str]:
+    def write(self, run: Run, target: Path, settings: ExportSettings) -> Sequence[str]:
         """Write the table."""
         chosen = choose_labels(run, settings)
         rows = ((path, chosen.class_names[c], f"{p:.6f}") for path, c, p in chosen.entries(settings.prefix))

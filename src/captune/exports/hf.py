@@ -18,7 +18,8 @@ from captune.core.errors import InputError
 from captune.core.files import write_json, write_whole
 from captune.core.wording import option
 from captune.exports._checking import compare, read_examples, require_agreement
-from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
+from captune.exports.base import ExportFormat, ExportSettings
+from captune.results.run import Run
 
 RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
 README = """# A classifier for transformers
@@ -55,7 +56,7 @@ class TransformersFolder(ExportFormat):
     is_folder = True
     takes = frozenset({"images", "n_checked"})
 
-    def write(self, run: FinishedRun, target: Path, settings: ExportSettings) -> Sequence[str]:
+    def write(self, run: Run, target: Path, settings: ExportSettings) -> Sequence[str]:
         """Write weights, tokenizer, preprocessing and class vectors, then load them and compare."""
         from transformers import AutoModel
 
@@ -97,7 +98,7 @@ def _save(backbone: Any, target: Path) -> None:  # noqa: ANN401
         raise error if isinstance(error, OSError) else OSError(str(error)) from error
 
 
-def _plain_backbone(run: FinishedRun) -> Any:  # noqa: ANN401 (its model and tokenizer have no types)
+def _plain_backbone(run: Run) -> Any:  # noqa: ANN401 (its model and tokenizer have no types)
     """Return the backbone of a run whose classifier is nothing but class vectors, or raise an error."""
     classifier = run.classifier
     backbone, tuner = classifier.backbone, classifier.tuner

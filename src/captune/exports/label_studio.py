@@ -10,7 +10,8 @@ from xml.sax.saxutils import quoteattr
 from captune import __version__
 from captune.core.files import write_json, write_whole
 from captune.exports._labels import TAKES, choose_labels
-from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
+from captune.exports.base import ExportFormat, ExportSettings
+from captune.results.run import Run
 
 LOCAL_FILES = "/data/local-files/?d="
 WEB = ("/", "http://", "https://")
@@ -22,11 +23,11 @@ class LabelStudioTasks(ExportFormat):
     target = "label-studio.json"
     takes = TAKES | {"prefix"}
 
-    def write(self, run: FinishedRun, target: Path, settings: ExportSettings) -> Sequence[str]:
+    def write(self, run: Run, target: Path, settings: ExportSettings) -> Sequence[str]:
         """Write the tasks, and the labeling interface as an XML file next to them."""
         chosen = choose_labels(run, settings)
         prefix = LOCAL_FILES if settings.prefix is None else settings.prefix
-        version = f"captune {__version__} {run.record.method}"
+        version = f"captune {__version__} {run.method}"
         tasks = []
         for name, label, confidence in chosen.entries():
             choice = {"choices": [chosen.class_names[label]]}

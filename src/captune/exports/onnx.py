@@ -20,7 +20,7 @@ from captune.core.cards import seal
 from captune.core.errors import CaptuneError, InputError, missing_extra
 from captune.core.files import write_whole
 from captune.exports._checking import compare, read_examples, require_agreement
-from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
+from captune.exports.base import ExportFormat, ExportSettings
 from captune.results.classifier import Classifier
 from captune.results.onnx_classifier import (
     EMBEDDINGS,
@@ -32,6 +32,7 @@ from captune.results.onnx_classifier import (
     OnnxCard,
     OnnxClassifier,
 )
+from captune.results.run import Run
 
 OPSET = 18
 MOST_BYTES = 2_000_000_000
@@ -44,7 +45,7 @@ class OnnxModel(ExportFormat):
     target = "model.onnx"
     takes = frozenset({"images", "labels", "n_checked", "int8"})
 
-    def write(self, run: FinishedRun, target: Path, settings: ExportSettings) -> Sequence[str]:
+    def write(self, run: Run, target: Path, settings: ExportSettings) -> Sequence[str]:
         """Trace, check and write the model; nothing is written if its predictions differ from PyTorch's."""
         _require_onnx()
         examples = read_examples(run, settings)

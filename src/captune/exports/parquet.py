@@ -9,7 +9,8 @@ from pathlib import Path
 from captune.core.errors import missing_extra
 from captune.core.files import write_whole
 from captune.exports._labels import TAKES, choose_labels
-from captune.exports.base import ExportFormat, ExportSettings, FinishedRun
+from captune.exports.base import ExportFormat, ExportSettings
+from captune.results.run import Run
 
 
 class ParquetLabels(ExportFormat):
@@ -18,7 +19,7 @@ class ParquetLabels(ExportFormat):
     target = "labels.parquet"
     takes = TAKES | {"prefix"}
 
-    def write(self, run: FinishedRun, target: Path, settings: ExportSettings) -> Sequence[str]:
+    def write(self, run: Run, target: Path, settings: ExportSettings) -> Sequence[str]:
         """Write the table."""
         try:
             import pyarrow

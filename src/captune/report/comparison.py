@@ -19,7 +19,7 @@ from captune.report.exchange import Exchange, exchange
 from captune.report.measures import Measures
 from captune.report.sections import MEANING, METRICS, as_text, metric
 from captune.report.summary import count
-from captune.results.reading import RunRecord
+from captune.results.run import Run
 
 MOST_NAMED = 60
 MOST_DRAWN = 200
@@ -28,7 +28,7 @@ FIRST = ("method", "preset", "backbone", "describer", "describe", "template")
 """Settings that are named first, because they change results most."""
 
 
-def compare_runs(runs: Sequence[RunRecord]) -> tuple[dict[str, Any], list[Drawing]]:
+def compare_runs(runs: Sequence[Run]) -> tuple[dict[str, Any], list[Drawing]]:
     """Return the content of the comparison page, and its figures."""
     names = _names(runs)
     if any(run.names != runs[0].names for run in runs):
@@ -82,9 +82,9 @@ def _drawings(
     return drawings
 
 
-def _same_images(runs: Sequence[RunRecord]) -> list[Ints]:
+def _same_images(runs: Sequence[Run]) -> list[Ints]:
     """Return the rows, in each run, of the images that all runs have, in the same order."""
-    places = [{run.images.name(row): row for row in range(len(run.labels))} for run in runs]
+    places = [{run.readable.name(row): row for row in range(len(run.labels))} for run in runs]
     common = [name for name in places[0] if all(name in place for place in places[1:])]
     return [np.asarray([place[name] for name in common], dtype=np.int64) for place in places]
 
@@ -101,7 +101,7 @@ def _headline(names: Sequence[str], measures: Sequence[Measures], has_truth: boo
     return f"The runs agree on {(labels == labels[0]).all(axis=0).mean():.1%} of {count(labels.shape[1], 'image')}."
 
 
-def _notes(runs: Sequence[RunRecord], has_truth: bool, same: Sequence[Ints]) -> list[str]:
+def _notes(runs: Sequence[Run], has_truth: bool, same: Sequence[Ints]) -> list[str]:
     notes = []
     if len({run.card["environment"].get("data_fingerprint") for run in runs}) > 1:
         notes.append(f"The runs used different images, {len(same[0]):,} of them in common: compare them with care.")
@@ -112,7 +112,7 @@ def _notes(runs: Sequence[RunRecord], has_truth: bool, same: Sequence[Ints]) -> 
     return notes
 
 
-def _shares(names: Sequence[str], runs: Sequence[RunRecord], same: Sequence[Ints]) -> list[dict[str, Any]]:
+def _shares(names: Sequence[str], runs: Sequence[Run], same: Sequence[Ints]) -> list[dict[str, Any]]:
     """Return the matrix of runs: the share of images that two runs put into different classes."""
     if not len(same[0]):
         return []
@@ -123,14 +123,14 @@ def _shares(names: Sequence[str], runs: Sequence[RunRecord], same: Sequence[Ints
     ]
 
 
-def _disagreements(names: Sequence[str], runs: Sequence[RunRecord], same: Sequence[Ints]) -> list[Exchange]:
+def _disagreements(names: Sequence[str], runs: Sequence[Run], same: Sequence[Ints]) -> list[Exchange]:
     """Return the classes about which the first run and the others disagree, with pictures."""
     found = []
     for number in range(1, min(len(runs), MOST_MATRICES + 1)):
         other = runs[number]
         place = dict(zip(same[0].tolist(), same[number].tolist(), strict=True))
 
-        def words(row: int, other: RunRecord = other, place: dict[int, int] = place) -> str:
+        def words(row: int, other: Run = other, place: dict[int, int] = place) -> str:
             return f"confidence {runs[0].confidence[row]:.0%} and {other.confidence[place[row]]:.0%}"
 
         labels = runs[0].labels[same[0]], other.labels[same[number]]
@@ -156,7 +156,7 @@ def _draw_groups(names: Sequence[str], measures: Sequence[Measures]) -> Drawing 
     return draw_group_comparison(groups, series)
 
 
-def _names(runs: Sequence[RunRecord]) -> list[str]:
+def _names(runs: Sequence[Run]) -> list[str]:
     """Return the folder of each run, with its parent and a number where needed to tell runs apart."""
     folders = [run.folder.resolve() for run in runs]
     short = Counter(folder.name for folder in folders)
@@ -208,7 +208,7 @@ def _draw(names: Sequence[str], classes: Sequence[str], columns: Sequence[Any], 
     return Drawing("compared-classes", note, f"Mean over classes: {means}", figure, ("class", *names), rows)
 
 
-def _differences(runs: Sequence[RunRecord]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _differences(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return what differs: first images, labels, descriptions and method, then all other settings."""
     sources = [run.card.get("sources", {}) for run in runs]
     described = [sum(1 for texts in run.alignment.get("descriptions", {}).values() if texts) for run in runs]

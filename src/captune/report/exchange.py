@@ -10,7 +10,7 @@ import numpy as np
 from captune.core.arrays import Ints, evenly_spaced
 from captune.report.measures import Measures
 from captune.report.pictures import Picture, pictures_of
-from captune.results.reading import RunRecord
+from captune.results.run import Run
 
 MOST_CLASSES = 24
 MOST_PAIRS = 12
@@ -82,7 +82,7 @@ class Exchange:
 
 
 def exchange(
-    run: RunRecord,
+    run: Run,
     rows: Ints,
     first: Ints,
     second: Ints,

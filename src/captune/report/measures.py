@@ -13,7 +13,7 @@ from captune.concepts.confusion import class_prototypes, class_similarity
 from captune.concepts.groups import ConfusedGroup, groups_of_predictions
 from captune.core.arrays import Floats, Ints
 from captune.results.metrics import Metrics, expected_calibration_error, summarize
-from captune.results.reading import RunRecord
+from captune.results.run import Run
 
 MOST_COMPARED = 1000
 """Confused groups are looked for among this many classes: every pair is compared."""
@@ -24,7 +24,7 @@ FEWEST_OF_CLUSTER = 3
 class Measures:
     """Everything that is computed from a run, each at most once."""
 
-    run: RunRecord
+    run: Run
 
     @cached_property
     def rows(self) -> Ints:

@@ -17,8 +17,8 @@ from captune.core.files import write_whole
 from captune.report.comparison import compare_runs
 from captune.report.drawing import Drawing
 from captune.report.sections import describe_run
-from captune.results.reading import RunRecord, read_run
-from captune.results.run import REPORT
+from captune.results.run import Run
+from captune.results.run_folder import REPORT
 
 COMPARISON = "captune-comparison.html"
 
@@ -37,7 +37,7 @@ def write_report(
     """
     if not folders:
         raise InputError("Expected at least one run folder.")
-    runs = [read_run(folder, labels) for folder in folders]
+    runs = [Run.read(folder, labels) for folder in folders]
     if len(runs) > 1:
         content, drawings = compare_runs(runs)
         page = write_page(Path(out or COMPARISON), "compare.html.j2", content)
@@ -57,7 +57,7 @@ def write_page(target: Path, template: str, content: Mapping[str, Any], package:
     return target
 
 
-def _describe(run: RunRecord) -> tuple[dict[str, Any], list[Drawing]]:
+def _describe(run: Run) -> tuple[dict[str, Any], list[Drawing]]:
     try:
         return describe_run(run)
     except CaptuneError:

@@ -13,7 +13,7 @@ import numpy as np
 from captune.core.arrays import Ints
 from captune.data.decoding import UnreadableImageError, decode, read_bytes
 from captune.report.measures import Measures
-from captune.results.reading import RunRecord
+from captune.results.run import Run
 
 SIDES = (256, 192, 128)
 QUALITY = 72
@@ -58,15 +58,15 @@ def encode_picture(path: Path) -> str | None:
     return f"data:image/jpeg;base64,{base64.b64encode(target.getvalue()).decode('ascii')}"
 
 
-def pictures_of(run: RunRecord, rows: Iterable[int], words: Iterable[str] | None = None) -> list[Picture]:
+def pictures_of(run: Run, rows: Iterable[int], words: Iterable[str] | None = None) -> list[Picture]:
     """Return pictures of the images that can be read; the words are the predicted class unless given."""
     rows = list(rows)
     words = [predicted_words(run, row) for row in rows] if words is None else words
-    found = ((row, text, encode_picture(run.images.paths[row])) for row, text in zip(rows, words, strict=True))
-    return [Picture(data, run.images.name(row), text) for row, text, data in found if data]
+    found = ((row, text, encode_picture(run.readable.paths[row])) for row, text in zip(rows, words, strict=True))
+    return [Picture(data, run.readable.name(row), text) for row, text, data in found if data]
 
 
-def predicted_words(run: RunRecord, row: int) -> str:
+def predicted_words(run: Run, row: int) -> str:
     """Return the predicted class of an image and its confidence."""
     return f"{run.names[run.labels[row]]}, {run.confidence[row]:.0%}"
 

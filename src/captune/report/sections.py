@@ -18,7 +18,7 @@ from captune.report.measures import MOST_COMPARED, Measures
 from captune.report.pictures import class_galleries, unsure_pictures
 from captune.report.summary import count, describe_top
 from captune.results.metrics import Metrics
-from captune.results.reading import RunRecord
+from captune.results.run import Run
 
 MOST_FILES = 300
 MOST_GROUPS = 50
@@ -72,7 +72,7 @@ NO_PICTURES = {
 """Why a report shows no pictures, by the source of the images."""
 
 
-def describe_run(run: RunRecord) -> tuple[dict[str, Any], list[Drawing]]:
+def describe_run(run: Run) -> tuple[dict[str, Any], list[Drawing]]:
     """Return the content of a run's page, and all its figures."""
     measures = Measures(run)
     found_mistakes, galleries = mistakes(measures), class_galleries(measures)
@@ -98,7 +98,7 @@ def describe_run(run: RunRecord) -> tuple[dict[str, Any], list[Drawing]]:
         "mismatch": _mismatch(measures),
         "confusion": _confusion(measures),
         "training": draw_training(measures),
-        "skipped": skipped_section(run.skipped, "skipped.csv"),
+        "skipped": skipped_section(run.skipped_files, "skipped.csv"),
         "settings": _settings(run),
     }
     content["contents"] = contents(content)
@@ -224,7 +224,7 @@ def skipped_section(skipped: Sequence[tuple[str, str]], file: str) -> dict[str, 
     return {"sentence": f"{count(len(skipped), 'file')} could not be used.{rest}", "columns": columns}
 
 
-def _settings(run: RunRecord) -> dict[str, Any]:
+def _settings(run: Run) -> dict[str, Any]:
     sources, folder = run.card.get("sources", {}), run.folder.resolve()
     command = ["captune", "adapt", sources.get("images", "IMAGES"), "--classes", sources.get("classes", "CLASSES")]
     command += ["--labels", sources["labels"]] if sources.get("labels") else []

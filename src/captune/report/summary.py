@@ -9,7 +9,7 @@ from typing import Any
 from captune.core.progress import duration
 from captune.report.measures import Measures
 from captune.results.health import ADVICE
-from captune.results.reading import RunRecord
+from captune.results.run import Run
 from captune.review.estimate import FEWEST_LOOKS, describe_accuracy
 
 GOOD_ENOUGH = 0.9
@@ -35,7 +35,7 @@ def describe_top(measures: Measures) -> dict[str, Any]:
     }
 
 
-def _inputs(run: RunRecord) -> list[str]:
+def _inputs(run: Run) -> list[str]:
     skipped = f" ({count(len(run.skipped), 'file')} skipped)" if run.skipped else ""
     found = [
         f"{count(len(run.labels), 'image')}{skipped}",

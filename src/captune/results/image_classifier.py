@@ -144,7 +144,7 @@ def load(source: str | Path, backbone: Backbone | None = None) -> ImageClassifie
 
         return OnnxClassifier(model)
     from captune.results.classifier import CARD, Classifier
-    from captune.results.run import CLASSIFIER, read_run_card
+    from captune.results.run_folder import CLASSIFIER, read_run_card
 
     folder = path
     if not is_file(path / CARD):

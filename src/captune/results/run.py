@@ -1,107 +1,162 @@
-"""The run folder: claimed before a run starts, written when it ends, read by reports and exports."""
+"""A finished run, in memory or in its folder: to look at, to measure, to save, and what reports and exports read."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
-from pathlib import Path, PurePath
-from typing import Any
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
 from safetensors.numpy import save as save_arrays
 
-from captune.core.cards import read_card
-from captune.core.errors import RunFolderError
-from captune.core.files import LEFTOVERS, is_file, is_folder, table, write_json, write_whole
-from captune.core.locking import hold
-from captune.core.replacing import NEW, finish_replacing, replaced
+from captune.core import runtime
+from captune.core.arrays import Floats, Ints
+from captune.core.display import Displayed
+from captune.core.errors import InputError, RunFolderError
+from captune.core.files import is_file, is_folder, table, write_json, write_whole
+from captune.core.replacing import replaced
 from captune.core.settings import resolve_paths
-from captune.core.wording import option
 from captune.data.images import ImageCollection
+from captune.data.keys import KeyList, KeySet
+from captune.data.labels import read_labels
 from captune.data.precomputed import split_key
+from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.predictions import Predictions
-from captune.results.classifier import Classifier
+from captune.results.classifier import Classifier, predict_collection
 from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS, Evidence
-from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
+from captune.results.metrics import Metrics, summarize
+from captune.results.run_folder import (
+    CARD,
+    CLASSIFIER,
+    FORMAT,
+    OF_AN_OLD_RUN,
+    VERSION,
+    claim_folder,
+    is_inside,
+    read_run_card,
+    readable,
+)
+from captune.results.run_tables import EpochLabels, read_predictions, read_rows, replay_history
 
-FORMAT, VERSION = "captune-run", 1
-CARD = "run.json"
-CLASSIFIER = "classifier"
-CHECKPOINTS = "checkpoints"
-REPORT = "report.html"
-EXPORTS = "exports"
-OF_AN_OLD_RUN = (FILE, PSEUDO_LABELS, HISTORY, REPORT, EXPORTS)
-"""What a run may leave in its folder that the next one does not always replace."""
-LOCK = ".captune-lock"
-"""Present while a run is active; without an owner, it means that the run was killed."""
+if TYPE_CHECKING:
+    from captune.report.inline import Report
+    from captune.review.suggestions import Suggestion
 
 
-@dataclass(frozen=True)
-class AdaptationRun:
-    """The results of a run.
+class Run(Displayed):
+    """The results of a run; what `read` finds in a folder is loaded when it is first used.
 
     Attributes:
         settings: All settings, flat, as in a settings file.
-        images: The images that the model was adapted to.
-        predictions: Class probabilities of the readable images.
-        skipped: Why the other images were skipped, by position.
-        classifier: The adapted classifier.
+        images: All images that the model was adapted to; those read from a folder begin with the readable ones.
+        skipped: Why the images that are not readable were skipped, by position in `images`.
         environment: Versions, random seed, data fingerprint, times.
         rounds: What the method recorded during training.
-        evidence: Data for the report, and the health check.
+        evidence: Data for the report, and the health check; None if the run was read from a folder.
         kept: `adapted`, or `zero_shot` if adaptation looked harmful and was discarded.
         sources: The images, classes and labels arguments.
         review: What people's answers say: accuracy and number of labels; None if nobody was asked.
         discarded: The adapted classifier, if zero-shot is kept.
+        folder: The folder that the run was read from.
+        truth: True class ids of the readable images, -1 where unknown; None without labels.
     """
 
-    settings: Mapping[str, Any]
-    images: ImageCollection
-    predictions: Predictions
-    skipped: Mapping[int, str]
-    classifier: Classifier
-    environment: Mapping[str, Any]
-    rounds: Sequence[Mapping[str, Any]] = field(default_factory=list)
-    evidence: Evidence | None = None
-    kept: str = "adapted"
-    sources: Mapping[str, str] = field(default_factory=dict)
-    review: Mapping[str, Any] | None = None
-    discarded: Classifier | None = None
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, Any],
+        images: ImageCollection,
+        skipped: Mapping[int, str],
+        environment: Mapping[str, Any],
+        predictions: Predictions | None = None,
+        classifier: Classifier | None = None,
+        rounds: Sequence[Mapping[str, Any]] = (),
+        evidence: Evidence | None = None,
+        kept: str = "adapted",
+        sources: Mapping[str, str] | None = None,
+        review: Mapping[str, Any] | None = None,
+        discarded: Classifier | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self.settings, self.images, self.skipped, self.environment = settings, images, skipped, environment
+        self.rounds, self.evidence, self.kept, self.sources = rounds, evidence, kept, sources or {}
+        self.review, self.discarded, self._folder = review, discarded, folder
+        self.truth: Ints | None = None
+        if predictions is not None:
+            self.predictions = predictions
+        if classifier is not None:
+            self.classifier = classifier
 
-    def save(self, folder: str | Path) -> Path:
-        """Write the run folder; a run that is already there stays until the new one is complete."""
-        target = Path(folder)
-        with replaced(target, CARD, OF_AN_OLD_RUN) as staging:
-            self._write(staging)
-        return target
+    @classmethod
+    def read(cls, folder: str | Path, labels: Any = None) -> Run:  # noqa: ANN401 (what `read_labels` takes)
+        """Read a run folder; `labels` are `folders`, a table (path, label), or one label for each readable image."""
+        path = Path(folder)
+        card = read_run_card(path)
+        with _noticing_damage(path):
+            names = tuple(card["classes"])
+            ids = {name: i for i, name in enumerate(names)}
+            found = read_predictions(path / "predictions.csv", Path(card.get("image_root", ".")), ids)
+            n, root = len(found.labels), found.images.root
+            outside = (found.images.name(i) for i in range(n) if not is_inside(found.images.name(i)))
+            if card.get("images_in_root") and (first := next(outside, None)) is not None:
+                raise InputError(
+                    f"{str(path / 'predictions.csv')!r} was changed: {first!r} is outside the folder of the images. "
+                    "Adapt again, or correct the table."
+                )
+            skipped = [(row["path"], row["reason"]) for row in read_rows(path / "skipped.csv")]
+            run = cls(
+                settings=card["settings"],
+                images=found.images + ImageCollection(tuple(root / name for name, _ in skipped), root),
+                skipped={n + i: reason for i, (_, reason) in enumerate(skipped)},
+                environment=card["environment"],
+                rounds=card["rounds"],
+                kept=card.get("kept", "adapted"),
+                sources=card.get("sources", {}),
+                review=card.get("review"),
+                folder=path,
+            )
+            run.card, run.names, run.readable = card, names, found.images
+            run.labels, run.confidence = found.labels, found.confidence
+        if labels is not None:
+            run.truth = read_labels(labels, run.readable, names)
+            if not np.any(run.truth >= 0):
+                raise InputError(f"None of the {n} images of the run has a label in {str(labels)!r}.")
+        return run
 
-    def _write(self, target: Path) -> None:
-        """Write all files, run.json last."""
-        self.classifier.save(target / CLASSIFIER)
-        write_whole(target / "predictions.csv", table(("path", "label", "confidence"), self._predicted_rows()))
-        rows = ((self.images.name(position), reason) for position, reason in sorted(self.skipped.items()))
-        write_whole(target / "skipped.csv", table(("path", "reason"), rows))
-        write_whole(target / "settings.yaml", yaml.safe_dump(self._project(), sort_keys=False, allow_unicode=True))
-        if self.evidence is not None:
-            arrays = {name: np.ascontiguousarray(array) for name, array in self.evidence.arrays.items()}
-            write_whole(target / FILE, save_arrays(arrays))
-            for name, (header, rows_of_table) in self.evidence.tables(self.classifier.names).items():
-                write_whole(target / name, table(header, rows_of_table))
-        write_json(target / CARD, self._card())
+    @property
+    def folder(self) -> Path:
+        """Return the folder that the run was read from."""
+        if self._folder is None:
+            raise InputError("This run is in memory. Save it first: run.save(folder)")
+        return self._folder
 
-    def _card(self) -> dict[str, Any]:
+    # Read from the folder when it is first used
+
+    @cached_property
+    def classifier(self) -> Classifier:
+        """Return the adapted classifier, with its backbone."""
+        return Classifier.load(self.folder / CLASSIFIER)
+
+    @cached_property
+    def predictions(self) -> Predictions:
+        """Return class probabilities of the readable images; those of a large folder are computed again."""
+        rows = np.arange(len(self.labels))
+        return Predictions(rows, self.probabilities_of(rows), self.names, self.images)
+
+    @cached_property
+    def card(self) -> dict[str, Any]:
         """Return the content of run.json."""
-        health = self.evidence.health if self.evidence is not None else None
         reviewed = {} if self.review is None else {"review": dict(self.review)}
         return {
             "format": FORMAT,
             "version": VERSION,
             "settings": dict(self.settings),
-            "classes": list(self.classifier.names),
+            "classes": list(self.names),
             "n_images": len(self.images),
             "n_skipped": len(self.skipped),
             "unused": readable(self.images.unused),
@@ -111,100 +166,212 @@ class AdaptationRun:
             "images_in_root": all(is_inside(self.images.name(i)) for i in self.predictions.image_index),
             "image_root": readable(str(self.images.root.absolute())),
             "kept": self.kept,
-            "health": health.as_dict() if health is not None else None,
+            "health": self.health,
             "rounds": [dict(facts) for facts in self.rounds],
             **reviewed,
         }
+
+    @property
+    def health(self) -> dict[str, Any] | None:
+        """Return the result of the health check; None for a run without adaptation."""
+        if self._folder is not None:
+            return self.card.get("health")
+        return None if self.evidence is None or self.evidence.health is None else self.evidence.health.as_dict()
+
+    @cached_property
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """Return the evidence that reports are made from; may be empty."""
+        if self._folder is None:
+            return {} if self.evidence is None else self.evidence.arrays
+        with _noticing_damage(self.folder):
+            return load_file(self.folder / FILE) if (self.folder / FILE).is_file() else {}
+
+    @cached_property
+    def pseudo_labels(self) -> Ints | None:
+        """Return the final number of pseudo-labels of each class; None if the method makes none."""
+        if not (self.folder / PSEUDO_LABELS).is_file():
+            return None
+        ids = {name: i for i, name in enumerate(self.names)}
+        with _noticing_damage(self.folder):
+            final = np.asarray([ids[row["label"]] for row in read_rows(self.folder / PSEUDO_LABELS)], dtype=np.int64)
+            return np.bincount(final, minlength=len(self.names))
+
+    @cached_property
+    def history(self) -> Sequence[EpochLabels]:
+        """Return the pseudo-labels during training."""
+        if self.pseudo_labels is None:
+            return ()
+        keys, ids = KeyList(), {name: i for i, name in enumerate(self.names)}
+        for row in range(len(self.readable)):
+            keys.add(self.readable.name(row))
+        with _noticing_damage(self.folder):
+            return replay_history(read_rows(self.folder / HISTORY), KeySet(keys.keys()), ids)
+
+    # What follows from it
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Return the class names."""
+        return self.classifier.names
+
+    @property
+    def n_classes(self) -> int:
+        """Return the number of classes."""
+        return len(self.names)
+
+    @property
+    def method(self) -> str:
+        """Return the method's id."""
+        return str(self.settings.get("method", "?"))
+
+    @cached_property
+    def readable(self) -> ImageCollection:
+        """Return the images that have a prediction, in the order of the predictions."""
+        return self.images.subset(self.predictions.image_index)
+
+    @property
+    def skipped_files(self) -> list[tuple[str, str]]:
+        """Return the names of the skipped images, and the reasons."""
+        return [(self.images.name(position), reason) for position, reason in sorted(self.skipped.items())]
+
+    @cached_property
+    def labels(self) -> Ints:
+        """Return the predicted class of each readable image."""
+        return self.predictions.labels
+
+    @cached_property
+    def confidence(self) -> Floats:
+        """Return the probability of that class."""
+        return self.predictions.confidence
+
+    @cached_property
+    def is_adapted(self) -> bool:
+        """Return whether adaptation changed the probabilities."""
+        return "before" in self.arrays and not np.allclose(self.arrays["before"], self.arrays["after"], atol=1e-4)
+
+    @cached_property
+    def before_labels(self) -> Ints:
+        """Return the zero-shot prediction for each readable image."""
+        return np.asarray(self.arrays.get("before_labels", self.labels), dtype=np.int64)
+
+    @property
+    def epochs(self) -> list[Mapping[str, Any]]:
+        """Return what the method recorded for each epoch."""
+        return [facts for facts in self.rounds if facts.get("step") == "epoch"]
+
+    @property
+    def alignment(self) -> Mapping[str, Any]:
+        """Return what the detection of misleading names recorded, empty if there was none."""
+        return next((facts for facts in self.rounds if facts.get("step") == "concept_alignment"), {})
+
+    def probabilities_of(self, rows: Ints) -> Floats:
+        """Return the probabilities `(rows, classes)` of some readable images, as saved or else predicted again."""
+        kept = np.asarray(self.arrays.get("rows", ()), dtype=np.int64)
+        places = np.minimum(np.searchsorted(kept, rows), max(len(kept) - 1, 0))
+        if len(kept) and np.array_equal(kept[places], rows):
+            return np.asarray(self.arrays["after"][places], dtype=np.float32)
+        images = self.readable.subset(rows)
+        predictions, skipped = predict_collection(self.classifier, images, EmbeddingCache(), runtime.start())
+        if skipped:
+            first, why = next(iter(skipped.items()))
+            raise InputError(
+                f"{len(skipped)} images of the run can no longer be read, the first is {images.name(first)!r}: {why}. "
+                f"Move the images back to {str(images.root)!r}."
+            )
+        return predictions.probabilities
+
+    # For people
+
+    def evaluate(self, labels: Any) -> Metrics:  # noqa: ANN401
+        """Compare the predictions with labels: `folders`, a path, a mapping or one label per image."""
+        truth = read_labels(labels, self.images, self.names)[self.predictions.image_index]
+        known = truth >= 0
+        if not known.any():
+            raise InputError(f"None of the {len(truth)} readable images has a label.")
+        return summarize(self.predictions.probabilities[known], truth[known], n_classes=self.n_classes)
+
+    def report(self, labels: Any = None) -> Report:  # noqa: ANN401
+        """Return the report, which a notebook shows inline; with labels, it shows accuracies."""
+        from captune.report.inline import saved_page
+        from captune.report.page import write_report
+
+        truth = None
+        if labels is not None:
+            truth = read_labels(labels, self.images, self.names)[self.predictions.image_index]
+        return saved_page(self.write, lambda folder: write_report([folder], labels=truth))
+
+    def suggest(self, count: int = 20) -> list[Suggestion]:
+        """Return images that are worth looking at; `captune.open_run` on the saved run records answers."""
+        from captune.review.opening import session_of
+
+        return session_of(self).suggest(count)
+
+    def summary(self) -> dict[str, object]:
+        """Return what matters most about the run."""
+        health = self.health or {}
+        change = health.get("expected_change")
+        return {
+            "method": self.method,
+            "images": len(self.labels),
+            "skipped": len(self.skipped),
+            "classes": self.n_classes,
+            "never_predicted": self.n_classes - len(np.unique(self.labels)),
+            "mean_confidence": round(float(self.confidence.mean()), 3),
+            "kept": self.kept,
+            "health": health.get("verdict"),
+            "expected_change": None if change is None else round(change, 4),
+        }
+
+    # Writing
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the run folder with its report; a run that is there already is replaced only with `overwrite`."""
+        from captune.report.page import write_report
+
+        with claim_folder(folder, overwrite) as target:
+            self.write(target)
+            write_report([target])
+            return target
+
+    def write(self, folder: str | Path) -> Path:
+        """Write a folder that is claimed already; a run that is there stays until the new one is complete."""
+        target = Path(folder)
+        with replaced(target, CARD, OF_AN_OLD_RUN) as staging:
+            self._write(staging)
+        return target
+
+    def _write(self, target: Path) -> None:
+        """Write all files, run.json last."""
+        self.classifier.save(target / CLASSIFIER)
+        write_whole(target / "predictions.csv", table(("path", "label", "confidence"), self._predicted_rows()))
+        write_whole(target / "skipped.csv", table(("path", "reason"), self.skipped_files))
+        write_whole(target / "settings.yaml", yaml.safe_dump(self._project(), sort_keys=False, allow_unicode=True))
+        if self.evidence is not None:
+            arrays = {name: np.ascontiguousarray(array) for name, array in self.evidence.arrays.items()}
+            write_whole(target / FILE, save_arrays(arrays))
+            for name, (header, rows_of_table) in self.evidence.tables(self.names).items():
+                write_whole(target / name, table(header, rows_of_table))
+        write_json(target / CARD, self.card)
 
     def _project(self) -> dict[str, Any]:
         """Return inputs and settings as --config takes them, with absolute paths; inputs in memory are left out."""
         inputs: dict[str, Any] = {what: readable(source) for what, source in self.sources.items() if source[:1] != "<"}
         path = split_key(inputs.get("classes", ""))[0]
         if "classes" in inputs and not (is_file(path) or is_folder(path)):  # names, which may be too long for a path
-            inputs["classes"] = list(self.classifier.names)
+            inputs["classes"] = list(self.names)
         return resolve_paths({**inputs, **self.settings}, Path.cwd())
 
     def _predicted_rows(self) -> Iterator[Sequence[object]]:
-        names, index = self.classifier.names, self.predictions.image_index
-        labels, confidence = self.predictions.labels, self.predictions.confidence
-        for row, position in enumerate(index):
-            yield self.images.name(position), names[labels[row]], f"{confidence[row]:.6f}"
-
-
-def is_inside(name: str) -> bool:
-    """Return whether the name of an image stays in its folder: relative, without `..`."""
-    return not name.startswith("/") and ".." not in PurePath(name).parts and not PurePath(name).is_absolute()
-
-
-def readable(path: str) -> str:
-    """Return a path as valid UTF-8, with other bytes escaped."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
-def read_run_card(folder: str | Path) -> dict[str, Any]:
-    """Return the content of run.json, or raise an error if the folder is not a complete run."""
-    missing = f"{str(folder)!r} is not a run folder: {CARD} is missing. Make one: captune adapt ... --out {folder}"
-    finish_replacing(Path(folder), CARD, OF_AN_OLD_RUN)
-    return read_card(Path(folder) / CARD, FORMAT, VERSION, missing)
-
-
-def update_review(folder: str | Path, **facts: Any) -> None:  # noqa: ANN401 (JSON values)
-    """Change what run.json says about people's answers."""
-    card = read_run_card(folder)
-    write_json(Path(folder) / CARD, {**card, "review": {**card.get("review", {}), **facts}})
+        for row, position in enumerate(self.predictions.image_index):
+            yield self.images.name(position), self.names[self.labels[row]], f"{self.confidence[row]:.6f}"
 
 
 @contextmanager
-def claim_folder(folder: str | Path, overwrite: bool, resume: bool | None = False, card: str = CARD) -> Iterator[Path]:
-    """Lock an output folder, after checking that it can be written and that nothing of value would be replaced.
-
-    Pass None for `resume` if the command cannot resume.
-    """
-    target = Path(folder)
-    lock, checkpoints = target / LOCK, target / CHECKPOINTS
-    with ExitStack() as stack:
-        try:
-            was_killed = lock.exists()
-            if not was_killed:  # check first: no lock file is left in a folder that cannot be used
-                _check_claim(target, overwrite, resume, card, was_killed)
-            target.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(hold(lock, f"Another captune is writing to the output folder {str(target)!r}"))
-            finish_replacing(target, card, OF_AN_OLD_RUN if card == CARD else ())
-            _check_claim(target, overwrite, resume, card, was_killed)
-            for leftover in (*target.glob(LEFTOVERS), *target.glob(f"*/{LEFTOVERS}")):
-                leftover.unlink(missing_ok=True)
-            shutil.rmtree(target / NEW, ignore_errors=True)  # incomplete files of a killed process
-            if overwrite and holds_checkpoints(checkpoints):
-                drop_checkpoints(checkpoints)
-        except OSError as error:
-            raise RunFolderError(f"The output folder {str(target)!r} cannot be written: {error.strerror}.") from error
-        try:
-            yield target
-        except BaseException:
-            is_complete = (target / card).is_file() and not holds_checkpoints(checkpoints)
-            if is_complete or not _content(target):  # unchanged: there is nothing to resume
-                lock.unlink(missing_ok=True)
-            raise
-        with suppress(OSError):
-            lock.unlink(missing_ok=True)
-
-
-def _check_claim(target: Path, overwrite: bool, resume: bool | None, card: str, was_killed: bool) -> None:
-    is_run, is_started = (target / card).is_file(), was_killed or holds_checkpoints(target / CHECKPOINTS)
-    if is_run and resume and not was_killed:
-        raise RunFolderError(f"The run in {str(target)!r} is finished: there is nothing to resume.")
-    may_write = (overwrite and (is_run or is_started)) or (resume and is_started)
-    if target.exists() and (not target.is_dir() or _content(target)) and not may_write:
-        problem = "is not empty and does not contain a run:"
-        if is_started and (was_killed or not is_run):
-            resuming = "" if resume is None else f"{option('resume', True)} to continue it, "
-            problem = f"contains an interrupted run: pass {resuming}{option('overwrite', True)} to start over, or"
-        elif is_run:
-            problem = f"contains a run: pass {option('overwrite', True)} to replace it, or"
-        raise RunFolderError(f"The output folder {str(target)!r} {problem} choose another {option('out')}.")
-
-
-def _content(target: Path) -> list[Path]:
-    """Return the files in a folder, apart from lock and temporary files."""
-    ignored = {target / LOCK, target / NEW, *target.glob(LEFTOVERS)}
-    return [path for path in target.iterdir() if path not in ignored]
+def _noticing_damage(folder: Path) -> Iterator[None]:
+    """Raise one error for a folder that was edited by hand, which can fail in any way."""
+    try:
+        yield
+    except (InputError, RunFolderError, MemoryError):
+        raise
+    except Exception as error:
+        raise RunFolderError(f"The run {str(folder)!r} is damaged: {type(error).__name__}: {error}.") from error

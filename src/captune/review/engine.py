@@ -31,7 +31,8 @@ from captune.methods.base import Context, Method
 from captune.plan import Plan, with_preset
 from captune.results.classifier import Classifier, predict_collection
 from captune.results.evidence import collect_evidence
-from captune.results.run import AdaptationRun, claim_folder, update_review
+from captune.results.run import Run
+from captune.results.run_folder import claim_folder, update_review
 from captune.review.answers import Answer, Answers
 from captune.review.corrections import CHECK, FILE, Correction, Corrections
 from captune.review.estimate import AccuracyEstimate
@@ -180,7 +181,7 @@ class Engine:
         corrections: Corrections,
         predictions: Predictions,
         estimate: AccuracyEstimate | None,
-    ) -> AdaptationRun:
+    ) -> Run:
         """Return the current state as a run."""
         assert self._last is not None
         task, vocabulary, context = self._last
@@ -203,7 +204,7 @@ class Engine:
             "start": dataclasses.asdict(self.start),
         }
         readable = np.setdiff1d(np.arange(len(self.all_images)), np.asarray(list(self.skipped), dtype=np.int64))
-        return AdaptationRun(
+        return Run(
             settings={**dataclasses.asdict(self.settings), **self._method_settings},
             images=self.all_images,
             predictions=Predictions(readable, predictions.probabilities),
@@ -239,7 +240,7 @@ class Engine:
         made = self.run(answers, corrections, predictions, estimate)
         with ExitStack() as stack:
             stack.enter_context(claim_folder(target, overwrite or is_own, None))
-            made.save(target)
+            made.write(target)
         stored = Corrections(target / FILE, corrections.person)
         stored.extend(corrections)
         self.folder = target

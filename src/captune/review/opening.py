@@ -20,8 +20,8 @@ from captune.data.task import AdaptationTask
 from captune.data.vocabulary import Vocabulary
 from captune.plan import Plan, make_plan, with_preset
 from captune.results.classifier import Classifier
-from captune.results.reading import RunRecord, read_run
-from captune.results.run import CARD, CLASSIFIER, AdaptationRun
+from captune.results.run import Run
+from captune.results.run_folder import CARD
 from captune.review.corrections import FILE, Corrections
 from captune.review.engine import METHOD, NOTHING_APPLIED, Engine, Start, applied
 from captune.review.session import Session
@@ -65,8 +65,8 @@ def open_run(
     The session begins with the classifier of the run, unless there are corrections that it does not know.
     """
     _check_arguments(settings)
-    record = read_run(folder)
-    classifier = Classifier.load(Path(folder) / CLASSIFIER)
+    record = Run.read(folder)
+    classifier = record.classifier
     corrections = Corrections(Path(folder) / FILE, person)
     source = _images_of(record) if images is None else collect_images(images, single=False)
     start = _start_of(record, classifier, source)
@@ -79,7 +79,7 @@ def open_run(
     return Session(engine, corrections, plan.settings.seed)
 
 
-def session_of(run: AdaptationRun) -> Session:
+def session_of(run: Run) -> Session:
     """Open a session on a run in memory; it begins with the classifier of the run."""
     names, used = run.classifier.names, run.classifier.vocabulary.descriptions
     start = Start(names, {names[c]: tuple(sentences) for c, sentences in used.items()})
@@ -122,7 +122,7 @@ def _plan_of(
     return Plan(built, method_class(method_settings), task, images, sources, classifier.backbone)
 
 
-def _start_of(record: RunRecord, classifier: Classifier, images: ImageCollection) -> Start:
+def _start_of(record: Run, classifier: Classifier, images: ImageCollection) -> Start:
     """Return the classes and labels that a run began with, before anybody corrected them."""
     stored = record.card.get("review", {}).get("start")
     if stored is not None:
@@ -147,19 +147,18 @@ def _start_of(record: RunRecord, classifier: Classifier, images: ImageCollection
     return Start(record.names, explicit, labels, offered)
 
 
-def _images_of(record: RunRecord) -> ImageCollection:
+def _images_of(record: Run) -> ImageCollection:
     """Return the images of a run: from where they came from or, if they are files, by the names in its tables."""
     source, kind = record.card.get("sources", {}).get("images", ""), record.card.get("image_source", "files")
     file, _ = split_key(source)
     if is_folder(source) or is_file(file):
         found = collect_images(source, single=False)
-        names = {found.name(i) for i in range(len(found))} if len(found) >= len(record.images) else set()
-        if all(record.images.name(i) in names for i in range(len(record.images))):
+        names = {found.name(i) for i in range(len(found))} if len(found) >= len(record.readable) else set()
+        if all(record.readable.name(i) in names for i in range(len(record.readable))):
             return found
     if kind != "files":
         raise InputError(
             f"The images of this run were {source or 'in memory'}. Pass them: captune.open_run(folder, images), or "
             "start in the folder from which the run was made."
         )
-    skipped = [record.images.root / name for name, _ in record.skipped]
-    return record.images + ImageCollection(tuple(skipped), record.images.root)
+    return record.images

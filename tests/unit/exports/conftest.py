@@ -8,7 +8,7 @@ import pytest
 from export_runs import make_run
 
 from captune.backbones.hf import HuggingFace
-from captune.results.run import AdaptationRun
+from captune.results.run import Run
 
 
 @pytest.fixture(scope="session")
@@ -22,10 +22,10 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def run(base: Path, clip: HuggingFace) -> AdaptationRun:
+def run(base: Path, clip: HuggingFace) -> Run:
     return make_run(base / "run", clip)
 
 
 @pytest.fixture(scope="session")
-def run_folder(base: Path, run: AdaptationRun) -> Path:
+def run_folder(base: Path, run: Run) -> Path:
     return base / "run"

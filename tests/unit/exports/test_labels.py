@@ -15,16 +15,15 @@ from pyarrow import parquet
 
 from captune.backbones.hf import HuggingFace
 from captune.core.errors import InputError
-from captune.exports._labels import probabilities_of
-from captune.exports.base import FinishedRun, export
-from captune.results.run import AdaptationRun
+from captune.exports.base import export
+from captune.results.run import Run
 
 
-def predicted(run: AdaptationRun) -> list[str]:
+def predicted(run: Run) -> list[str]:
     return [NAMES[label] for label in run.predictions.labels]
 
 
-def paths(run: AdaptationRun) -> list[str]:
+def paths(run: Run) -> list[str]:
     return [run.images.name(i) for i in range(len(run.images))]
 
 
@@ -33,13 +32,13 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_csv(run: AdaptationRun, run_folder: Path, tmp_path: Path) -> None:
+def test_csv(run: Run, run_folder: Path, tmp_path: Path) -> None:
     found = rows(export(run_folder, "csv", tmp_path / "a.csv", prefix="x/").path)
     assert [row["label"] for row in found] == predicted(run)
     assert [row["path"] for row in found] == [f"x/{path}" for path in paths(run)]
 
 
-def test_parquet(run: AdaptationRun, run_folder: Path, tmp_path: Path) -> None:
+def test_parquet(run: Run, run_folder: Path, tmp_path: Path) -> None:
     found = parquet.read_table(export(run_folder, "parquet", tmp_path / "a.parquet").path).to_pydict()
     assert found["label"] == predicted(run)
     assert found["path"] == paths(run)
@@ -47,7 +46,7 @@ def test_parquet(run: AdaptationRun, run_folder: Path, tmp_path: Path) -> None:
     assert np.allclose(found["confidence"], run.predictions.confidence, atol=1e-5)
 
 
-def test_coco(run: AdaptationRun, run_folder: Path, tmp_path: Path) -> None:
+def test_coco(run: Run, run_folder: Path, tmp_path: Path) -> None:
     content = json.loads(export(run_folder, "coco", tmp_path / "a.json").path.read_text(encoding="utf-8"))
     names = {category["id"]: category["name"] for category in content["categories"]}
     files = {image["id"]: image["file_name"] for image in content["images"]}
@@ -57,7 +56,7 @@ def test_coco(run: AdaptationRun, run_folder: Path, tmp_path: Path) -> None:
     assert [note["score"] for note in content["annotations"]] == pytest.approx(run.predictions.confidence, abs=1e-5)
 
 
-def test_label_studio(run: AdaptationRun, run_folder: Path, tmp_path: Path) -> None:
+def test_label_studio(run: Run, run_folder: Path, tmp_path: Path) -> None:
     made = export(run_folder, "label-studio", tmp_path / "a.json").path
     tasks = json.loads(made.read_text(encoding="utf-8"))
     interface = ElementTree.fromstring(made.with_suffix(".xml").read_text(encoding="utf-8"))
@@ -79,7 +78,7 @@ def test_label_studio_addresses(prefix: str, shown: str) -> None:
     assert _address(prefix, "a b#1.jpg") == shown
 
 
-def test_cleanlab(run: AdaptationRun, run_folder: Path, tmp_path: Path) -> None:
+def test_cleanlab(run: Run, run_folder: Path, tmp_path: Path) -> None:
     folder = export(run_folder, "cleanlab", tmp_path / "c").path
     labels, probabilities, names = (np.load(folder / f"{n}.npy") for n in ("labels", "pred_probs", "paths"))
     assert np.array_equal(labels, run.predictions.labels)
@@ -88,7 +87,7 @@ def test_cleanlab(run: AdaptationRun, run_folder: Path, tmp_path: Path) -> None:
     assert json.loads((folder / "classes.json").read_text(encoding="utf-8")) == list(NAMES)
 
 
-def test_cleanlab_with_labels_of_ones_own(run: AdaptationRun, run_folder: Path, tmp_path: Path) -> None:
+def test_cleanlab_with_labels_of_ones_own(run: Run, run_folder: Path, tmp_path: Path) -> None:
     with (tmp_path / "own.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("path", "label"), ("two/001.png", NAMES[1]), ("one/003.png", NAMES[0])])
     folder = export(run_folder, "cleanlab", tmp_path / "c", labels=str(tmp_path / "own.csv")).path
@@ -98,21 +97,21 @@ def test_cleanlab_with_labels_of_ones_own(run: AdaptationRun, run_folder: Path, 
     assert np.allclose(np.load(folder / "pred_probs.npy"), expected)
 
 
-def test_probabilities_that_were_not_kept_are_computed_again(run: AdaptationRun, run_folder: Path) -> None:
-    finished = FinishedRun(run_folder)
+def test_probabilities_that_were_not_kept_are_computed_again(run: Run, run_folder: Path) -> None:
+    finished = Run.read(run_folder)
     wanted = np.asarray([1, 5, 7])
-    finished.record.arrays.clear()  # type: ignore[attr-defined]
-    assert np.allclose(probabilities_of(finished, wanted), run.predictions.probabilities[wanted], atol=1e-5)
+    finished.arrays = {}
+    assert np.allclose(finished.probabilities_of(wanted), run.predictions.probabilities[wanted], atol=1e-5)
 
 
-def test_sure_images_only(run: AdaptationRun, run_folder: Path, tmp_path: Path) -> None:
+def test_sure_images_only(run: Run, run_folder: Path, tmp_path: Path) -> None:
     limit = float(np.median(run.predictions.confidence))
     found = rows(export(run_folder, "csv", tmp_path / "a.csv", min_confidence=limit).path)
     assert 0 < len(found) < len(run.images)
     assert all(float(row["confidence"]) >= limit for row in found)
 
 
-def test_what_the_training_used(run: AdaptationRun, run_folder: Path, tmp_path: Path) -> None:
+def test_what_the_training_used(run: Run, run_folder: Path, tmp_path: Path) -> None:
     found = rows(export(run_folder, "csv", tmp_path / "a.csv", source="pseudo-labels").path)
     assert [row["path"] for row in found] == paths(run)[::2]
     assert [row["label"] for row in found] == [NAMES[i % len(NAMES)] for i in range(0, len(run.images), 2)]

@@ -29,7 +29,7 @@ from captune.exports import onnx as onnx_export
 from captune.exports.base import export
 from captune.results.classifier import Classifier
 from captune.results.onnx_classifier import KEY, OnnxClassifier
-from captune.results.run import AdaptationRun
+from captune.results.run import Run
 
 CASES = [*((tuner, "clip") for tuner in registry.names("tuners"))]
 CASES += [("frozen", "siglip"), ("maple", "siglip"), ("feature_adapter", "dual_dinov2"), ("maple", "dual_vit")]
@@ -69,7 +69,7 @@ def test_scores_of_neighbors_answer_as_the_run_does(clip_folder: Path, tmp_path:
     assert np.abs(exported.predict_proba(paths) - made.classifier.predict_proba(paths)).max() < 1e-4
 
 
-def test_metadata_says_all_that_another_program_needs(model: Path, run: AdaptationRun) -> None:
+def test_metadata_says_all_that_another_program_needs(model: Path, run: Run) -> None:
     card = json.loads({entry.key: entry.value for entry in onnx.load(model).metadata_props}[KEY])
     own = run.classifier.backbone.preprocessing
     assert card["names"] == list(NAMES)
@@ -97,7 +97,7 @@ def test_the_small_model_is_smaller_and_says_how_far_off_it_is(model: Path) -> N
     assert 0 <= check["same_top_1"] <= 1
 
 
-def test_labels_give_accuracy(run_folder: Path, run: AdaptationRun, tmp_path: Path) -> None:
+def test_labels_give_accuracy(run_folder: Path, run: Run, tmp_path: Path) -> None:
     labels = [NAMES[label] for label in run.predictions.labels[:4]]
     wrong = NAMES[(run.predictions.labels[3] + 1) % len(NAMES)]
     with (tmp_path / "own.csv").open("w", encoding="utf-8", newline="") as file:
@@ -108,7 +108,7 @@ def test_labels_give_accuracy(run_folder: Path, run: AdaptationRun, tmp_path: Pa
     assert "Accuracy 75.00%, PyTorch 75.00%" in made.remarks[0]
 
 
-def test_captune_load_takes_a_run_or_a_file(model: Path, run_folder: Path, run: AdaptationRun) -> None:
+def test_captune_load_takes_a_run_or_a_file(model: Path, run_folder: Path, run: Run) -> None:
     photo = run.images.paths[0]
     assert captune.load(model).predict([photo]) == captune.load(run_folder).predict([photo])
     assert isinstance(captune.load(run_folder), Classifier)
@@ -127,7 +127,7 @@ def test_captune_load_finds_the_file_in_its_folder(model: Path, tmp_path: Path) 
         captune.load(tmp_path / "notes.txt")
 
 
-def test_whole_folders_are_predicted_and_damaged_files_skipped(model: Path, run: AdaptationRun, tmp_path: Path) -> None:
+def test_whole_folders_are_predicted_and_damaged_files_skipped(model: Path, run: Run, tmp_path: Path) -> None:
     for i, path in enumerate(run.images.paths):
         (tmp_path / f"{i:02d}.png").write_bytes(path.read_bytes() if i != 3 else b"text")
     predictions, skipped = OnnxClassifier(model).predict_collection(find_images(tmp_path))
@@ -141,7 +141,7 @@ def test_whole_folders_are_predicted_and_damaged_files_skipped(model: Path, run:
         OnnxClassifier(model).predict_collection(find_images(tmp_path / "only"))
 
 
-def test_predicting_loads_no_torch(model: Path, run: AdaptationRun) -> None:
+def test_predicting_loads_no_torch(model: Path, run: Run) -> None:
     code = (
         "import sys, captune.cli\n"
         f"assert captune.cli.main(['predict', {str(model)!r}, {str(run.images.paths[0])!r}]) == 0\n"

@@ -10,13 +10,13 @@ import pytest
 from captune.report import class_table, exchange, pictures
 from captune.report.class_table import Column, capped, listing
 from captune.report.measures import Measures
-from captune.results.reading import read_run
+from captune.results.run import Run
 
 
 @pytest.fixture
 def unadapted(run_folder: Any) -> Measures:
     folder = run_folder(adapted=False)
-    return Measures(read_run(folder, folder.parent / "images" / "labels.csv"))
+    return Measures(Run.read(folder, folder.parent / "images" / "labels.csv"))
 
 
 def test_the_matrix_counts_the_labeled_images(unadapted: Measures) -> None:
@@ -59,7 +59,7 @@ def test_many_classes_and_pairs_are_capped_saying_so(unadapted: Measures, monkey
 
 def test_changed_images_tell_whether_they_are_right_now(run_folder: Any) -> None:
     folder = run_folder()
-    measures = Measures(read_run(folder, folder.parent / "images" / "labels.csv"))
+    measures = Measures(Run.read(folder, folder.parent / "images" / "labels.csv"))
     found = exchange.changes(measures)
     assert found is not None
     assert {words.split("; ")[1] for pair in found.pairs for words in (p.words for p in pair.pictures)} == {"now right"}

@@ -14,13 +14,13 @@ from captune.report.drawing import Drawing, new_figure, shown, style
 from captune.report.figures import draw_concentration, draw_training
 from captune.report.measures import Measures
 from captune.results.metrics import summarize
-from captune.results.reading import read_run
+from captune.results.run import Run
 
 
 @pytest.fixture
 def measures(run_folder: Any) -> Measures:
     folder = run_folder()
-    return Measures(read_run(folder, folder.parent / "images" / "labels.csv"))
+    return Measures(Run.read(folder, folder.parent / "images" / "labels.csv"))
 
 
 @pytest.mark.parametrize("values", [[0.0], [1.0, 1.0], [0.3, 0.9, 0.95]])
@@ -41,7 +41,7 @@ def test_images_without_label_are_not_measured(run_folder: Any) -> None:
     folder = run_folder()
     table = folder.parent / "images" / "labels.csv"
     table.write_text("".join(table.read_text(encoding="utf-8").splitlines(keepends=True)[:20]), encoding="utf-8")
-    measures = Measures(read_run(folder, table))
+    measures = Measures(Run.read(folder, table))
     assert len(measures.known) == 19
     assert measures.metrics[1].n_images == 19
     assert draw_concentration(measures) is not None

@@ -17,7 +17,7 @@ from captune.report.page import write_report
 from captune.report.sections import describe_run
 from captune.report.summary import HEADLINES
 from captune.results.health import ADVICE
-from captune.results.reading import read_run
+from captune.results.run import Run
 
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 
@@ -260,4 +260,4 @@ def test_a_model_on_this_machine_is_told_by_its_last_name(run_folder: Any) -> No
     for given, told in (("dual:/models/of/mine/aerial", "dual:aerial"), ("hf:openai/clip", "hf:openai/clip")):
         card["settings"]["backbone"] = given
         (folder / "run.json").write_text(json.dumps(card), encoding="utf-8")
-        assert f"the image and text model {told}" in describe_run(read_run(folder))[0]["top"]["inputs"]
+        assert f"the image and text model {told}" in describe_run(Run.read(folder))[0]["top"]["inputs"]

@@ -17,7 +17,7 @@ from captune.data.images import ImageCollection
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.results import evidence
 from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS, Evidence
-from captune.results.reading import read_run
+from captune.results.run import Run
 
 CAP = {"preset": "quick", "epochs": 3, "iterations": 2, "grow_every": 1, "k": 2, "train_batch": 4, "strong_views": 1}
 
@@ -53,7 +53,7 @@ def test_an_adapted_run_keeps_before_after_and_what_lay_between(base: Path) -> N
     kept = load_file(folder / FILE)
     assert kept["before"].shape == kept["after"].shape == (11, 3)
     assert kept["margin"].shape == kept["similarity"].shape == (3, 3)
-    run = read_run(folder)
+    run = Run.read(folder)
     assert run.is_adapted
     assert run.card["health"]["verdict"] == "unclear"  # too few images to judge
     assert run.alignment["concentration"].keys() == {"cat", "dog", "bird"}
@@ -64,7 +64,7 @@ def test_an_adapted_run_keeps_before_after_and_what_lay_between(base: Path) -> N
 
 def test_zero_shot_has_one_state_and_no_pseudo_labels(base: Path) -> None:
     folder = adapt(base, "zero", method="zero_shot")
-    run = read_run(folder)
+    run = Run.read(folder)
     assert not run.is_adapted
     assert run.card["health"] is None
     assert not (folder / PSEUDO_LABELS).exists()
@@ -105,10 +105,10 @@ def test_a_report_that_fails_is_told_and_the_run_is_saved(
 
 def test_the_history_holds_changes_only_and_is_read_back_whole(base: Path) -> None:
     folder = adapt(base, "history", method="cap", **CAP)
-    states = read_run(folder).history
+    states = Run.read(folder).history
     last = {row["path"]: row["label"] for row in rows(folder / PSEUDO_LABELS)}
-    run = read_run(folder)
-    found = {run.images.name(int(r)): run.names[c] for r, c in zip(states[-1].rows, states[-1].labels, strict=True)}
+    run = Run.read(folder)
+    found = {run.readable.name(int(r)): run.names[c] for r, c in zip(states[-1].rows, states[-1].labels, strict=True)}
     assert found == last
 
 

@@ -19,12 +19,12 @@ import captune
 from captune.core.errors import CaptuneError, RunFolderError
 from captune.core.replacing import NEW
 from captune.results.image_classifier import load
-from captune.results.run import CARD, CHECKPOINTS, LOCK, claim_folder, read_run_card
+from captune.results.run_folder import CARD, CHECKPOINTS, LOCK, claim_folder, read_run_card
 from faults.wholeness import result_of
 
 HOLDER = """
 import sys, time
-from captune.results.run import claim_folder
+from captune.results.run_folder import claim_folder
 with claim_folder(sys.argv[1], overwrite=False):
     print("held", flush=True)
     time.sleep(60)

@@ -1,0 +1,109 @@
+"""The run folder: its files, its run.json, and the lock on it while a run is written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path, PurePath
+from typing import Any
+
+from captune.core.cards import read_card
+from captune.core.errors import RunFolderError
+from captune.core.files import LEFTOVERS, write_json
+from captune.core.locking import hold
+from captune.core.replacing import NEW, finish_replacing
+from captune.core.wording import option
+from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS
+from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
+
+FORMAT, VERSION = "captune-run", 1
+CARD = "run.json"
+CLASSIFIER = "classifier"
+CHECKPOINTS = "checkpoints"
+REPORT = "report.html"
+EXPORTS = "exports"
+OF_AN_OLD_RUN = (FILE, PSEUDO_LABELS, HISTORY, REPORT, EXPORTS)
+"""What a run may leave in its folder that the next one does not always replace."""
+LOCK = ".captune-lock"
+"""Present while a run is active; without an owner, it means that the run was killed."""
+
+
+def is_inside(name: str) -> bool:
+    """Return whether the name of an image stays in its folder: relative, without `..`."""
+    return not name.startswith("/") and ".." not in PurePath(name).parts and not PurePath(name).is_absolute()
+
+
+def readable(path: str) -> str:
+    """Return a path as valid UTF-8, with other bytes escaped."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def read_run_card(folder: str | Path) -> dict[str, Any]:
+    """Return the content of run.json, or raise an error if the folder is not a complete run."""
+    missing = f"{str(folder)!r} is not a run folder: {CARD} is missing. Make one: captune adapt ... --out {folder}"
+    finish_replacing(Path(folder), CARD, OF_AN_OLD_RUN)
+    return read_card(Path(folder) / CARD, FORMAT, VERSION, missing)
+
+
+def update_review(folder: str | Path, **facts: Any) -> None:  # noqa: ANN401 (JSON values)
+    """Change what run.json says about people's answers."""
+    card = read_run_card(folder)
+    write_json(Path(folder) / CARD, {**card, "review": {**card.get("review", {}), **facts}})
+
+
+@contextmanager
+def claim_folder(folder: str | Path, overwrite: bool, resume: bool | None = False, card: str = CARD) -> Iterator[Path]:
+    """Lock an output folder, after checking that it can be written and that nothing of value would be replaced.
+
+    Pass None for `resume` if the command cannot resume.
+    """
+    target = Path(folder)
+    lock, checkpoints = target / LOCK, target / CHECKPOINTS
+    with ExitStack() as stack:
+        try:
+            was_killed = lock.exists()
+            if not was_killed:  # check first: no lock file is left in a folder that cannot be used
+                _check_claim(target, overwrite, resume, card, was_killed)
+            target.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(hold(lock, f"Another captune is writing to the output folder {str(target)!r}"))
+            finish_replacing(target, card, OF_AN_OLD_RUN if card == CARD else ())
+            _check_claim(target, overwrite, resume, card, was_killed)
+            for leftover in (*target.glob(LEFTOVERS), *target.glob(f"*/{LEFTOVERS}")):
+                leftover.unlink(missing_ok=True)
+            shutil.rmtree(target / NEW, ignore_errors=True)  # incomplete files of a killed process
+            if overwrite and holds_checkpoints(checkpoints):
+                drop_checkpoints(checkpoints)
+        except OSError as error:
+            raise RunFolderError(f"The output folder {str(target)!r} cannot be written: {error.strerror}.") from error
+        try:
+            yield target
+        except BaseException:
+            is_complete = (target / card).is_file() and not holds_checkpoints(checkpoints)
+            if is_complete or not _content(target):  # unchanged: there is nothing to resume
+                lock.unlink(missing_ok=True)
+            raise
+        with suppress(OSError):
+            lock.unlink(missing_ok=True)
+
+
+def _check_claim(target: Path, overwrite: bool, resume: bool | None, card: str, was_killed: bool) -> None:
+    is_run, is_started = (target / card).is_file(), was_killed or holds_checkpoints(target / CHECKPOINTS)
+    if is_run and resume and not was_killed:
+        raise RunFolderError(f"The run in {str(target)!r} is finished: there is nothing to resume.")
+    may_write = (overwrite and (is_run or is_started)) or (resume and is_started)
+    if target.exists() and (not target.is_dir() or _content(target)) and not may_write:
+        problem = "is not empty and does not contain a run:"
+        if is_started and (was_killed or not is_run):
+            resuming = "" if resume is None else f"{option('resume', True)} to continue it, "
+            problem = f"contains an interrupted run: pass {resuming}{option('overwrite', True)} to start over, or"
+        elif is_run:
+            problem = f"contains a run: pass {option('overwrite', True)} to replace it, or"
+        raise RunFolderError(f"The output folder {str(target)!r} {problem} choose another {option('out')}.")
+
+
+def _content(target: Path) -> list[Path]:
+    """Return the files in a folder, apart from lock and temporary files."""
+    ignored = {target / LOCK, target / NEW, *target.glob(LEFTOVERS)}
+    return [path for path in target.iterdir() if path not in ignored]
