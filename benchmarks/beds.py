@@ -21,8 +21,8 @@ import numpy as np
 
 from captune.concepts.alignment import descriptions_help
 from captune.core.arrays import Floats, Ints, softmax_rows, unit_rows
-from captune.data.descriptions import read_descriptions
 from captune.data.images import find_images
+from captune.data.vocabulary import read_descriptions
 from captune.methods.transclip import solve_transclip
 from captune.mixture.gaussian_mixture import fit_gaussian_mixture
 from captune.results.metrics import expected_calibration_error

@@ -15,8 +15,8 @@ import numpy as np
 
 from captune.backbones.base import load_backbone
 from captune.core import runtime
-from captune.data.descriptions import read_descriptions
 from captune.data.images import find_images
+from captune.data.vocabulary import read_descriptions
 from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.embeddings.embed import embed_images, embed_texts
 

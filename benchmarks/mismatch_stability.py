@@ -25,10 +25,9 @@ from captune.concepts.alignment import choose_descriptions, mean_descriptions
 from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings, detect_mismatch
 from captune.core import runtime
 from captune.core.arrays import Floats, Ints
-from captune.data.descriptions import read_descriptions
 from captune.data.images import find_images
 from captune.data.labels import read_labels
-from captune.data.vocabulary import Vocabulary, read_class_names
+from captune.data.vocabulary import Vocabulary, read_class_names, read_descriptions
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import embed_classes, embed_images, embed_texts
 from captune.labeling.selection import Ranking, first_labels

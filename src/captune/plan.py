@@ -16,9 +16,8 @@ from captune.core.errors import InputError, ProblemList, UnknownNameError, neare
 from captune.core.settings import NO_RESULT, RunSettings, build_run, plain
 from captune.data.images import ImageCollection
 from captune.data.inputs import Images, collect_images, describe_source
-from captune.data.labels import read_labels
+from captune.data.labels import new_names, read_labels, rename_classes
 from captune.data.precomputed import ClassTexts, Embeddings, is_array_file
-from captune.data.renaming import new_names, rename_classes
 from captune.data.task import AdaptationTask, make_task
 from captune.data.vocabulary import read_classes
 from captune.describers.base import Describer, describer_of, open_describer

@@ -26,10 +26,9 @@ from captune.core.errors import CaptuneError
 from captune.core.settings import RunSettings, build_run, parse_overrides, read_yaml
 from captune.core.text import is_unicode, look, printable
 from captune.data.decoding import UnreadableImageError
-from captune.data.folders import Unused, walk
-from captune.data.images import find_images
+from captune.data.images import Unused, find_images, walk
 from captune.data.labels import read_labels
-from captune.data.paths import SUFFIXES
+from captune.data.shards import SUFFIXES
 from captune.data.vocabulary import read_classes
 from captune.methods.cap import Cap
 from faults.records import MUTANTS

@@ -23,8 +23,7 @@ from captune.commands._screen import Screen
 from captune.core import cards
 from captune.core.errors import CaptuneError, InputError
 from captune.core.settings import parse_overrides, read_yaml
-from captune.data.descriptions import read_descriptions
-from captune.data.vocabulary import read_class_names, read_classes
+from captune.data.vocabulary import read_class_names, read_classes, read_descriptions
 from captune.plan import make_plan
 from captune.report.page import write_report
 
@@ -69,7 +68,7 @@ READERS = {
         "from captune.core.settings import *; build(RunSettings, {{'seed': read_yaml({0!r})['k11']}}, 'settings')"
     ),
     "classes": "from captune.data.vocabulary import *; read_class_names({0!r})",
-    "descriptions": "from captune.data.descriptions import *; read_descriptions({0!r})",
+    "descriptions": "from captune.data.vocabulary import *; read_descriptions({0!r})",
 }
 
 

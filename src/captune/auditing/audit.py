@@ -25,11 +25,10 @@ from captune.core.replacing import replaced
 from captune.core.restoring import unchanged
 from captune.core.settings import Positive, RunSettings, build_run
 from captune.core.wording import option
-from captune.data.descriptions import write_descriptions
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.inputs import Images
 from captune.data.labels import read_labels
-from captune.data.vocabulary import Vocabulary
+from captune.data.vocabulary import Vocabulary, write_descriptions
 from captune.embeddings.embed import embed_classes, embed_images, embed_texts, score
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import first_labels

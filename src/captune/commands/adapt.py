@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> None:
         return
     inputs, values = read_project(options)  # checked before heavy imports
     if options.renames or options.merges:
-        from captune.data.renaming import parse_merges, parse_renames
+        from captune.data.labels import parse_merges, parse_renames
 
         values |= {"rename": parse_renames(options.renames), "merge": parse_merges(options.merges)}
     counts = [values.get(name, 1) for name in ("devices", "num_nodes")]

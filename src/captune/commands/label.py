@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _apply(options: argparse.Namespace, session: Session) -> list[str]:
     """Apply everything on the command line in the order: classes, people, images."""
-    from captune.data.renaming import by_new_name, parse_merges, parse_renames
+    from captune.data.labels import by_new_name, parse_merges, parse_renames
 
     said: list[object] = []
     if options.undo:

@@ -5,52 +5,62 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
+from functools import cached_property, lru_cache
+from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
+import numpy as np
 from typing_extensions import Self
 
 from captune.core.arrays import Ints
+from captune.core.cards import read_json
 from captune.core.errors import InputError, raise_all
 from captune.core.files import is_file, is_folder
 from captune.data.decoding import EncodedImage, ImageData, read_bytes
-from captune.data.folders import TAR, Unused, walk
-from captune.data.keys import KeyList, KeySet
-from captune.data.paths import ImagePaths, NameStoreBuilder
-from captune.data.shards import expand, index_shard, is_pattern, is_shard
+from captune.data.shards import SUFFIXES, Span, expand, index_shard, is_pattern, is_shard
 from captune.data.tables import Problems, first_few, is_table, read_columns, read_lines
 
 PATH_COLUMNS = ("path", "image", "image_path", "file", "filename", "filepath", "file_name")
+MARKS = ("run.json", "audit.json", "captune-export.json")
+"""Files in folders that captune wrote; their figures are not images to classify."""
+LOCK = ".captune-lock"
+TAR = ".tar"
 
 
 @dataclass(frozen=True, init=False)
 class ImageCollection:
     """An ordered collection of images; an image is identified by its position.
 
-    These are files; `data/memory.py` and `data/precomputed.py` have the collections that are not.
+    These are files; `data/inputs.py` and `data/precomputed.py` have the collections that are not. All names are in
+    memory, which is meant for up to about two million images; `captune embed` works through more by partitions.
 
     Attributes:
-        paths: Where each image is; `shard.tar/member` inside a tar shard. Any sequence of paths is accepted.
+        files: The path of each image as text; `shard.tar/member` inside a tar shard.
         root: The folder that names are relative to.
         unused: A line about everything else that was found there and is not used; empty if there is nothing.
+        where: For members of tar shards `(images, 3)`: characters in the path of the shard (0 for a plain file), offset
+            and size; for items in memory `(images,)`: their rows. None if all images are plain files.
     """
 
-    paths: ImagePaths
+    files: tuple[str, ...]
     root: Path
     unused: str = field(default="", compare=False)
+    where: Ints | None = field(default=None, compare=False, repr=False)
     kind: ClassVar[str] = "files"
+    computed: ClassVar[tuple[str, ...]] = ("paths",)
+    """Attributes that another selection of images computes again."""
 
-    def __init__(self, paths: Sequence[Path], root: Path, unused: str = "") -> None:
-        compact = paths if isinstance(paths, ImagePaths) else ImagePaths.of(paths, root)
-        object.__setattr__(self, "unused", unused)
-        object.__setattr__(self, "paths", compact)
-        object.__setattr__(self, "root", root)
+    def __init__(
+        self, paths: Iterable[str | os.PathLike[str]], root: Path, unused: str = "", where: Ints | None = None
+    ) -> None:
+        files = tuple(tidy(os.fspath(path)) for path in paths)
+        self.__dict__.update(files=files, root=root, unused=unused, where=where)
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self.files)
 
     def __add__(self, other: ImageCollection) -> ImageCollection:
         """Return both collections, one after the other, with names relative to the first root."""
@@ -58,38 +68,52 @@ class ImageCollection:
             return self if len(other) == 0 else other
         if not self._shares_source(other):
             raise InputError("Images in memory can only be joined with images of the same source.")
-        return self._with(self.paths + other.paths)
+        where = None
+        if self.where is not None or other.where is not None:
+            plain = [
+                np.zeros((len(part), 3), dtype=np.int64) if part.where is None else part.where for part in (self, other)
+            ]
+            where = np.concatenate(plain)
+        return self._with(files=self.files + other.files, where=where)
 
     def subset(self, index: Ints | Sequence[int]) -> Self:
         """Return the images at these positions, in this order."""
-        return self._with(self.paths.subset(index))
+        chosen = np.asarray(index, dtype=np.int64)
+        files = tuple(self.files[position] for position in chosen.tolist())
+        return self._with(files=files, where=None if self.where is None else self.where[chosen])
+
+    @cached_property
+    def paths(self) -> tuple[Path, ...]:
+        """Return where each image is."""
+        return tuple(map(Path, self.files))
 
     @property
     def place(self) -> str:
         """Return where the images are, for messages."""
         return repr(str(self.root))
 
-    def _with(self, paths: ImagePaths) -> Self:
+    def _with(self, **changed: Any) -> Self:  # noqa: ANN401
         other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__, paths=paths)
+        other.__dict__.update({name: value for name, value in self.__dict__.items() if name not in self.computed})
+        other.__dict__.update(changed)
         return other
 
     def _shares_source(self, other: ImageCollection) -> bool:
         return type(other) is ImageCollection
 
+    def span(self, position: int) -> Span | None:
+        """Return where an image is in its shard, or None for a plain file."""
+        length, offset, size = (0, 0, 0) if self.where is None else self.where[position].tolist()
+        return Span(Path(self.files[position][:length]), offset, size) if length else None
+
     def read(self, position: int) -> ImageData:
         """Read one image without decoding it, or raise an UnreadableImageError."""
-        return EncodedImage(read_bytes(self.paths[position], self.paths.span(position)))
+        return EncodedImage(read_bytes(Path(self.files[position]), self.span(position)))
 
     def name(self, position: int) -> str:
         """Return the image's path as tables show it: relative to the root, with forward slashes."""
-        base, name = self.paths.parts(position)
-        prefix = _prefix(base, self.root)
-        if prefix is None or os.sep != "/" or name.startswith("/"):
-            path = base / name
-            shown = (path.relative_to(self.root) if path.is_relative_to(self.root) else path).as_posix()
-        else:
-            shown = prefix + name
+        shown = self.files[position].removeprefix(_prefix(self.root))
+        shown = shown if os.sep == "/" else PurePath(shown).as_posix()
         # File names may contain bytes that are not UTF-8; tables show them escaped.
         return shown if shown.isascii() else os.fsencode(shown).decode("utf-8", "backslashreplace")
 
@@ -102,11 +126,11 @@ class ImageCollection:
         return digest.hexdigest()
 
     def _size(self, position: int) -> int:
-        span = self.paths.span(position)
+        span = self.span(position)
         if span is not None:
             return span.size
         try:
-            found = self.paths[position].stat()
+            found = os.stat(self.files[position])  # noqa: PTH116
         except (OSError, ValueError):
             return -1
         return found.st_size if stat.S_ISREG(found.st_mode) else -1
@@ -116,12 +140,17 @@ class ItemCollection(ImageCollection):
     """Images that are items of an object in memory, such as a list, a dataset or a matrix of embeddings."""
 
     items: Any
+    where: Ints
+
+    def __init__(self, items: Any, names: Iterable[str]) -> None:  # noqa: ANN401
+        super().__init__(names, Path())
+        self.__dict__.update(items=items, where=np.arange(len(self.files), dtype=np.int64))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ItemCollection) and self._shares_source(other) and self.paths == other.paths
+        return isinstance(other, ItemCollection) and self._shares_source(other) and self.files == other.files
 
     def __hash__(self) -> int:
-        return hash((id(self.items), self.paths))
+        return hash((id(self.items), self.files))
 
     def _shares_source(self, other: ImageCollection) -> bool:
         return isinstance(other, ItemCollection) and self.items is other.items
@@ -151,7 +180,12 @@ def find_images(source: str | Path, root: str | Path | None = None) -> ImageColl
         return _from_entries(entries, path.parent, f"Cannot use the manifest {str(path)!r}", guard)
     if is_file(path) or is_pattern(str(source)):
         shards = [path] if is_file(path) else expand(str(source))
-        return _from_shards(shards, Path(os.path.commonpath([shard.parent for shard in shards])), guard)
+        for shard in shards:
+            guard.check(str(shard))
+        heading = "Cannot use these shards"
+        raise_all(guard.outside.listed(), heading)
+        folder = Path(os.path.commonpath([shard.parent for shard in shards]))
+        return _expand_shards([str(shard) for shard in shards], folder, heading)
     raise InputError(
         f"No images at {str(source)!r}: it is neither a folder nor a file. Expected a folder of images, .tar shards, "
         "a CSV or Parquet manifest with a 'path' column, or a text file with one path per line."
@@ -164,84 +198,84 @@ def from_paths(paths: Iterable[str | os.PathLike[str]], root: str | Path | None 
 
 
 def _from_entries(entries: Iterable[str], base: Path, heading: str, guard: _RootGuard) -> ImageCollection:
-    prefix = os.path.join(base, "")  # noqa: PTH118 (ends with a slash)
-    invalid, keys, shard_rows, folder_of = Problems(), KeyList(), [], _real_folder()
-    builder = NameStoreBuilder(base)
+    invalid, counts, files, real = Problems(), Counter[str](), list[str](), _real_folder()
     for number, line in enumerate(entries, start=1):
         entry = line.strip()
         if not entry or "\0" in entry:
             invalid.add(f"row {number} has " + ("a NUL character in its path" if entry else "an empty path"))
             continue
-        guard.check(base, entry)
-        keys.add(folder_of(os.path.normpath(entry if os.path.isabs(entry) else prefix + entry)))  # noqa: PTH117
-        if is_shard(entry):
-            shard_rows.append(len(builder))
-        builder.add(entry)
-    paths = ImagePaths(builder.finish())
-    repeated = (f"{os.path.normpath(paths[row])!r} is listed {n} times" for row, n in KeySet(keys.keys()).repeated())
+        path = os.path.join(base, entry)  # noqa: PTH118 (this runs once per image)
+        guard.check(path)
+        counts[real(os.path.normpath(path))] += 1
+        files.append(path)
+    repeated = (f"{path!r} is listed {n} times" for path, n in counts.items() if n > 1)
     raise_all([*invalid.listed(), *guard.outside.listed(), *first_few(repeated)], heading)
-    return ImageCollection(_expand_shards(paths, shard_rows, heading) if shard_rows else paths, base)
+    return _expand_shards(files, base, heading)
 
 
 def _from_folder(folder: Path, guard: _RootGuard) -> ImageCollection:
-    shards, builder, unused = list[Path](), NameStoreBuilder(folder), Unused()
+    shards, files, unused = list[str](), list[str](), Unused()
     for name in walk(folder, unused):
-        if name.lower().endswith(TAR):
-            shards.append(folder / name)
-        else:
-            guard.check(folder, name)
-            builder.add(name)
+        path = os.path.join(folder, name)  # noqa: PTH118
+        (shards if name.lower().endswith(TAR) else files).append(path)
+        guard.check(path)
     heading = f"Cannot use the folder {str(folder)!r}"
-    if shards and not len(builder):  # next to images, a tar file is usually the archive they came from
-        return _from_shards(shards, folder, guard, heading, unused)
     raise_all(guard.outside.listed(), heading)
-    if shards:
-        unused.add("tar files beside images", shards[0].name, len(shards))
-    return ImageCollection(ImagePaths(builder.finish()), folder, unused.sentence(repr(str(folder))))
+    if shards and files:  # next to images, a tar file is usually the archive they came from
+        unused.add("tar files beside images", Path(shards[0]).name, len(shards))
+    left = unused.sentence(repr(str(folder)))
+    return ImageCollection(files, folder, left) if files else _expand_shards(shards, folder, heading, left)
 
 
-def _from_shards(
-    shards: Sequence[Path],
-    folder: Path,
-    guard: _RootGuard,
-    heading: str = "Cannot use these shards",
-    unused: Unused | None = None,
-) -> ImageCollection:
-    for shard in shards:
-        guard.check(Path(), str(shard))
-    raise_all(guard.outside.listed(), heading)
-    rows = ImagePaths.of(shards, folder)
-    left = unused.sentence(repr(str(folder))) if unused else ""
-    return ImageCollection(_expand_shards(rows, range(len(shards)), heading), folder, left)
-
-
-def _expand_shards(paths: ImagePaths, shard_rows: Sequence[int], heading: str) -> ImagePaths:
-    """Replace every row that names a shard by the images in it."""
-    builder, damaged, is_shard_row = NameStoreBuilder(), Problems(), set(shard_rows)
-    for row in range(len(paths)):
-        base, name = paths.parts(row)
-        if row not in is_shard_row:
-            builder.begin(base)
-            builder.add(name)
+def _expand_shards(files: Sequence[str], root: Path, heading: str, unused: str = "") -> ImageCollection:
+    """Return a collection in which every tar shard is replaced by the images in it."""
+    is_shard_row = [is_shard(path) for path in files]
+    if not any(is_shard_row):
+        return ImageCollection(files, root, unused)
+    expanded, where, damaged = list[str](), list[tuple[int, int, int]](), Problems()
+    for path, has_members in zip(map(tidy, files), is_shard_row, strict=True):
+        if not has_members:
+            expanded.append(path)
+            where.append((0, 0, 0))
             continue
         try:
-            index = index_shard(base / name)
+            for member in index_shard(Path(path)):
+                expanded.append(f"{path}/{member.name}")
+                where.append((len(path), member.offset, member.size))
         except InputError as error:
             damaged.add(str(error))
-        else:
-            builder.begin(base / name, index.spans)
-            builder.add_all(index.names, index.ends)
     raise_all(damaged.listed(), heading)
-    return ImagePaths(builder.finish())
+    return ImageCollection(expanded, root, unused, np.asarray(where, dtype=np.int64).reshape(-1, 3))
+
+
+def tidy(name: str) -> str:
+    """Return a path as `str(Path(...))` would, but faster."""
+    is_tidy = os.sep == "/" and "//" not in name and "/." not in name and name[:1] != "." and name[-1:] != "/"
+    return name if is_tidy else str(PurePath(name))
 
 
 def _real_folder() -> Callable[[str], str]:
-    """Return a function that resolves links and dots in the folder of a path, so that one file has one name."""
+    """Return a function that resolves links and dots in the folder of a path, and remembers folders it has seen."""
     folders = lru_cache(maxsize=1024)(os.path.realpath)
 
     def real(path: str) -> str:
         parent, name = os.path.split(path)
-        return f"{folders(parent)}{os.sep}{name}"
+        return os.path.join(folders(parent), name)  # noqa: PTH118
+
+    return real
+
+
+def real_path() -> Callable[[str | Path], str]:
+    """Return a function that resolves all links of a path."""
+    real_folder = _real_folder()
+
+    def real(path: str | Path) -> str:
+        try:
+            inside = real_folder(os.fspath(path))
+        except ValueError:  # a NUL character, which no file name has
+            return os.fspath(path)
+        is_plain = os.path.basename(inside) not in ("", ".", "..") and not os.path.islink(inside)  # noqa: PTH114, PTH119
+        return os.path.normcase(inside if is_plain else os.path.realpath(path))
 
     return real
 
@@ -254,32 +288,99 @@ class _RootGuard:
         self._root = None if root is None else Path(os.path.realpath(root))
         self._real = real_path()
 
-    def check(self, base: Path, name: str) -> None:
+    def check(self, path: str) -> None:
         """Check one path, following symbolic links: a link inside the root may point outside."""
-        if self._root is not None and not Path(self._real(base / name)).is_relative_to(self._root):
-            self.outside.add(f"{str(base / name)!r} is outside {str(self._root)!r}")
+        if self._root is not None and not Path(self._real(path)).is_relative_to(self._root):
+            self.outside.add(f"{path!r} is outside {str(self._root)!r}")
 
 
-def real_path() -> Callable[[Path], str]:
-    """Return a function that resolves links and caches the folders it has seen."""
-    folders = lru_cache(maxsize=1024)(os.path.realpath)
-
-    def real(path: Path) -> str:
-        parent, name = os.path.split(path)
-        try:
-            inside = os.path.join(folders(parent), name)  # noqa: PTH118 (one call for each of millions of rows)
-        except ValueError:  # a NUL character, which no file name has
-            return os.fspath(path)
-        is_plain = name not in ("", ".", "..") and not os.path.islink(inside)  # noqa: PTH114
-        return os.path.normcase(inside if is_plain else os.path.realpath(path))
-
-    return real
+@lru_cache(maxsize=64)
+def _prefix(root: Path) -> str:
+    """Return the part of a path that names do not show."""
+    return "" if root == Path() else os.path.join(root, "")  # noqa: PTH118 (ends with a slash)
 
 
-@lru_cache(maxsize=4096)
-def _prefix(base: Path, root: Path) -> str | None:
-    """Return what tables show before the names inside a folder or shard, None if it is not below the root."""
-    if not base.is_relative_to(root):
-        return None
-    inner = base.relative_to(root).as_posix()
-    return "" if inner == "." else f"{inner}/"
+class Unused:
+    """What was found in a folder and is not used: how many of each kind, and the first of them."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._first: dict[str, str] = {}
+
+    def add(self, kind: str, name: str, count: int = 1) -> None:
+        """Count files or folders of a kind, such as 'hidden files'."""
+        self._counts[kind] = self._counts.get(kind, 0) + count
+        self._first.setdefault(kind, name)
+
+    def total(self) -> int:
+        """Return how many files and folders are not used."""
+        return sum(self._counts.values())
+
+    def sentence(self, place: str) -> str:
+        """Return one line that accounts for everything that is not used, empty if there is nothing."""
+        kinds = (f"{kind}: {count} (the first is {self._first[kind]!r})" for kind, count in self._counts.items())
+        return f"Not used in {place}: {'; '.join(kinds)}." if self._counts else ""
+
+
+def walk(folder: Path, unused: Unused) -> Iterator[str]:
+    """Yield the names of images and shards below a folder, in a stable order; a folder is visited once.
+
+    Folders that are links come last, so that a link never hides the folder that it leads to.
+    """
+    visited, links = set[tuple[int, int]](), [""]
+    for start in links:  # grows while links are found
+        waiting = [start]
+        while waiting:
+            inner = waiting.pop()
+            entries = _list(folder, inner, visited, unused)
+            below = f"{inner}{os.sep}" if inner else ""
+            folders = list[str]()
+            for entry in entries:
+                name = below + entry.name
+                if entry.name.startswith("."):
+                    unused.add("hidden files and folders", name)
+                elif _is_folder(entry):
+                    (links if entry.is_symlink() else folders).append(name)
+                elif os.path.splitext(entry.name)[1].lower() in SUFFIXES | {TAR}:  # noqa: PTH122
+                    yield name
+                else:
+                    unused.add("files that are not images", name)
+            waiting += reversed(folders)
+
+
+def _list(folder: Path, inner: str, visited: set[tuple[int, int]], unused: Unused) -> list[os.DirEntry[str]]:
+    """Return the content of a folder by name, nothing if it is not used."""
+    path = folder / inner
+    try:
+        facts = path.stat()
+        if (facts.st_dev, facts.st_ino) in visited:
+            unused.add("links to folders that are used already", inner)
+            return []
+        visited.add((facts.st_dev, facts.st_ino))
+        entries = sorted(os.scandir(path), key=lambda entry: entry.name)
+    except OSError as error:
+        if not inner:
+            raise InputError(f"The folder {str(folder)!r} cannot be read: {error.strerror}.") from error
+        unused.add(f"folders that cannot be read ({error.strerror})", inner)
+        return []
+    names = {entry.name for entry in entries}
+    if inner and (LOCK in names or any(_is_ours(path / mark) for mark in MARKS if mark in names)):
+        unused.add("results of captune", inner)
+        return []
+    return entries
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that cannot be followed
+        return False
+
+
+def _is_ours(mark: Path) -> bool:
+    """Return whether a file is a card of captune; another program's run.json is not."""
+    try:
+        content = read_json(mark)
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and str(content.get("format", "")).startswith("captune-")

@@ -1,4 +1,4 @@
-"""Digests of image contents and texts, in sorted arrays that hold tens of millions of them."""
+"""Digests of image contents, which caches use as keys."""
 
 from __future__ import annotations
 
@@ -35,26 +35,6 @@ class KeySet:
             return np.full(len(wanted), -1, dtype=np.int64)
         places = np.minimum(np.searchsorted(self._sorted, wanted), len(self) - 1)
         return np.where(self._sorted[places] == wanted, self._rows[places], -1)
-
-    def repeated(self) -> list[tuple[int, int]]:
-        """Return the first row and the number of rows of every digest that occurs more than once, by row."""
-        _, first, counts = np.unique(self._sorted, return_index=True, return_counts=True)
-        return sorted((int(self._rows[i]), int(n)) for i, n in zip(first, counts, strict=True) if n > 1)
-
-
-class KeyList:
-    """Digests of texts, added one by one."""
-
-    def __init__(self) -> None:
-        self._bytes = bytearray()
-
-    def add(self, text: str) -> None:
-        """Add the digest of a text."""
-        self._bytes += hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=KEY_BYTES).digest()
-
-    def keys(self) -> Keys:
-        """Return the digests, `(texts, 16)`."""
-        return np.frombuffer(self._bytes, dtype=np.uint8).reshape(-1, KEY_BYTES)
 
 
 def content_key(content: bytes) -> Keys:

@@ -1,28 +1,26 @@
-"""Labels of images, from folder names, tables, array files, mappings and arrays."""
+"""Labels of images, from folder names, tables, array files, mappings and arrays; classes that got other names."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from captune.core.arrays import Ints
-from captune.core.errors import InputError, raise_all
+from captune.core.errors import InputError, nearest, raise_all
 from captune.core.files import is_file
 from captune.core.text import one_form
-from captune.data.images import PATH_COLUMNS, ImageCollection, real_path
-from captune.data.keys import KeyList, Keys, KeySet
-from captune.data.paths import tidy
+from captune.data.images import PATH_COLUMNS, ImageCollection, real_path, tidy
 from captune.data.precomputed import is_array_file, read_array
 from captune.data.tables import Problems, first_few, read_columns
+from captune.data.vocabulary import Vocabulary
 
 LABEL_COLUMNS = ("label", "class", "class_name", "category", "target")
-ROWS_AT_ONCE = 8192
+T = TypeVar("T")
 
 
 def read_labels(
@@ -114,18 +112,14 @@ def _has_named_index(source: Any) -> bool:  # noqa: ANN401
 
 
 def _mapped_labels(source: Mapping[Any, Any], images: ImageCollection, problems: Problems) -> Iterator[tuple[int, Any]]:
-    real = real_path()
-    is_name = [isinstance(key, (str, os.PathLike)) for key in source]
-    positions = KeySet(_keys(map(real, images.paths))) if any(is_name) else None
+    find = _finder(images) if any(isinstance(key, (str, os.PathLike)) for key in source) else None
     first, n_unknown = "", 0
     for key, label in source.items():
         position = -1
         if isinstance(key, (int, np.integer)):
             position = int(key) if 0 <= key < len(images) else -1
-        elif isinstance(key, (str, os.PathLike)) and positions is not None:
-            entry = tidy(os.fspath(key))
-            found = positions.find(_keys([real(Path(entry)), real(images.root / entry)]))
-            position = int(found.max())
+        elif isinstance(key, (str, os.PathLike)) and find is not None:
+            position = find(Path(), tidy(os.fspath(key)))
         if position >= 0:
             yield position, label
         else:
@@ -137,19 +131,13 @@ def _mapped_labels(source: Mapping[Any, Any], images: ImageCollection, problems:
 def _table_labels(path: Path, images: ImageCollection, problems: Problems) -> Iterator[tuple[int, str]]:
     if not is_file(path):
         raise InputError(f"No labels at {str(path)!r}: expected 'folders' or a CSV/Parquet table (path, label).")
-    real = real_path()
-    positions, rows = KeySet(_keys(map(real, images.paths))), read_columns(path, [PATH_COLUMNS, LABEL_COLUMNS])
-    first, n_unknown = "", 0
-    while chunk := list(islice(rows, ROWS_AT_ONCE)):
-        beside, below = (
-            positions.find(_keys(real(folder / entry.strip()) for entry, _ in chunk))
-            for folder in (path.parent, images.root)
-        )
-        for position, (entry, label) in zip(np.where(beside >= 0, beside, below).tolist(), chunk, strict=True):
-            if position >= 0:
-                yield position, label.strip()
-            else:
-                first, n_unknown = first or entry, n_unknown + 1
+    find, first, n_unknown = _finder(images), "", 0
+    for entry, label in read_columns(path, [PATH_COLUMNS, LABEL_COLUMNS]):
+        position = find(path.parent, entry.strip())
+        if position >= 0:
+            yield position, label.strip()
+        else:
+            first, n_unknown = first or entry, n_unknown + 1
     if n_unknown:
         problems.add(
             f"paths in {str(path)!r} that are not among the images: {n_unknown}, the first is {first!r}; paths are "
@@ -157,8 +145,103 @@ def _table_labels(path: Path, images: ImageCollection, problems: Problems) -> It
         )
 
 
-def _keys(texts: Iterable[str]) -> Keys:
-    keys = KeyList()
-    for text in texts:
-        keys.add(text)
-    return keys.keys()
+def _finder(images: ImageCollection) -> Callable[[Path, str], int]:
+    """Return a function that finds the position of a path that is relative to a folder or the root, -1 without one."""
+    real = real_path()
+    positions = dict[str, int]()
+    for position, file in enumerate(images.files):
+        positions.setdefault(real(file), position)
+
+    def find(folder: Path, entry: str) -> int:
+        beside = positions.get(real(folder / entry))
+        return positions.get(real(images.root / entry), -1) if beside is None else beside
+
+    return find
+
+
+def parse_renames(arguments: Iterable[str]) -> dict[str, str]:
+    """Parse `old=new` arguments, and tables with the columns old and new.
+
+    Old names with the same new name are merged.
+    """
+    pairs: list[str] = []
+    rows: list[tuple[str, str]] = []
+    for argument in arguments:
+        if "=" not in argument and is_file(argument):
+            rows += [(old.strip(), new.strip()) for old, new in read_columns(Path(argument), [("old",), ("new",)])]
+        else:
+            pairs.append(argument)
+    raise_all((f"--rename has the row {row}" for row in rows if not all(row)), "Both names are needed")
+    return _unique([*_split(pairs, "--rename", "old=new"), *rows], "--rename")
+
+
+def by_new_name(renames: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the old names of each new one."""
+    found: dict[str, list[str]] = {}
+    for old, new in renames.items():
+        found.setdefault(new, []).append(old)
+    return found
+
+
+def parse_merges(pairs: Iterable[str]) -> dict[str, list[str]]:
+    """Parse `new=a,b` arguments."""
+    listed = [(new, [name.strip() for name in names.split(",")]) for new, names in _split(pairs, "--merge", "new=a,b")]
+    empty = (f"--merge {new!r} has an empty name" for new, names in listed if not all(names))
+    raise_all(empty, "Cannot read these classes")
+    return _unique(listed, "--merge")
+
+
+def new_names(rename: Mapping[str, str], merge: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the new name of each old one, for labels that still have the old ones."""
+    mapping: dict[str, str] = {}
+    clashes = []
+    for old, new in [*rename.items(), *((old, new) for new, names in merge.items() for old in names)]:
+        if mapping.get(old, new) != new:
+            clashes.append(f"{old!r} would become both {mapping[old]!r} and {new!r}")
+        mapping[old] = new
+    raise_all(clashes, "Contradictory names of classes")
+    return {old: new for old, new in mapping.items() if old != new}
+
+
+def rename_classes(
+    vocabulary: Vocabulary, rename: Mapping[str, str], merge: Mapping[str, Sequence[str]], embedded: bool = False
+) -> Vocabulary:
+    """Return the vocabulary with renamed and merged classes.
+
+    A merged class is represented by the texts of all its former names. So is a renamed one if texts are `embedded`
+    already, because nothing can embed its new name. New names that are classes already take the others in.
+    """
+    mapping = new_names(rename, merge)
+    known = {*vocabulary.names, *(old for old, new in mapping.items() if new in vocabulary.names)}
+    wrong = [f"{old!r} is not a class.{nearest(old, vocabulary.names)}" for old in mapping if old not in known]
+    raise_all(wrong, "Cannot rename or merge these classes")
+    names = tuple(dict.fromkeys(mapping.get(name, name) for name in vocabulary.names))
+    former: dict[str, list[int]] = {name: [] for name in names}
+    for class_id, name in enumerate(vocabulary.names):
+        former[mapping.get(name, name)].append(class_id)
+    descriptions: dict[int, tuple[str, ...]] = {}
+    for class_id, name in enumerate(names):
+        ids = former[name]
+        is_new = [vocabulary.names[i] for i in ids] != [name]
+        if any(i in vocabulary.descriptions for i in ids) or (is_new and (embedded or len(ids) > 1)):
+            descriptions[class_id] = tuple(dict.fromkeys(text for i in ids for text in vocabulary.texts(i)))
+    return Vocabulary(names, vocabulary.templates, descriptions)
+
+
+def _split(pairs: Iterable[str], flag: str, form: str) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    problems = []
+    for pair in pairs:
+        left, equals, right = (part.strip() for part in pair.partition("="))
+        if not equals or not left or not right:
+            problems.append(f"{flag} {pair!r} is not of the form {form}")
+        found.append((left, right))
+    raise_all(problems, "Cannot read these classes")
+    return found
+
+
+def _unique(pairs: Sequence[tuple[str, T]], flag: str) -> dict[str, T]:
+    counts = Counter(name for name, _ in pairs)
+    repeated = (f"{flag} {name!r} is repeated" for name, count in counts.items() if count > 1)
+    raise_all(repeated, "Cannot read these classes")
+    return dict(pairs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,8 +22,6 @@ from captune.core.scratch import fill_rows, row_parts, take_rows
 from captune.core.text import is_unicode, shown
 from captune.data.decoding import ImageData
 from captune.data.images import PATH_COLUMNS, ItemCollection
-from captune.data.keys import KeyList, KeySet
-from captune.data.paths import ImagePaths
 from captune.data.tables import Problems, first_few
 
 VECTOR_KEYS = ("vectors", "images", "embeddings", "image_embeddings", "vector", "embedding")
@@ -38,15 +37,15 @@ class Embeddings(ItemCollection):
     """
 
     kind: ClassVar[str] = "embeddings"
+    computed: ClassVar[tuple[str, ...]] = ("paths", "vectors")
     items: Floats
     was_scaled: bool
     """Whether the embeddings were not of length one."""
 
     def __init__(self, vectors: Any, names: Iterable[str] | None = None) -> None:  # noqa: ANN401 (any array)
         scaled, was_scaled = unit_vectors(vectors, "embeddings", "image")
-        super().__init__(name_paths(names, len(scaled)), Path())
-        object.__setattr__(self, "items", scaled)
-        object.__setattr__(self, "was_scaled", was_scaled)
+        super().__init__(scaled, check_names(names, len(scaled)))
+        self.__dict__["was_scaled"] = was_scaled
 
     @classmethod
     def from_file(cls, path: str | Path) -> Embeddings:
@@ -57,7 +56,7 @@ class Embeddings(ItemCollection):
     @cached_property
     def vectors(self) -> Floats:
         """Return the embeddings of these images, `(images, width)`."""
-        return take_rows(self.items, self.paths.rows())
+        return take_rows(self.items, self.where)
 
     @property
     def width(self) -> int:
@@ -85,11 +84,6 @@ class Embeddings(ItemCollection):
 
     def __repr__(self) -> str:
         return f"Embeddings({len(self)} images, width {self.width})"
-
-    def _with(self, paths: ImagePaths) -> Embeddings:
-        other = super()._with(paths)
-        other.__dict__.pop("vectors", None)
-        return other
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,23 +175,21 @@ def unit_vectors(vectors: Any, what: str, one: str) -> tuple[Floats, bool]:  # n
     return scaled, largest > 0.01
 
 
-def name_paths(names: Iterable[str] | None, n_images: int) -> ImagePaths:
+def check_names(names: Iterable[str] | None, n_images: int) -> Sequence[str]:
     """Return the names of images that are not files, numbered if there are none."""
     if names is None:
         digits = len(str(max(0, n_images - 1)))
-        return ImagePaths.below(Path(), (f"image-{i:0{digits}d}" for i in range(n_images)))
+        return [f"image-{i:0{digits}d}" for i in range(n_images)]
     listed = [str(name) for name in names]
     if len(listed) != n_images:
         raise InputError(f"Expected {n_images} names, one per image, got {len(listed)}.")
-    keys = KeyList()
     for name in listed:
         if not is_unicode(name):
             raise InputError(f"The name {shown(name)} of an image is not valid Unicode.")
-        keys.add(name)
-    repeated = first_few(f"{listed[row]!r} ({n} times)" for row, n in KeySet(keys.keys()).repeated())
+    repeated = first_few(f"{name!r} ({n} times)" for name, n in Counter(listed).items() if n > 1)
     if repeated or not all(name.strip() for name in listed):
         raise InputError(f"Expected distinct names, one per image: {', '.join(repeated) or 'a name is empty'}.")
-    return ImagePaths.below(Path(), listed)
+    return listed
 
 
 def split_key(path: str | Path) -> tuple[Path, str]:

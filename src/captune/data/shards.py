@@ -1,4 +1,4 @@
-"""Images inside tar shards, read in place: headers are indexed once and the index is cached."""
+"""Images inside tar shards, read in place."""
 
 from __future__ import annotations
 
@@ -6,29 +6,17 @@ import glob
 import os
 import re
 import tarfile
-from array import array
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-from safetensors.numpy import load as load_tensors
-from safetensors.numpy import save as save_tensors
-
-from captune.core.arrays import Ints
-from captune.core.errors import CaptuneError, InputError, raise_all
-from captune.core.files import cache_folder, digest, is_file, write_whole
-from captune.data.paths import SUFFIXES, Span
+from captune.core.errors import InputError, raise_all
+from captune.core.files import is_file
 from captune.data.tables import Problems, first_few
 
-VERSION = 1
-"""Part of the cache key: increase it when the index of a shard changes."""
-DIGEST = 32
-"""Length of the digest before the content of a cached index."""
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif", ".avif", ".heic", ".heif"})
+"""File name extensions of images."""
 MOST_HEADER_BYTES = 1 << 20
 MOST_SHARDS = 1_000_000
 MOST_SHOWN = 3
@@ -37,13 +25,20 @@ _RANGE = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
 
 
-@dataclass(frozen=True, eq=False)
-class ShardIndex:
-    """The images of a shard in order: names as in a `NameStore`, and offsets and sizes `(images, 2)`."""
+class Span(NamedTuple):
+    """The location of an image inside a tar shard."""
 
-    names: NDArray[np.uint8]
-    ends: Ints
-    spans: Ints
+    shard: Path
+    offset: int
+    size: int
+
+
+class Member(NamedTuple):
+    """An image of a shard."""
+
+    name: str
+    offset: int
+    size: int
 
 
 def is_shard(path: str | Path) -> bool:
@@ -75,42 +70,20 @@ def expand(pattern: str) -> list[Path]:
     return found
 
 
-def index_shard(shard: Path) -> ShardIndex:
-    """Return the images of a shard; its headers are read only if it is new or has changed."""
-    try:
-        facts = shard.stat()
-    except OSError as error:
-        raise InputError(f"Cannot read the shard {str(shard)!r}: {error.strerror}.") from error
-    identity = f"{VERSION}\n{shard.absolute()}\n{facts.st_size}\n{facts.st_mtime_ns}"
-    key = digest(identity.encode("utf-8", "surrogateescape"))
-    cached = cache_folder() / "shards" / f"{key}.index"
-    index = _read_index(cached)
-    if index is None:
-        index = _read_headers(shard)
-        content = save_tensors({"names": index.names, "ends": index.ends, "spans": index.spans})
-        with suppress(CaptuneError):  # without a cached index, the headers are read again next time
-            write_whole(cached, digest(content).encode() + content)
-    return index
-
-
 def locate(path: Path) -> Span | None:
     """Return the location of `shard.tar/member`, or None if there is no such shard or member."""
     for shard in path.parents:
         if shard.suffix.lower() == ".tar" and is_file(shard):
             facts = shard.stat()
-            rows, spans = _rows(shard, facts.st_size, facts.st_mtime_ns)
-            row = rows.get(path.relative_to(shard).as_posix())
-            return None if row is None else Span(shard, *spans[row].tolist())
+            member = _members_by_name(shard, facts.st_size, facts.st_mtime_ns).get(path.relative_to(shard).as_posix())
+            return None if member is None else Span(shard, member.offset, member.size)
     return None
 
 
 @lru_cache(maxsize=8)
-def _rows(shard: Path, size: int, changed: int) -> tuple[dict[str, int], Ints]:
-    """Return the row of every name in a shard; size and modification time are there for the cache only."""
-    index = index_shard(shard)
-    content = index.names.tobytes()
-    spans = enumerate(pairwise(index.ends.tolist()))
-    return {content[a:b].decode("utf-8", "surrogateescape"): row for row, (a, b) in spans}, index.spans
+def _members_by_name(shard: Path, size: int, changed: int) -> dict[str, Member]:
+    """Return the images of a shard; size and modification time are there for the cache only."""
+    return {member.name: member for member in index_shard(shard)}
 
 
 class _Header(tarfile.TarInfo):
@@ -126,9 +99,9 @@ class _Header(tarfile.TarInfo):
         return header
 
 
-def _read_headers(shard: Path) -> ShardIndex:
-    names, ends, spans = bytearray(), array("q", [0]), array("q")
-    seen: set[str] = set()
+def index_shard(shard: Path) -> list[Member]:
+    """Return the images of a shard in order, after reading all its headers."""
+    found = dict[str, Member]()
     problems = Problems(MOST_SHOWN)
     try:
         with tarfile.open(shard, "r:", tarinfo=_Header) as tar:
@@ -137,28 +110,25 @@ def _read_headers(shard: Path) -> ShardIndex:
                 if name is None:
                     continue
                 problem = _problem(member, name)
-                if problem or name in seen:
+                if problem or name in found:
                     problems.add(f"{member.name!r} {problem or 'occurs twice'}")
-                    continue
-                seen.add(name)
-                names += name.encode("utf-8", "surrogateescape")
-                ends.append(len(names))
-                spans.extend((member.offset_data, member.size))
+                else:
+                    found[name] = Member(name, member.offset_data, member.size)
     except (OSError, EOFError, ValueError, OverflowError, tarfile.TarError) as error:
         raise InputError(
             f"The shard {str(shard)!r} is damaged or not an uncompressed tar file ({error}). Copy or create it again."
         ) from error
     raise_all(problems.listed(), f"Cannot use the shard {str(shard)!r}")
-    return ShardIndex(
-        np.frombuffer(bytes(names), dtype=np.uint8),
-        np.frombuffer(ends, dtype=np.int64),
-        np.frombuffer(spans, dtype=np.int64).reshape(-1, 2) if spans else np.empty((0, 2), dtype=np.int64),
-    )
+    return list(found.values())
 
 
 def _members(tar: tarfile.TarFile, shard: Path) -> Iterator[tarfile.TarInfo]:
     """Yield the members and check the end-of-archive block, which a truncated shard lacks."""
+    offset = -1
     while (member := tar.next()) is not None:
+        if member.size < 0 or tar.offset <= offset:  # extended headers may give a size below zero: an endless loop
+            raise tarfile.ReadError(f"the member {member.name!r} has {member.size:,} bytes")
+        offset = tar.offset
         tar.members = []  # type: ignore[attr-defined] # the library would keep them all
         yield member
     with shard.open("rb") as file:
@@ -182,17 +152,6 @@ def _problem(member: tarfile.TarInfo, name: str) -> str:
     if member.issym() or member.islnk():
         return f"is a link to {member.linkname!r}, and links are not followed; create the shard with tar --dereference"
     return "" if member.isreg() and not member.issparse() else "is not a regular file"
-
-
-def _read_index(path: Path) -> ShardIndex | None:
-    try:
-        content = path.read_bytes()
-        if digest(content[DIGEST:]).encode() != content[:DIGEST]:
-            return None
-        tensors = load_tensors(content[DIGEST:])
-        return ShardIndex(tensors["names"], tensors["ends"], tensors["spans"])
-    except Exception:  # whatever is wrong with the cached index, the shard can be indexed again
-        return None
 
 
 def _ranges(pattern: str) -> list[str]:

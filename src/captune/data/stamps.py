@@ -33,10 +33,9 @@ def stamp_images(images: ImageCollection) -> Keys | None:
     facts_of_shard = lru_cache(maxsize=1024)(lambda shard: _facts(os.path.abspath(shard), latest))  # noqa: PTH100
     working_folder = os.getcwd()  # noqa: PTH109 (paths are joined as text: this runs once per image)
     for position in range(len(images)):
-        span = images.paths.span(position)
+        span = images.span(position)
         if span is None:
-            base, name = images.paths.parts(position)
-            facts = _facts(os.path.join(working_folder, base, name), latest)  # noqa: PTH118
+            facts = _facts(os.path.join(working_folder, images.files[position]), latest)  # noqa: PTH118
         else:
             shard = facts_of_shard(span.shard)
             facts = f"{shard}\n{span.offset} {span.size}" if shard else ""

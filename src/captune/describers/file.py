@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from captune.core.errors import DescriberError, InputError, nearest
 from captune.core.text import one_form
-from captune.data.descriptions import read_descriptions
+from captune.data.vocabulary import read_descriptions
 from captune.describers._cache import AnswerCache
 from captune.describers.base import Describer, DescriptionRequest, RequestLimits
 

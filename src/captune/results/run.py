@@ -22,7 +22,6 @@ from captune.core.files import is_file, is_folder, table, write_json, write_whol
 from captune.core.replacing import replaced
 from captune.core.settings import resolve_paths
 from captune.data.images import ImageCollection
-from captune.data.keys import KeyList, KeySet
 from captune.data.labels import read_labels
 from captune.data.precomputed import split_key
 from captune.embeddings.cache import EmbeddingCache
@@ -201,11 +200,10 @@ class Run(Displayed):
         """Return the pseudo-labels during training."""
         if self.pseudo_labels is None:
             return ()
-        keys, ids = KeyList(), {name: i for i, name in enumerate(self.names)}
-        for row in range(len(self.readable)):
-            keys.add(self.readable.name(row))
+        rows = {self.readable.name(row): row for row in range(len(self.readable))}
+        ids = {name: i for i, name in enumerate(self.names)}
         with _noticing_damage(self.folder):
-            return replay_history(read_rows(self.folder / HISTORY), KeySet(keys.keys()), ids)
+            return replay_history(read_rows(self.folder / HISTORY), rows, ids)
 
     # What follows from it
 

@@ -14,8 +14,6 @@ import numpy as np
 
 from captune.core.arrays import Floats, Ints
 from captune.data.images import ImageCollection
-from captune.data.keys import KeyList, Keys, KeySet
-from captune.data.paths import ImagePaths, NameStoreBuilder
 
 
 @dataclass(frozen=True)
@@ -28,41 +26,36 @@ class EpochLabels:
 
 
 class Predicted(NamedTuple):
-    """The predictions in a few bytes per image; `keys` are digests of the paths."""
+    """The predictions of a run."""
 
     images: ImageCollection
     labels: Ints
     confidence: Floats
-    keys: Keys
 
 
 def read_predictions(path: Path, root: Path, ids: Mapping[str, int]) -> Predicted:
     """Read predictions.csv row by row."""
-    names, keys, labels, confidence = NameStoreBuilder(), KeyList(), array("q"), array("f")
-    names.begin(root)
+    names, labels, confidence = list[str](), array("q"), array("f")
     for row in read_rows(path):
-        names.add(row["path"])
-        keys.add(row["path"])
+        names.append(row["path"])
         labels.append(ids[row["label"]])
         confidence.append(float(row["confidence"]))
     return Predicted(
-        ImageCollection(ImagePaths(names.finish()), root),
+        ImageCollection((root / name for name in names), root),
         np.asarray(labels, dtype=np.int64),
         np.asarray(confidence, dtype=np.float32),
-        keys.keys(),
     )
 
 
-def replay_history(rows: Iterable[Mapping[str, str]], known: KeySet, ids: Mapping[str, int]) -> list[EpochLabels]:
-    """Return all pseudo-labels after each epoch from a table of changes."""
-    changes, keys = list(rows), KeyList()
-    for change in changes:
-        keys.add(change["path"])
-    positions = known.find(keys.keys()).tolist()
+def replay_history(
+    rows: Iterable[Mapping[str, str]], known: Mapping[str, int], ids: Mapping[str, int]
+) -> list[EpochLabels]:
+    """Return all pseudo-labels after each epoch from a table of changes; `known` has the row of each path."""
     states: list[EpochLabels] = []
     now: dict[int, int] = {}
-    for epoch, group in groupby(zip(changes, positions, strict=True), key=lambda pair: pair[0]["epoch"]):
-        for change, position in group:
+    for epoch, group in groupby(rows, key=lambda change: change["epoch"]):
+        for change in group:
+            position = known.get(change["path"], -1)
             now.pop(position, None)
             if change["label"] and position >= 0:  # -1: an image may have been removed during the run
                 now[position] = ids[change["label"]]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pickle
+import tarfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -262,3 +265,39 @@ def test_a_pickle_of_embeddings_is_told_from_an_image(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"\x80\xff\xfe")
         with pytest.raises(InputError, match=hint):
             find_images(tmp_path / name)
+
+
+NAMES = st.text(st.characters(blacklist_characters="\0", blacklist_categories=("Cs",)), min_size=1, max_size=12)
+
+
+@given(st.lists(NAMES), st.sampled_from([".", "data", "/data", "data/x"]))
+def test_names_are_the_paths_relative_to_the_root(names: list[str], root: str) -> None:
+    paths = tuple(Path(root) / name for name in names)
+    collection = ImageCollection(paths, Path(root))
+    assert collection.paths == paths
+    for i, path in enumerate(paths):
+        shown = path.relative_to(root) if path.is_relative_to(root) else path
+        assert collection.name(i) == shown.as_posix()
+
+
+def test_subsets_sums_and_copies_are_collections_of_the_same_files() -> None:
+    first, second = (ImageCollection([f"{folder}/{i}.png" for i in range(3)], Path(folder)) for folder in "ab")
+    joined = first.subset([1]) + second + first + ImageCollection((), Path())
+    assert joined.files == ("a/1.png", *second.files, *first.files)
+    assert joined.paths[-1] == Path("a/2.png")
+    assert pickle.loads(pickle.dumps(joined)) == joined
+    assert {first: 1}[ImageCollection(first.paths, Path("a"))] == 1
+    assert first != second
+    assert first.subset(np.array([2, 0])).subset([1]).files == ("a/0.png",)
+    with pytest.raises(IndexError):
+        first.name(3)
+
+
+def test_members_of_shards_and_files_can_be_joined(tmp_path: Path) -> None:
+    write_images(tmp_path / "photos", 1)
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        tar.add(tmp_path / "photos" / "000.png", "000.png")
+    files, members = find_images(tmp_path / "photos"), find_images(tmp_path / "x.tar")
+    joined = (files + members).subset([1, 0])
+    assert [joined.span(i) is None for i in range(2)] == [False, True]
+    assert joined.read(0).key.tobytes() == joined.read(1).key.tobytes()

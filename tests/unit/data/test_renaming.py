@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from captune.core.errors import InputError
-from captune.data.renaming import by_new_name, new_names, parse_merges, parse_renames, rename_classes
+from captune.data.labels import by_new_name, new_names, parse_merges, parse_renames, rename_classes
 from captune.data.vocabulary import Vocabulary
 
 DOGS = Vocabulary(("pug", "chihuahua", "husky"), ("a photo of a {}",))

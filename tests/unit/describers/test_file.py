@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from captune.core.errors import InputError, UnknownNameError
 from captune.core.text import one_form
-from captune.data.descriptions import read_descriptions, write_descriptions
+from captune.data.vocabulary import read_descriptions, write_descriptions
 from captune.describers.base import DescriptionRequest, Descriptions, describe_classes, open_describer
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1).filter(
