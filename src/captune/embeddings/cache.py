@@ -41,7 +41,7 @@ class EmbeddingCache:
 
     def open(self, weights: str, preprocessing: str, width: int) -> CacheShard:
         """Open the shard of one model and remove temporary files of killed processes from the cache."""
-        for pattern in ("embeddings/*/", "descriptions/*/", "files/*/", "backbones/", "shards/"):
+        for pattern in ("embeddings/*/", "descriptions/*/", "files/*/", "backbones/"):
             for folder in self.folder.glob(pattern):
                 drop_leftovers(folder)
         key = digest(f"{ENCODING}\n{weights}\n{preprocessing}".encode(), 12)
