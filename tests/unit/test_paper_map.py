@@ -1,4 +1,4 @@
-"""The map from the paper to the code names only what exists."""
+"""The map from the paper to the code, and every import on the pages, names only what exists."""
 
 from __future__ import annotations
 
@@ -14,11 +14,17 @@ from captune.cli import _parser
 REPOSITORY = Path(__file__).parents[2]
 TEXT = (REPOSITORY / "docs" / "paper-map.md").read_text(encoding="utf-8")
 NAMED = sorted(set(re.findall(r"`([^`\s]+)`", TEXT)))
+IMPORTS = sorted(
+    f"{module}.{name.strip()}"
+    for page in (REPOSITORY / "docs").glob("*.md")
+    for module, names in re.findall(r"^ *from (captune[\w.]*) import ([\w, ]+)$", page.read_text("utf-8"), re.MULTILINE)
+    for name in names.split(",")
+)
 COMMANDS = sorted(set(re.findall(r"`(captune [^`]+)`", TEXT)))
 SUITES = sorted({f"src/captune/benchmark/suites/{name}.yaml" for name in re.findall(r"captune benchmark (\w+)", TEXT)})
 
 
-@pytest.mark.parametrize("name", [name for name in NAMED if name.startswith("captune.")])
+@pytest.mark.parametrize("name", [*(name for name in NAMED if name.startswith("captune.")), *IMPORTS])
 def test_code_exists(name: str) -> None:
     parts = name.split(".")
     for n_parts in range(len(parts), 0, -1):

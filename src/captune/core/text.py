@@ -32,6 +32,12 @@ def invalid_character(name: str) -> str | None:
     return None if found is None else ascii(found)[1:-1]
 
 
+def plain_sentence(text: str) -> str:
+    """Return a text as one line without characters that control a terminal or the direction of other text."""
+    kept = "".join(letter for letter in text if letter not in _BIDI and not _is_control(letter))
+    return " ".join(kept.split())
+
+
 def printable(text: str) -> str:
     """Return text with escaped control characters, so that a name in it cannot control the terminal."""
     if text.isprintable():

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from queue import SimpleQueue
+from typing import Any, ClassVar
 
+from captune.core.cards import read_json
 from captune.core.errors import DescriberError, raise_all
-from captune.core.settings import Positive, Rate
-from captune.core.text import is_unicode
+from captune.core.files import digest, write_json
+from captune.core.text import is_unicode, plain_sentence
 from captune.core.wording import option
-from captune.describers._cache import AnswerCache
 
 PAPER_PROMPT = "Please describe the most distinguishing visual features of [CLS], in one sentence."
 CLASS_PLACE = "[CLS]"
@@ -24,27 +24,16 @@ CLASS_PLACE = "[CLS]"
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """How patiently a language model is queried.
+    """How patiently a language model is queried."""
 
-    Attributes:
-        parallel: Classes that are queried at the same time.
-        timeout: Seconds to wait for a connection or for the next bytes of a reply before trying again.
-        attempts: How often a request is sent when the server is busy, broken or silent.
-        deadline: Seconds after which a question is given up, with all its attempts and waits.
-        reply_attempts: How often a question is asked when the reply is empty, unreadable, too long or a refusal.
-        longest_reply: Maximum number of characters in a description.
-        largest_response: Maximum number of bytes in a response of the server.
-        give_up_after: Consecutive classes without any reply after which the others are left for a later run.
-    """
-
-    parallel: Positive = 8
-    timeout: Rate = 60.0
-    attempts: Positive = 5
-    deadline: Rate = 180.0
-    reply_attempts: Positive = 3
-    longest_reply: Positive = 600
-    largest_response: Positive = 1 << 20
-    give_up_after: Positive = 3
+    parallel: int = 8  # classes at the same time
+    timeout: float = 60.0  # seconds until the next bytes of a reply
+    attempts: int = 5  # if the server is busy, broken or silent
+    deadline: float = 180.0  # seconds for a question, with all its attempts and waits
+    reply_attempts: int = 3  # if a reply is empty, unreadable, too long or a refusal
+    longest_reply: int = 600  # characters
+    largest_response: int = 1 << 20  # bytes
+    give_up_after: int = 3  # consecutive classes without any reply
 
 
 @dataclass(frozen=True)
@@ -81,6 +70,29 @@ class DescriptionRequest:
         return self.prompt.replace(CLASS_PLACE, self.phrase.replace("{}", self.name))
 
 
+@dataclass(frozen=True)
+class AnswerCache:
+    """A folder with one JSON file for each answer of a language model, so that no question is asked twice."""
+
+    folder: Path
+
+    def find(self, **question: str | int) -> str | None:
+        """Return the answer to a question with these facts; a damaged file counts as none."""
+        try:
+            answer = read_json(self._path(question))["answer"]
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+        return answer if isinstance(answer, str) and answer else None
+
+    def keep(self, answer: str, **question: str | int) -> None:
+        """Write an answer; a kill at any moment leaves a whole file or none."""
+        write_json(self._path(question), {**question, "answer": answer})
+
+    def _path(self, question: Mapping[str, str | int]) -> Path:
+        key = digest(json.dumps(list(question.values())).encode())
+        return self.folder / "descriptions" / key[:2] / f"{key}.json"
+
+
 class ServerError(DescriberError):
     """A server that gave no usable response within the limits; a later run can continue."""
 
@@ -107,9 +119,6 @@ class Describer(ABC):
     @abstractmethod
     def describe(self, request: DescriptionRequest) -> list[str]:
         """Return up to n sentences; an empty list, or a DescriberError with the reason, leaves the class its name."""
-
-    def cancel(self) -> None:  # noqa: B027 (most describers have nothing to cancel)
-        """Give up the questions in progress and ask no more; called from another thread when a run is interrupted."""
 
 
 PLUGIN_BASE = Describer
@@ -141,8 +150,7 @@ def describer_of(source: object) -> Describer | None:
     if isinstance(source, Describer):
         return source
     if isinstance(source, Mapping):
-        digest = hashlib.blake2b(json.dumps(dict(source), default=str).encode(), digest_size=8).hexdigest()
-        return FunctionDescriber(source.get, f"mapping-{digest}")
+        return FunctionDescriber(source.get, f"mapping-{digest(json.dumps(dict(source), default=str).encode())[:16]}")
     return FunctionDescriber(source) if callable(source) else None
 
 
@@ -181,63 +189,52 @@ def describe_classes(
     DescriberError only when no class was described and none can be: a wrong key, a wrong model, no server.
     """
     requests = [DescriptionRequest(name, phrase, n, prompt) for name in dict.fromkeys(names)]
-    queue = _Queue(describer, advance)
-    workers = describer.limits.parallel if describer.is_remote else 1
-    with ThreadPoolExecutor(max_workers=max(1, min(workers, len(requests)))) as pool:
+    waiting, done = deque(requests), SimpleQueue[tuple[str, list[str] | BaseException]]()
+    found: dict[str, list[str]] = {}
+    problems: dict[str, str] = {}
+    # Daemon threads: a run that is interrupted waits for no server.
+    for _ in range(min(describer.limits.parallel if describer.is_remote else 1, len(requests))):
+        threading.Thread(target=_work, args=(describer, waiting, done), daemon=True).start()
+    stopped, n_failures = "", 0
+    try:
+        while len(found) + len(problems.keys() - found.keys()) < len(requests):
+            name, answer = done.get()
+            if advance is not None:
+                advance(1)
+            if isinstance(answer, list):
+                n_failures = 0
+                problems |= {name: describer.remarks[name]} if name in describer.remarks else {}
+                found[name] = [plain_sentence(sentence) for sentence in answer]
+                continue
+            if not isinstance(answer, DescriberError):
+                raise answer
+            problems[name] = str(answer)
+            n_failures += isinstance(answer, ServerError)
+            if not stopped and (isinstance(answer, SetupError) or n_failures >= describer.limits.give_up_after):
+                stopped = str(answer)
+                problems |= {r.name: f"not asked, because of an earlier problem: {stopped}" for r in _take_all(waiting)}
+    finally:
+        waiting.clear()
+    found = {request.name: found[request.name] for request in requests if found.get(request.name)}
+    if stopped and not found:
+        raise DescriberError(f"{stopped} Fix this, or use the class names alone: {option('describer', 'none')}.")
+    return Descriptions(found, {r.name: problems[r.name] for r in requests if r.name in problems})
+
+
+def _work(describer: Describer, waiting: deque[DescriptionRequest], done: SimpleQueue[Any]) -> None:
+    """Answer requests until none is waiting or none can be answered; each that was begun has an outcome."""
+    for request in _take_all(waiting):
         try:
-            futures = [pool.submit(queue.describe, request) for request in requests]
-            # An exception counts as soon as it is raised, although earlier classes may still wait for their replies.
-            for future in as_completed(futures):
-                future.result()
-        except BaseException:
-            queue.stop("the run was interrupted")
-            describer.cancel()
-            raise
-    outcomes = [future.result() for future in futures]
-    found = {request.name: sentences for request, (sentences, _) in zip(requests, outcomes, strict=True) if sentences}
-    problems = {request.name: problem for request, (_, problem) in zip(requests, outcomes, strict=True) if problem}
-    if queue.stopped and not found:
-        raise DescriberError(f"{queue.stopped} Fix this, or use the class names alone: {option('describer', 'none')}.")
-    return Descriptions(found, problems)
+            done.put((request.name, describer.describe(request)))
+        except BaseException as error:
+            done.put((request.name, error))
+            if isinstance(error, SetupError):
+                return
 
 
-class _Queue:
-    """What the threads share: whether there is any point in asking further questions."""
-
-    def __init__(self, describer: Describer, advance: Callable[[int], None] | None) -> None:
-        self.stopped = ""
-        self._describer = describer
-        self._advance = advance
-        self._lock = threading.Lock()
-        self._failures = 0
-
-    def stop(self, reason: str) -> None:
-        """Skip the classes that have not been started."""
-        with self._lock:
-            self.stopped = self.stopped or reason
-
-    def describe(self, request: DescriptionRequest) -> tuple[list[str], str]:
-        """Return the sentences of one class and what went wrong."""
-        if self.stopped:
-            return [], f"not asked, because of an earlier problem: {self.stopped}"
+def _take_all(waiting: deque[DescriptionRequest]) -> Iterator[DescriptionRequest]:
+    while True:
         try:
-            sentences = self._describer.describe(request)
-        except DescriberError as error:
-            self._count(error)
-            return [], str(error)
-        finally:
-            if self._advance is not None:
-                with self._lock:
-                    self._advance(1)
-        with self._lock:
-            self._failures = 0
-        remark = self._describer.remarks.get(request.name, "")
-        return sentences, f"only {len(sentences)} of {request.n} replies were usable: {remark}" if remark else ""
-
-    def _count(self, error: DescriberError) -> None:
-        """Stop when nothing can succeed, or when several classes in a row got no reply."""
-        with self._lock:
-            self._failures += isinstance(error, ServerError)
-            is_hopeless = isinstance(error, SetupError) or self._failures >= self._describer.limits.give_up_after
-        if is_hopeless:
-            self.stop(str(error))
+            yield waiting.popleft()
+        except IndexError:
+            return

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from captune.core.errors import DescriberError, InputError, nearest
 from captune.core.text import one_form
 from captune.data.vocabulary import read_descriptions
-from captune.describers._cache import AnswerCache
-from captune.describers.base import Describer, DescriptionRequest, RequestLimits
+from captune.describers.base import Describer, DescriptionRequest
 
 
 class FileDescriber(Describer):
     """Looks classes up in a file; the argument is its path."""
 
-    def __init__(
-        self, argument: str = "", *, cache: AnswerCache | None = None, limits: RequestLimits | None = None
-    ) -> None:
-        super().__init__(argument, cache=cache, limits=limits)
+    def __init__(self, argument: str = "", **options: Any) -> None:  # noqa: ANN401 (those of Describer)
+        super().__init__(argument, **options)
         if not argument:
             raise InputError("The describer 'file' needs a path, for example file:descriptions.yaml.")
         self._known = read_descriptions(argument)

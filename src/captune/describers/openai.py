@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import threading
-from concurrent.futures import CancelledError
-from functools import cached_property
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from captune.core.errors import DescriberError, missing_extra
-from captune.describers._cache import Question
+from captune.core.text import plain_sentence
 from captune.describers.base import Describer, DescriptionRequest, ServerError, SetupError
 
 DEFAULT_MODEL = "gpt-4o-mini"
@@ -50,55 +47,36 @@ class OpenAIDescriber(Describer):
     def __init__(self, *arguments: Any, **keywords: Any) -> None:  # noqa: ANN401 (those of Describer)
         super().__init__(*arguments, **keywords)
         self.model = self.argument or DEFAULT_MODEL
-        self._guard = threading.Lock()
-        self._is_cancelled = False
 
     def describe(self, request: DescriptionRequest) -> list[str]:
         """Return the usable answers; DescriberError with the reason when there is none."""
-        answers, problem = [], ""
-        for index in range(request.n):
-            question = Question("openai", _public_address(), self.model, request.question, index)
-            answer = self.cache.find(question) if self.cache else None
-            if answer is None:
-                reply = self._ask(request.question)
-                if reply.problem:
-                    problem = reply.problem
-                    continue
-                answer = reply.text
-                if self.cache:
-                    self.cache.keep(question, answer)
-            answers.append(answer)
+        return asyncio.run(self._describe(request))
+
+    async def _describe(self, request: DescriptionRequest) -> list[str]:
+        asked = {"provider": "openai", "address": _public_address(), "model": self.model, "prompt": request.question}
+        found = [self.cache.find(**asked, index=index) if self.cache else None for index in range(request.n)]
+        answers, problem = [answer for answer in found if answer is not None], ""
+        if len(answers) == request.n:
+            return answers
+        async with self._open_client() as client:
+            for index in (index for index, answer in enumerate(found) if answer is None):
+                try:  # the client's time-outs restart with every byte, so a question has a deadline for everything
+                    reply = await asyncio.wait_for(self._ask(client, request.question), self.limits.deadline)
+                except (TimeoutError, asyncio.TimeoutError):
+                    raise ServerError(f"openai: no usable reply within {self.limits.deadline:g} seconds") from None
+                problem = reply.problem or problem
+                if not reply.problem:
+                    answers.append(reply.text)
+                    if self.cache:
+                        self.cache.keep(reply.text, **asked, index=index)
         if not answers:
             raise DescriberError(problem)
         if problem:
-            self.remarks[request.name] = problem
+            self.remarks[request.name] = f"only {len(answers)} of {request.n} replies were usable: {problem}"
         return answers
 
-    def cancel(self) -> None:
-        """Cancel the requests in progress, and those that other threads are about to send."""
-        self._is_cancelled = True
-        if "_loop" in vars(self):
-            self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(self._loop)])
-
-    def _ask(self, question: str) -> _Reply:
-        """Ask until a reply is usable, within the deadline; return it, or the last one with its problem."""
-        with self._guard:
-            client, loop = self._client, self._loop
-
-        async def ask_in_time() -> _Reply:
-            if self._is_cancelled:
-                raise asyncio.CancelledError
-            # The client's timeouts restart with every byte; a task can be cancelled wherever it waits.
-            return await asyncio.wait_for(self._ask_repeatedly(client, question), self.limits.deadline)
-
-        try:
-            return asyncio.run_coroutine_threadsafe(ask_in_time(), loop).result()
-        except (TimeoutError, asyncio.TimeoutError):
-            raise ServerError(f"openai: no usable reply within {self.limits.deadline:g} seconds") from None
-        except CancelledError:
-            raise ServerError("openai: the question was cancelled") from None
-
-    async def _ask_repeatedly(self, client: Any, question: str) -> _Reply:  # noqa: ANN401 (the package is optional)
+    async def _ask(self, client: Any, question: str) -> _Reply:  # noqa: ANN401 (the package is optional)
+        """Ask until a reply is usable; return it, or the last one with its problem."""
         reply = _Reply("")
         for _ in range(self.limits.reply_attempts):
             reply = await self._ask_once(client, question)
@@ -126,14 +104,7 @@ class OpenAIDescriber(Describer):
             return _Reply("", f"the reply cannot be read: {_cause(error)[:200]}", is_readable=False)
         raise ServerError(f"openai: no reply after {self.limits.attempts} attempts: {reason}")
 
-    @cached_property
-    def _loop(self) -> asyncio.AbstractEventLoop:
-        loop = asyncio.new_event_loop()
-        threading.Thread(target=loop.run_forever, name="captune-openai", daemon=True).start()
-        return loop
-
-    @cached_property
-    def _client(self) -> Any:  # noqa: ANN401
+    def _open_client(self) -> Any:  # noqa: ANN401
         try:
             import openai
         except ImportError:
@@ -149,7 +120,7 @@ class OpenAIDescriber(Describer):
         most = self.limits.largest_response
 
         class CappedClient(openai.DefaultAsyncHttpxClient):
-            """An HTTP client that stops reading a response, of whatever status, when it becomes too large."""
+            """Stops reading a response, of whatever status, when it becomes too large, and follows no redirect."""
 
             async def send(self, request: Any, **options: Any) -> Any:  # noqa: ANN401
                 response = await super().send(request, **{**options, "stream": True})
@@ -177,7 +148,7 @@ class OpenAIDescriber(Describer):
                 base_url=address or _ADDRESS,
                 max_retries=self.limits.attempts - 1,
                 timeout=self.limits.timeout,
-                http_client=CappedClient(timeout=self.limits.timeout),
+                http_client=CappedClient(timeout=self.limits.timeout, follow_redirects=False),
             )
         except Exception as error:  # each HTTP library has its own error for an invalid address
             raise SetupError(f"openai: OPENAI_BASE_URL cannot be used: {_cause(error)}.") from None
@@ -208,7 +179,7 @@ def _read(answer: Any, longest: int) -> _Reply:  # noqa: ANN401 (whatever the se
         choice = answer.choices[0]
         message = choice.message
         content = message.content or ""
-    except (AttributeError, IndexError, TypeError):
+    except (AttributeError, LookupError, TypeError):
         return _Reply("", "the reply is not a chat completion", is_readable=False)
     if not isinstance(content, str):
         return _Reply("", "the reply is not text", is_readable=False)
@@ -226,7 +197,7 @@ def _read(answer: Any, longest: int) -> _Reply:  # noqa: ANN401 (whatever the se
 def _clean(text: str) -> str:
     """Return a reply as one line of valid Unicode without enclosing quotes, thoughts and keys."""
     valid = text.encode("utf-8", "replace").decode("utf-8")
-    line = " ".join(redact(_THOUGHTS.sub(" ", valid)).split())
+    line = plain_sentence(redact(_THOUGHTS.sub(" ", valid)))
     quotes = {'"': '"', "'": "'", "“": "”", "«": "»"}
     while len(line) >= 2 and quotes.get(line[0]) == line[-1] and line[0] not in line[1:-1]:
         line = line[1:-1].strip()
@@ -247,6 +218,7 @@ def _explain(error: Any, model: str, attempts: int) -> DescriberError:  # noqa: 
         403: "Check that the key may use this model.",
         404: f"Check the model's name, {model!r}, and OPENAI_BASE_URL.",
         429: "The account's quota is used up.",
+        **dict.fromkeys(range(300, 400), "Redirects are not followed: set OPENAI_BASE_URL to the final address."),
     }.get(status, "Check the model's name and OPENAI_BASE_URL.")
     return SetupError(f"openai: the server refused with status {status}: {message} {advice}")
 

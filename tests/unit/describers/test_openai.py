@@ -20,6 +20,7 @@ from captune.describers.base import (
     ServerError,
     SetupError,
     describe_classes,
+    describer_of,
     open_describer,
 )
 
@@ -90,6 +91,7 @@ def test_passing_faults_are_retried_and_lasting_ones_reported(monkeypatch: pytes
 UNREADABLE = {
     "malformed JSON": Answer(raw=b"{'choices': nonsense"),
     "JSON of another kind": Answer(raw=b'{"choices": []}'),
+    "choices are no list": Answer(raw=b'{"choices": {"a": 1}}'),
     "not an object": Answer(raw=b"[1, 2]"),
     "content is a number": Answer(raw=b'{"choices": [{"message": {"content": 7}}]}'),
     "empty body": Answer(raw=b""),
@@ -131,6 +133,27 @@ def test_a_long_wait_that_the_server_asks_for_ends_at_the_deadline(monkeypatch: 
         with pytest.raises(ServerError):
             open_describer("openai:m", None, limits).describe(DescriptionRequest("river", n=1))
         assert time.monotonic() - began < 3
+
+
+def test_no_redirect_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(monkeypatch, lambda *_: GOOD, KEY) as other:
+        address = f"http://127.0.0.1:{other.http.server_address[1]}/v1/chat/completions"
+        away = Answer(status=307, headers={"location": address}, raw=b"x" * (2 << 20))
+        with serving(monkeypatch, lambda *_: away, KEY), pytest.raises((SetupError, ServerError)):
+            open_describer("openai:m", None, QUICK).describe(DescriptionRequest("river", n=1))
+        with serving(monkeypatch, lambda *_: Answer(status=307, headers={"location": address}), KEY) as server:
+            with pytest.raises(SetupError, match="Redirects are not followed"):
+                open_describer("openai:m", None, QUICK).describe(DescriptionRequest("river", n=1))
+            assert len(server.questions) == 1
+        assert not other.questions
+
+
+def test_descriptions_control_neither_terminal_nor_direction(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with serving(monkeypatch, lambda *_: Answer("A \x1b[31mred\u202e roof\u0007\tof tiles."), KEY):
+        assert describe(["river"], tmp_path).found == {"river": ["A [31mred roof of tiles."]}
+    assert describe_classes(describer_of({"river": "a \u2066wet\x9b line"}), ["river"]).found == {
+        "river": ["a wet line"]
+    }
 
 
 def test_lone_surrogates_are_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
