@@ -90,16 +90,16 @@ def test_any_text_can_be_tokenized(backbone: Backbone) -> None:
 def test_a_text_is_cut_where_the_model_ends(backbone: Backbone) -> None:
     longest = backbone.tokenize([LONG]).ids.shape[1]
     assert backbone.tokenize([LONG + LONG]).ids.shape[1] == longest
-    assert backbone.text_tower.position_embedding(0, longest).shape == (longest, backbone.text_tower.width)
+    assert backbone.text_tower.positions()[:longest].shape == (longest, backbone.text_tower.width)
 
 
 def test_words_and_positions_make_what_enters_the_tower(backbone: Backbone) -> None:
-    tower, ids = backbone.text_tower, backbone.tokenize(TEXTS[:1]).ids
-    entered = tower.enter(ids)
-    assert entered.shape == (1, ids.shape[1], tower.width)
-    for position in range(ids.shape[1]):
-        expected = tower.word_embedding(ids[:, position]) + tower.position_embedding(position, position + 1)
-        torch.testing.assert_close(entered[:, position], expected, atol=1e-6, rtol=0)
+    tower, tokens = backbone.text_tower, backbone.tokenize(TEXTS[:1])
+    seen: dict[int, Tensor] = {}
+    backbone.text_features(tokens, seen.setdefault)
+    assert sorted(seen) == list(range(tower.depth))
+    expected = tower.words(tokens.ids) + tower.positions()[: tokens.ids.shape[1]]
+    torch.testing.assert_close(seen[0], expected, atol=1e-6, rtol=0)
 
 
 def test_prompts_start_at_the_first_word(backbone: Backbone) -> None:

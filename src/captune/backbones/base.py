@@ -1,11 +1,11 @@
-"""The frozen image-text encoder pair, and the hook through which prompts enter it."""
+"""The frozen image-text encoder pair."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,20 +16,16 @@ from torch import Tensor, is_grad_enabled, nn
 from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
 
+from captune.backbones._prompts import Edit, TextTower, Tower
 from captune.core import registry
 from captune.core.errors import ModelError
 from captune.core.settings import DEFAULT_BACKBONE
 from captune.data.views import Preprocessing
 
+__all__ = ["Backbone", "Edit", "Side", "TextTower", "Tokens", "Tower", "load_backbone", "wrap"]
 MOST_LOG_SCALE = 80.0
 """Logarithm of the largest logit scale: beyond, single precision overflows."""
 Side: TypeAlias = Literal["image", "text"]
-Edit: TypeAlias = Callable[[int, Tensor], Tensor]
-"""`edit(depth, tokens)` returns the tokens `(batch, length, width)` that enter the layer at this depth.
-
-It may append tokens at the end, replace tokens, or remove tokens it appended. Depth 0 is after the position
-embedding and before the entry norm.
-"""
 
 
 @dataclass(frozen=True)
@@ -55,85 +51,6 @@ class Tokens:
         mask = self.mask[chosen]
         length = int(mask.sum(dim=1).max())
         return Tokens(self.ids[chosen, :length], mask[:, :length])
-
-
-class Tower(ABC):
-    """One transformer in the form captune needs; subclasses adapt the models of a library."""
-
-    width: int
-    layers: Sequence[nn.Module]
-    """The layers that prompts can enter; empty for encoders without such layers, such as a ResNet."""
-
-    @abstractmethod
-    def enter(self, inputs: Tensor) -> Tensor:
-        """Return the tokens `(batch, length, width)` with positions, before the entry norm."""
-
-    def entry_norm(self, tokens: Tensor) -> Tensor:
-        """Return the tokens as the first layer expects them."""
-        return tokens
-
-    def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
-        """Apply one layer to the tokens."""
-        return layer(tokens)
-
-    @abstractmethod
-    def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
-        """Pool and project the tokens of the last layer to features `(batch, features)`."""
-
-    @property
-    def depth(self) -> int:
-        """Return the number of layers."""
-        return len(self.layers)
-
-
-class TextTower(Tower):
-    """A tower over token ids; prompts replace placeholder words, so positions and masks stay correct."""
-
-    prompt_start: int = 1
-    """Position of the first word: after the start token, if there is one."""
-
-    padding_matters: bool = True
-    """Whether padding after a text changes its embedding."""
-
-    def word_embedding(self, ids: Tensor) -> Tensor:
-        """Return the embeddings of token ids without their positions, `(..., width)`."""
-        raise _no_prompts(self)
-
-    def position_embedding(self, start: int, stop: int) -> Tensor:
-        """Return what the tower adds to words at these positions, `(stop - start, width)`."""
-        raise _no_prompts(self)
-
-
-def run_tower(tower: Tower, inputs: Tensor, mask: Tensor | None, edit: Edit | None) -> Tensor:
-    """Run a tower, calling the edit before every layer; this is the only loop over layers."""
-    if edit is not None and not tower.layers:
-        raise _no_prompts(tower)
-    tokens = tower.enter(inputs)
-    for depth, layer in enumerate(tower.layers):
-        if edit is not None:
-            tokens = edit(depth, tokens)
-            mask = _fit_mask(mask, int(tokens.shape[1]))
-        if depth == 0:
-            tokens = tower.entry_norm(tokens)
-        tokens = tower.pass_layer(layer, tokens, mask)
-    return tower.leave(tokens, inputs, mask)
-
-
-def _no_prompts(tower: Tower) -> ModelError:
-    return ModelError(
-        f"The {type(tower).__name__} of this backbone does not support prompts. Choose a tuner that works on "
-        "embeddings, or a backbone with transformer towers."
-    )
-
-
-def _fit_mask(mask: Tensor | None, length: int) -> Tensor | None:
-    """Extend the mask for appended tokens, which are visible, or shorten it after they are removed."""
-    if mask is None or mask.shape[1] == length:
-        return mask
-    if mask.shape[1] > length:
-        return mask[:, :length]
-    appended = mask.new_ones((mask.shape[0], length - mask.shape[1]))
-    return torch.cat([mask, appended], dim=1)
 
 
 class Backbone(ABC):
@@ -187,11 +104,8 @@ class Backbone(ABC):
 
     def prompted_sides(self) -> frozenset[Side]:
         """Return which towers of this model support prompts."""
-        towers: dict[Side, Any] = {
-            "image": getattr(self, "image_tower", None),
-            "text": getattr(self, "text_tower", None),
-        }
-        return frozenset(side for side, tower in towers.items() if getattr(tower, "layers", ()))
+        towers: dict[Side, Any] = {side: getattr(self, f"{side}_tower", None) for side in ("image", "text")}
+        return frozenset(side for side, tower in towers.items() if tower is not None and tower.depth)
 
     @abstractmethod
     def modules(self) -> Iterator[nn.Module]:
@@ -203,11 +117,11 @@ class Backbone(ABC):
 
     def image_features(self, pixels: Tensor, edit: Edit | None = None) -> Tensor:
         """Return the projected image features before normalization, `(images, embed_dim)`."""
-        return run_tower(self.image_tower, pixels, None, edit)
+        return self.image_tower(pixels, edit=edit)
 
     def text_features(self, tokens: Tokens, edit: Edit | None = None) -> Tensor:
         """Return the projected text features before normalization, `(texts, embed_dim)`."""
-        return run_tower(self.text_tower, tokens.ids, tokens.mask, edit)
+        return self.text_tower(tokens.ids, tokens.mask, edit)
 
     def encode_image(self, pixels: Tensor, edit: Edit | None = None) -> Tensor:
         """Return image embeddings of length one, `(images, embed_dim)`."""

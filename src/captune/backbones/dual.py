@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 from captune.backbones import _hub
 from captune.backbones.base import Backbone, TextTower, Tokens, scale_of
-from captune.backbones.hf import TransformersTower, run_layer
+from captune.backbones.hf import entries_of, image_tower
 from captune.core.cards import read_json
 from captune.core.errors import ModelError
 from captune.core.files import is_file
@@ -59,65 +59,6 @@ class Layout:
     normalize_before_projection: bool = True
 
 
-class VitImageTower(TransformersTower):
-    """The image tower of ViT and DINOv2: the normalized class token, projected."""
-
-    def __init__(self, model: Any, projection: nn.Module, normalize_first: bool) -> None:
-        super().__init__(model, projection)
-        self.normalize_first = normalize_first
-        self.options = {} if model.config.model_type == "dinov2" else {"interpolate_pos_encoding": True}
-
-    def enter(self, inputs: Tensor) -> Tensor:
-        """Return class and patch tokens with positions, interpolated to the size of the image."""
-        return self.model.embeddings(inputs, **self.options)
-
-    def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
-        """Project the normalized class token."""
-        feature = self.model.layernorm(tokens[:, 0])
-        return self.projection(normalize(feature, dim=-1) if self.normalize_first else feature)
-
-
-class BertTextTower(TransformersTower, TextTower):
-    """The text tower of BERT: a norm before the first layer; the mean of real tokens, or the first, is the feature."""
-
-    padding_matters = False
-
-    def __init__(self, model: Any, projection: nn.Module, pooling: str, normalize_first: bool) -> None:
-        super().__init__(model, projection)
-        self.pooling, self.normalize_first = pooling, normalize_first
-
-    def enter(self, inputs: Tensor) -> Tensor:
-        """Return words with position and segment."""
-        return self.word_embedding(inputs) + self.position_embedding(0, int(inputs.shape[1]))
-
-    def entry_norm(self, tokens: Tensor) -> Tensor:
-        """Apply BERT's norm of the embeddings."""
-        return self.model.embeddings.LayerNorm(tokens)
-
-    def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
-        """Apply a layer in which every token attends to the real tokens."""
-        visible = None if mask is None else mask[:, None, None, :].expand(-1, 1, tokens.shape[1], -1)
-        return run_layer(layer, tokens, visible)
-
-    def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
-        """Project the mean over the real tokens of the text, without appended prompts, or its first token."""
-        feature = tokens[:, 0]
-        if self.pooling == "mean":
-            own = tokens[:, : inputs.shape[1]]
-            weights = own.new_ones(own.shape[:2]) if mask is None else mask[:, : own.shape[1]].to(own.dtype)
-            feature = (own * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
-        return self.projection(normalize(feature, dim=-1) if self.normalize_first else feature)
-
-    def word_embedding(self, ids: Tensor) -> Tensor:
-        """Return word embeddings without position and segment."""
-        return self.model.embeddings.word_embeddings(ids)
-
-    def position_embedding(self, start: int, stop: int) -> Tensor:
-        """Return what BERT adds to words of the first segment at these positions."""
-        embeddings = self.model.embeddings
-        return embeddings.position_embeddings.weight[start:stop] + embeddings.token_type_embeddings.weight[0]
-
-
 class DualEncoder(Backbone):
     """A ViT or DINOv2 image tower and a BERT text tower in one embedding space."""
 
@@ -130,15 +71,48 @@ class DualEncoder(Backbone):
                 for side, tower in (("visual", vision), ("text", text))
             }
         )
-        first = layout.normalize_before_projection
-        self.image_tower = VitImageTower(vision, self.projections["visual"], first)
-        self.text_tower = BertTextTower(text, self.projections["text"], layout.text.pooling, first)
+        self.image_tower = image_tower(vision, self._encode_image, self.projections["visual"])
+        words = text.embeddings
+        self.text_tower = TextTower(
+            self._encode_text,
+            (text, self.projections["text"]),
+            int(text.config.hidden_size),
+            [words.LayerNorm, *entries_of(text)[1:]],
+            words=words.word_embeddings,
+            # what BERT adds to words of the first segment
+            positions=lambda: words.position_embeddings.weight + words.token_type_embeddings.weight[0],
+            padding_matters=False,
+        )
+        self.layout = layout
         part = layout.vision
         self.preprocessing = Preprocessing(part.image_size, part.image_size, part.resample, part.mean, part.std)
         self.embed_dim = layout.embed_dim
         self.longest_text = min(layout.text.max_length, int(text.config.max_position_embeddings))
         self.logit_scale = scale_of(weights["logit_scale"].item(), self.identifier)
         self.freeze()
+
+    def _encode_image(self, pixels: Tensor, mask: Tensor | None) -> Tensor:
+        """Project the class token; positions are interpolated to the size of the image."""
+        is_vit = self.vision.config.model_type == "vit"
+        states = self.vision(pixels, **({"interpolate_pos_encoding": True} if is_vit else {})).last_hidden_state
+        return self._project(states[:, 0], "visual")
+
+    def _encode_text(self, ids: Tensor, mask: Tensor | None) -> Tensor:
+        """Project the mean over the real tokens of the text, or its first token."""
+        mask = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask
+        tower, length = self.text_tower, ids.shape[1]
+        tokens = self.text.embeddings.LayerNorm(tower.words(ids) + tower.positions()[:length])
+        visible = mask[:, None, None, :].expand(-1, 1, length, -1)
+        states = self.text.encoder(tokens, attention_mask=visible).last_hidden_state
+        feature = states[:, 0]
+        if self.layout.text.pooling == "mean":
+            weights = mask.to(states.dtype)
+            feature = (states * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
+        return self._project(feature, "text")
+
+    def _project(self, feature: Tensor, side: str) -> Tensor:
+        projection = self.projections[side]
+        return projection(normalize(feature, dim=-1) if self.layout.normalize_before_projection else feature)
 
     @classmethod
     def load(cls, name: str) -> DualEncoder:

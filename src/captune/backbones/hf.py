@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from functools import cache
-from inspect import signature
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,113 +22,25 @@ HALF = (0.5, 0.5, 0.5)
 RESAMPLE: dict[int, Resample] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
 
-def run_layer(layer: nn.Module, tokens: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-    """Run a layer of any supported transformers; in version 4 it returns a tuple, and CLIP's takes a second mask."""
-    if not _takes_two_masks(type(layer)):  # type: ignore[arg-type]
-        output = layer(tokens, mask, is_causal=True) if is_causal else layer(tokens, mask)
-        return output[0] if isinstance(output, tuple) else output
-    causal = None
-    if is_causal:
-        length = tokens.shape[1]
-        lowest = torch.finfo(tokens.dtype).min
-        causal = tokens.new_full((length, length), lowest).triu(1).expand(len(tokens), 1, length, length)
-    return layer(tokens, mask, causal)[0]
+def image_tower(model: Any, encode: Callable[[Tensor, Tensor | None], Tensor], *heads: nn.Module) -> Tower:
+    """Return the tower of a vision transformer; CLIP's has a norm before its first layer."""
+    return Tower(encode, (model, *heads), int(model.config.hidden_size), entries_of(model, "pre_layrnorm"))
 
 
-@cache
-def _takes_two_masks(layer: Any) -> bool:
-    return "causal_attention_mask" in signature(layer.forward).parameters
+def entries_of(model: Any, norm: str = "") -> list[nn.Module]:
+    """Return what tokens enter at each depth of a transformer, whose norm at the entry has this name."""
+    encoder = model.encoder if hasattr(model, "encoder") else model
+    layers = encoder.layer if hasattr(encoder, "layer") else encoder.layers
+    return [getattr(model, norm, layers[0]), *layers[1:]]
 
 
-class TransformersTower(Tower):
-    """A tower of the transformers library, with the names that most of its models use."""
-
-    def __init__(self, model: Any, projection: nn.Module) -> None:
-        self.model, self.projection, self.width = model, projection, int(model.config.hidden_size)
-        encoder = model.encoder if hasattr(model, "encoder") else model
-        self.layers = encoder.layer if hasattr(encoder, "layer") else encoder.layers
-
-    def enter(self, inputs: Tensor) -> Tensor:
-        """Return token embeddings with positions."""
-        return self.model.embeddings(inputs)
-
-    def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
-        """Apply a layer in which every token attends to every other."""
-        return run_layer(layer, tokens)
-
-
-class ClipImageTower(TransformersTower):
-    """The image tower of CLIP: a norm before the first layer; the class token is the feature."""
-
-    def entry_norm(self, tokens: Tensor) -> Tensor:
-        """Apply CLIP's norm before the first layer."""
-        return self.model.pre_layrnorm(tokens)
-
-    def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
-        """Project the normalized class token."""
-        return self.projection(self.model.post_layernorm(tokens[:, 0]))
-
-
-class SiglipImageTower(TransformersTower):
-    """The image tower of SigLIP and SigLIP 2: no class token; an attention head pools all tokens."""
-
-    def enter(self, inputs: Tensor) -> Tensor:
-        """Return patch tokens with positions; the flexible SigLIP 2 models expect the image cut into patches."""
-        if not isinstance(self.model.embeddings.patch_embedding, nn.Linear):
-            return self.model.embeddings(inputs)
-        images, channels, height, width = inputs.shape
-        size = int(self.model.config.patch_size)
-        grid = inputs.reshape(images, channels, height // size, size, width // size, size)
-        patches = grid.permute(0, 2, 4, 3, 5, 1).reshape(images, -1, channels * size * size)
-        shapes = torch.tensor([[height // size, width // size]]).expand(images, 2)
-        return self.model.embeddings(patches, shapes)
-
-    def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
-        """Pool all tokens, including prompts, with the attention head."""
-        return self.projection(self.model.post_layernorm(tokens))
-
-
-class ClipTextTower(TransformersTower, TextTower):
-    """The text tower of CLIP: causal; the end-of-text token is the feature."""
-
-    padding_matters = False
-
-    def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
-        """Apply a causal layer, in which padding after the end needs no mask."""
-        return run_layer(layer, tokens, is_causal=True)
-
-    def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
-        """Project the normalized token at the end of each text."""
-        chosen = tokens[torch.arange(len(tokens), device=tokens.device), self.end_position(inputs)]
-        return self.projection(self.model.final_layer_norm(chosen))
-
-    def end_position(self, ids: Tensor) -> Tensor:
-        """Return where each text ends; old checkpoints declare a wrong end token, there it is the largest id."""
-        eos = int(self.model.config.eos_token_id)
-        return ids.argmax(dim=-1) if eos == 2 else (ids == eos).int().argmax(dim=-1)
-
-    def word_embedding(self, ids: Tensor) -> Tensor:
-        """Return word embeddings without positions."""
-        return self.model.embeddings.token_embedding(ids)
-
-    def position_embedding(self, start: int, stop: int) -> Tensor:
-        """Return the position embeddings."""
-        return self.model.embeddings.position_embedding.weight[start:stop]
-
-
-class SiglipTextTower(ClipTextTower):
-    """The text tower of SigLIP and SigLIP 2: not causal; the last token (often padding) is the feature."""
-
-    prompt_start = 0
-    padding_matters = True
-
-    def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
-        """Apply a layer without a mask: SigLIP was trained to attend to padding too."""
-        return run_layer(layer, tokens)
-
-    def end_position(self, ids: Tensor) -> Tensor:
-        """Return the last position of the unedited text."""
-        return torch.full((len(ids),), ids.shape[1] - 1, device=ids.device)
+def _patches(model: Any, pixels: Tensor) -> tuple[Tensor, None, Tensor]:
+    """Return what the flexible SigLIP 2 models expect: the image cut into patches, no mask, and their number."""
+    images, channels, height, width = pixels.shape
+    size = int(model.config.patch_size)
+    grid = pixels.reshape(images, channels, height // size, size, width // size, size)
+    patches = grid.permute(0, 2, 4, 3, 5, 1).reshape(images, -1, channels * size * size)
+    return patches, None, torch.tensor([[height // size, width // size]]).expand(images, 2)
 
 
 class HuggingFace(Backbone):
@@ -149,14 +59,29 @@ class HuggingFace(Backbone):
         self.identifier, self.model, self.tokenizer = identifier, model, tokenizer
         self.preprocessing = preprocessing
         self.is_clip = model.config.model_type == "clip"
-        if self.is_clip:
-            self.image_tower = ClipImageTower(model.vision_model, model.visual_projection)
-            self.text_tower = ClipTextTower(model.text_model, model.text_projection)
-            self.embed_dim = int(model.config.projection_dim)
-        else:
-            self.image_tower = SiglipImageTower(model.vision_model, model.vision_model.head)
-            self.text_tower = SiglipTextTower(model.text_model, model.text_model.head)
-            self.embed_dim = int(model.config.text_config.projection_size)
+        text, vision = model.text_model, model.vision_model
+        heads = (model.visual_projection, model.text_projection) if self.is_clip else (nn.Identity(), nn.Identity())
+        is_flexible = isinstance(getattr(vision.embeddings, "patch_embedding", None), nn.Linear)
+
+        def encode_image(pixels: Tensor, mask: Tensor | None) -> Tensor:
+            return heads[0](vision(*(_patches(vision, pixels) if is_flexible else (pixels,))).pooler_output)
+
+        def encode_text(ids: Tensor, mask: Tensor | None) -> Tensor:
+            # No mask: CLIP's texts are causal, so padding after the end is not seen; SigLIP was trained to see it.
+            return heads[1](text(ids).pooler_output)
+
+        self.image_tower = image_tower(vision, encode_image, heads[0])
+        self.text_tower = TextTower(
+            encode_text,
+            (text, heads[1]),
+            int(text.config.hidden_size),
+            entries_of(text),
+            words=text.embeddings.token_embedding,
+            positions=lambda: text.embeddings.position_embedding.weight,
+            prompt_start=int(self.is_clip),
+            padding_matters=not self.is_clip,
+        )
+        self.embed_dim = int(model.config.projection_dim if self.is_clip else model.config.text_config.projection_size)
         self.longest_text = int(model.config.text_config.max_position_embeddings)
         self.logit_scale = scale_of(model.logit_scale.item(), identifier)
         self.freeze()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,99 +20,6 @@ from captune.data.views import Preprocessing
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
-class OpenClipImageTower(Tower):
-    """open_clip's vision transformer: a norm before the first layer; the class token (or a mean) is the feature."""
-
-    def __init__(self, model: Any) -> None:
-        self.model, self.layers = model, model.transformer.resblocks
-        self.width = int(model.conv1.out_channels)
-
-    def enter(self, inputs: Tensor) -> Tensor:
-        """Return class and patch tokens with positions."""
-        patches = self.model.conv1(inputs).flatten(2).transpose(1, 2)
-        first = self.model.class_embedding.expand(patches.shape[0], 1, -1)
-        return torch.cat([first, patches], dim=1) + self.model.positional_embedding
-
-    def entry_norm(self, tokens: Tensor) -> Tensor:
-        """Apply the norm before the first layer, if there is one."""
-        return self.model.ln_pre(tokens)
-
-    def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
-        """Pool and normalize (in the model's order) and project; a mean includes all tokens but the class token."""
-        if self.model.final_ln_after_pool:
-            return self.model.ln_post(self._pool(tokens)) @ self.model.proj
-        return self._pool(self.model.ln_post(tokens)) @ self.model.proj
-
-    def _pool(self, tokens: Tensor) -> Tensor:
-        return tokens[:, 1:].mean(dim=1) if self.model.pool_type == "avg" else tokens[:, 0]
-
-
-class OpenClipTextTower(TextTower):
-    """open_clip's text transformer, which is part of the model itself or a separate module."""
-
-    def __init__(self, model: Any, pooling: str, end_id: int) -> None:
-        self.model, self.pooling, self.end_id = model, pooling, end_id
-        self.layers, self.width = model.transformer.resblocks, int(model.token_embedding.embedding_dim)
-        self.is_causal = model.attn_mask is not None
-        self.padding_matters = not self.is_causal
-        self.prompt_start = 1 if pooling in ("argmax", "eos") else 0
-
-    def enter(self, inputs: Tensor) -> Tensor:
-        """Return words with positions."""
-        return self.word_embedding(inputs) + self.position_embedding(0, int(inputs.shape[1]))
-
-    def pass_layer(self, layer: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor:
-        """Apply a layer; tokens attend to earlier ones only if the tower is causal, otherwise to all with padding."""
-        if not self.is_causal:
-            return layer(tokens)
-        length = tokens.shape[1]
-        hidden = tokens.new_full((length, length), float("-inf")).triu(1)
-        return layer(tokens, attn_mask=hidden)
-
-    def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
-        """Normalize and project the token that represents the text."""
-        chosen = tokens[torch.arange(len(tokens), device=tokens.device), self.end_position(inputs)]
-        feature, projection = self.model.ln_final(chosen), self.model.text_projection
-        if projection is None:
-            return feature
-        return projection(feature) if isinstance(projection, nn.Module) else feature @ projection
-
-    def end_position(self, ids: Tensor) -> Tensor:
-        """Return the position of the token that represents each text."""
-        if self.pooling == "argmax":
-            return ids.argmax(dim=-1)
-        if self.pooling == "eos":
-            return (ids == self.end_id).int().argmax(dim=-1)
-        return ids.new_full((len(ids),), 0 if self.pooling == "first" else ids.shape[1] - 1)
-
-    def needed_length(self, ids: Tensor) -> int:
-        """Return how many tokens affect the result: causal texts can be cut after the longest end token."""
-        return int(self.end_position(ids).max()) + 1 if self.is_causal else int(ids.shape[1])
-
-    def word_embedding(self, ids: Tensor) -> Tensor:
-        """Return word embeddings without positions."""
-        return self.model.token_embedding(ids)
-
-    def position_embedding(self, start: int, stop: int) -> Tensor:
-        """Return the position embeddings."""
-        return self.model.positional_embedding[start:stop]
-
-
-class SealedTower(TextTower):
-    """An encoder that prompts cannot enter, such as a ResNet, a timm tower or a Hugging Face tower."""
-
-    def __init__(self, encode: Callable[[Tensor], Tensor], width: int) -> None:
-        self.encode, self.width, self.layers = encode, width, ()
-
-    def enter(self, inputs: Tensor) -> Tensor:
-        """Return the features."""
-        return self.encode(inputs)
-
-    def leave(self, tokens: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the features unchanged."""
-        return tokens
-
-
 class OpenClip(Backbone):
     """A model of the open_clip library; vision transformers support prompts, ResNets and timm towers do not."""
 
@@ -126,12 +33,8 @@ class OpenClip(Backbone):
 
     def __init__(self, identifier: str, model: Any, tokenizer: Any, embed_dim: int, sides: frozenset[Side]) -> None:
         self.identifier, self.model, self.tokenizer, self.embed_dim = identifier, model, tokenizer, embed_dim
-        self.image_tower: Tower = (
-            OpenClipImageTower(model.visual) if "image" in sides else SealedTower(model.encode_image, self.embed_dim)
-        )
-        self.text_tower: TextTower = (
-            _text_tower(model) if "text" in sides else SealedTower(model.encode_text, self.embed_dim)
-        )
+        self.image_tower = _image_tower(model, "image" in sides)
+        self.text_tower = _text_tower(model, embed_dim, "text" in sides)
         self.preprocessing = read_preprocessing(model.visual.preprocess_cfg, identifier)
         self.logit_scale = scale_of(model.logit_scale.item(), identifier)
         self.freeze()
@@ -204,11 +107,12 @@ class OpenClip(Backbone):
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Tokenize; causal texts are cut after the longest end-of-text token."""
         ids = self.tokenizer(list(texts)).to(self.device)
-        if not isinstance(self.text_tower, OpenClipTextTower):
+        if not self.text_tower.depth:
             return Tokens(ids, torch.ones_like(ids, dtype=torch.bool))
-        ids = ids[:, : self.text_tower.needed_length(ids)]
-        positions = torch.arange(ids.shape[1], device=ids.device)
-        return Tokens(ids, positions <= self.text_tower.end_position(ids)[:, None])
+        ends = _end_positions(_text_part(self.model)[1], ids)
+        if not self.text_tower.padding_matters:
+            ids = ids[:, : int(ends.max()) + 1]
+        return Tokens(ids, torch.arange(ids.shape[1], device=ids.device) <= ends[:, None])
 
 
 def read_preprocessing(settings: dict[str, Any], name: str) -> Preprocessing:
@@ -289,7 +193,56 @@ def _prompt_towers(config: dict[str, Any]) -> frozenset[Side]:
     return frozenset(sides)
 
 
-def _text_tower(model: Any) -> OpenClipTextTower:
+def _image_tower(model: Any, takes_prompts: bool) -> Tower:
+    vision = model.visual
+    entries: list[nn.Module] = []
+    if takes_prompts:
+        has_norm = not isinstance(vision.ln_pre, nn.Identity)
+        entries = [vision.ln_pre if has_norm else vision.transformer.resblocks[0], *vision.transformer.resblocks[1:]]
+    width = int(vision.conv1.out_channels) if takes_prompts else 0
+    return Tower(lambda pixels, mask: model.encode_image(pixels), (vision,), width, entries)
+
+
+def _text_part(model: Any) -> tuple[Any, tuple[str, int]]:
+    """Return the text transformer, which is the model itself or a part of it; how it pools, and its end token."""
     if hasattr(model, "token_embedding"):
-        return OpenClipTextTower(model, model.text_pool_type, model.text_eos_id)
-    return OpenClipTextTower(model.text, model.text.pool_type, model.text.eos_id)
+        return model, (model.text_pool_type, model.text_eos_id)
+    return model.text, (model.text.pool_type, model.text.eos_id)
+
+
+def _end_positions(pooling: tuple[str, int], ids: Tensor) -> Tensor:
+    """Return the position of the token that represents each text."""
+    how, end_id = pooling
+    if how == "argmax":
+        return ids.argmax(dim=-1)
+    if how == "eos":
+        return (ids == end_id).int().argmax(dim=-1)
+    return ids.new_full((len(ids),), 0 if how == "first" else ids.shape[1] - 1)
+
+
+def _text_tower(model: Any, embed_dim: int, takes_prompts: bool) -> TextTower:
+    if not takes_prompts:
+        return TextTower(lambda ids, mask: model.encode_text(ids), (model,), embed_dim)
+    text, pooling = _text_part(model)
+
+    def encode(ids: Tensor, mask: Tensor | None) -> Tensor:
+        """Encode like open_clip, which expects causal texts of full length although only their beginning counts."""
+        length = ids.shape[1]
+        hidden = None if text.attn_mask is None else text.attn_mask[:length, :length]
+        states = text.transformer(text.token_embedding(ids) + text.positional_embedding[:length], attn_mask=hidden)
+        chosen = states[torch.arange(len(ids), device=ids.device), _end_positions(pooling, ids)]
+        feature, projection = text.ln_final(chosen), text.text_projection
+        if projection is None:
+            return feature
+        return projection(feature) if isinstance(projection, nn.Module) else feature @ projection
+
+    return TextTower(
+        encode,
+        (text,),
+        int(text.token_embedding.embedding_dim),
+        list(text.transformer.resblocks),
+        words=text.token_embedding,
+        positions=lambda: text.positional_embedding,
+        prompt_start=1 if pooling[0] in ("argmax", "eos") else 0,
+        padding_matters=text.attn_mask is None,
+    )

@@ -85,7 +85,8 @@ class _WholeModel(nn.Module):
 def trace(classifier: Classifier) -> bytes:
     """Return the classifier as an ONNX model for batches of any size."""
     model = _WholeModel(classifier).cpu().eval()
-    n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in _image_weights(classifier))
+    weights = [tensor for part in classifier.backbone.image_tower.modules for tensor in part.state_dict().values()]
+    n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in weights)
     if n_bytes > MOST_BYTES:
         raise InputError(
             f"The image encoder of {classifier.backbone.identifier!r} has {n_bytes:,} bytes of weights, but an ONNX "
@@ -168,12 +169,6 @@ def _quantize(content: bytes) -> bytes:
             nodes_to_exclude=products[-1:],  # the class vectors: few weights, and rounding them costs accuracy
         )
         return path.read_bytes()
-
-
-def _image_weights(classifier: Classifier) -> Iterator[Tensor]:
-    for module in vars(classifier.backbone.image_tower).values():
-        if isinstance(module, nn.Module):
-            yield from module.state_dict().values()
 
 
 @contextmanager

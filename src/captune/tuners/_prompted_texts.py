@@ -68,7 +68,7 @@ def put_prompts(tower: TextTower, depth: int, tokens: Tensor, prompts: Tensor) -
     """Return tokens `(texts, length, width)` with prompts `(prompts, width)` in place of the first words."""
     start, stop = tower.prompt_start, tower.prompt_start + len(prompts)
     if depth == 0:  # later layers replace hidden states, which have no position embedding
-        prompts = prompts + tower.position_embedding(start, stop)
+        prompts = prompts + tower.positions()[start:stop]
     return torch.cat([tokens[:, :start], prompts.expand(tokens.shape[0], -1, -1), tokens[:, stop:]], dim=1)
 
 

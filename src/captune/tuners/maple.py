@@ -76,7 +76,7 @@ def _start_vectors(backbone: Backbone, n_prompts: int) -> Tensor:
     ids = backbone.tokenize([START_WORDS]).ids[0, tower.prompt_start :]
     n_words = len(START_WORDS.split())
     chosen = ids[torch.arange(n_prompts, device=ids.device) % n_words]
-    return tower.word_embedding(chosen).detach().clone()
+    return tower.words(chosen).detach().clone()
 
 
 def _rest(sentence: str, n_prompts: int) -> str:

@@ -267,14 +267,13 @@ def test_unknown_embedded_model() -> None:
 
 
 def test_prompts_are_refused_by_a_tower_without_layers() -> None:
-    from captune.backbones.base import run_tower
-    from captune.backbones.open_clip import SealedTower
+    from captune.backbones.base import TextTower
 
-    tower = SealedTower(lambda inputs: inputs * 2, width=4)
-    assert torch.equal(run_tower(tower, torch.ones(1, 4), None, None), torch.full((1, 4), 2.0))
-    with pytest.raises(ModelError, match="SealedTower"):
-        run_tower(tower, torch.ones(1, 4), None, lambda depth, tokens: tokens)
-    with pytest.raises(ModelError, match="SealedTower"):
-        tower.word_embedding(torch.ones(1))
-    with pytest.raises(ModelError, match="SealedTower"):
-        tower.position_embedding(0, 1)
+    tower = TextTower(lambda inputs, mask: inputs * 2, (), width=4)
+    assert torch.equal(tower(torch.ones(1, 4)), torch.full((1, 4), 2.0))
+    with pytest.raises(ModelError, match="prompts"):
+        tower(torch.ones(1, 4), edit=lambda depth, tokens: tokens)
+    with pytest.raises(ModelError, match="prompts"):
+        tower.words(torch.ones(1))
+    with pytest.raises(ModelError, match="prompts"):
+        tower.positions()

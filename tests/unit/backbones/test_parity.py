@@ -77,9 +77,12 @@ def test_clip_text_ends_at_its_first_end_token(tmp_path: Path) -> None:
     from captune.backbones.hf import HuggingFace
 
     backbone = HuggingFace.load(str(tiny_clip(tmp_path / "clip")))
-    ids = backbone.tokenize(["a photo"]).ids
-    ids[0, 1] = ids.max()  # the end token, once more, at position 1
-    assert backbone.text_tower.end_position(ids).tolist() == [1]  # type: ignore[attr-defined]
+    tokens = backbone.tokenize(["a photo"])
+    end = tokens.ids.max()
+    tokens.ids[0, 1] = end  # the end token, once more, at position 1
+    features = backbone.text_features(tokens)
+    tokens.ids[0, 2] = end
+    assert torch.equal(backbone.text_features(tokens), features)  # what comes after the first end does not count
 
 
 @pytest.mark.parametrize("kind", ["siglip", "siglip2", "siglip_flexible"])

@@ -88,7 +88,7 @@ def test_the_context_stands_in_front_of_the_class_name(kind: str, model_folder: 
     # With the embeddings of two words as context, the prompted text is the text with these words.
     words = backbone.tokenize(["an a"]).ids[0, backbone.text_tower.prompt_start :][:2]
     with torch.no_grad():
-        student.context[0].copy_(backbone.text_tower.word_embedding(words))
+        student.context[0].copy_(backbone.text_tower.words(words))
     without_stop = TextPrompts(backbone, NAMES, TextPromptsSettings(n_context=2, full_stop=False))
     with torch.no_grad():
         without_stop.context.copy_(student.context)

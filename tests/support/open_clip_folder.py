@@ -1,0 +1,38 @@
+"""open_clip from a folder of its own, beside a torch that its torchvision was not built for.
+
+torchvision's compiled operators are missing then, but its Python code works. It is not installed in the environment
+itself, because transformers would try to use it in every test and every process.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from transformers.utils import is_timm_available, is_torchvision_available
+
+FOLDER = Path(sys.prefix, "open_clip")
+INSTALL = f"pip install --no-deps --target {FOLDER} open_clip_torch torchvision timm ftfy wcwidth"
+
+
+def import_open_clip() -> tuple[Any, str]:
+    """Return open_clip, or None and the reason why it is missing."""
+    is_timm_available(), is_torchvision_available()  # transformers keeps the answers, so it will not use the folder
+    if find_spec("open_clip") is None:
+        if not FOLDER.is_dir():
+            return None, f"open_clip is not installed; to run these tests: {INSTALL}"
+        sys.path.append(str(FOLDER))
+    register = torch.library.register_fake
+
+    def skip_missing(operator: Any, *options: Any, **more: Any) -> Callable[..., Any]:
+        is_missing = isinstance(operator, str) and operator.startswith("torchvision::")
+        return (lambda function: function) if is_missing else register(operator, *options, **more)
+
+    with mock.patch.object(torch.library, "register_fake", skip_missing):
+        import open_clip
+    return open_clip, ""
