@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,7 @@ from export_runs import make_run
 from toys import write_classes
 
 from captune.backbones.hf import HuggingFace
-from captune.benchmark import cell_process, runner
-from captune.benchmark.measuring import Job
+from captune.benchmark import runner
 from captune.cli import main
 from captune.core import registry
 from captune.core.errors import CaptuneError
@@ -85,30 +84,6 @@ def test_an_export_is_replaced_as_a_whole_or_not_at_all(
         assert content_of(target) == contents[1]
 
 
-class Forked:
-    """The process of a benchmark's cells, forked from this one, so that it starts at once and its disk fails too."""
-
-    def __init__(self, log: int) -> None:
-        orders, answers = os.pipe(), os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                for source, number in ((orders[0], 0), (answers[1], 1), (log, 2)):
-                    os.dup2(source, number)
-                os.closerange(3, 4096)  # also the other ends of the pipes, so that their ends are noticed
-                sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
-                cell_process.main()
-            finally:
-                os._exit(1)
-        os.close(orders[0])
-        os.close(answers[1])
-        self.stdin, self.stdout = open(orders[1], "wb"), open(answers[0], "rb")  # noqa: PTH123, SIM115
-
-    def wait(self, seconds: float) -> int:
-        """Wait until the process has ended, and return its exit code."""
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-
 def test_a_benchmark_loses_no_cell(
     disk: Disk, tmp_path: Path, backbone: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,7 +92,8 @@ def test_a_benchmark_loses_no_cell(
     content = {"datasets": ["folder"], "settings": ["ul"], "seeds": [0], "defaults": {"backbone": backbone}}
     content["methods"] = {"zero_shot": None, "cap": SHORT}
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
-    monkeypatch.setattr(runner.CellProcess, "_start", lambda self, output: Forked(output.fileno()))
+    # Forked from this process, so that a cell starts at once and its disk fails too.
+    monkeypatch.setattr(runner, "CONTEXT", multiprocessing.get_context("fork"))
     out, whole = disk.folder / "benchmark", tmp_path / "whole"
 
     def act(out: Path = out) -> None:
@@ -134,8 +110,6 @@ def test_a_benchmark_loses_no_cell(
     def cells(out: Path) -> dict[str, Any]:
         return {path.name: timeless(json.loads(path.read_text())) for path in out.glob("cells/*.json")}
 
-    job = {"cell": {"dataset": "folder"}, "root": str(tmp_path / "data"), "settings": {"backbone": backbone}}
-    cell_process._warm_up(Job(**job, inputs={}, leakage=0, commit=None, result="", run_folder=""))  # before all forks
     act(whole)
     reference = cells(whole)
     assert len(reference) == 2

@@ -65,11 +65,6 @@ class Cell:
         """Return the cell as plain values."""
         return dataclasses.asdict(self)
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Cell:
-        """Return the cell with these values."""
-        return cls(**{**values, "split": SplitSettings(**values["split"])})
-
     def __str__(self) -> str:
         """Return the cell in one line, with the settings that differ from those of its method and preset."""
         usual = resolve_settings({"method": self.method, "preset": self.settings.get("preset", "")})

@@ -10,24 +10,29 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from captune.backbones.base import Backbone, load_backbone
 from captune.benchmark.cells import FORMAT, VERSION, Cell, Results
 from captune.benchmark.datasets.base import LoadedDataset, open_dataset
-from captune.benchmark.evaluating import evaluate, open_engine
 from captune.benchmark.splits import Split, make_split
+from captune.concepts.groups import groups_of_predictions
+from captune.core import runtime
+from captune.core.arrays import Floats, Ints
 from captune.core.errors import RunFolderError
 from captune.core.files import write_json
 from captune.core.locking import hold
+from captune.core.settings import WHERE, RunSettings
 from captune.data.precomputed import Embeddings
+from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.embeddings.embed import embed_images
 from captune.pipeline import carry_out
 from captune.plan import plan_for_task
+from captune.results.classifier import Classifier, predict_collection
+from captune.results.metrics import Metrics, expected_calibration_error, summarize
 from captune.results.run import Run
 from captune.results.run_folder import CARD, CHECKPOINTS
 from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
@@ -39,9 +44,9 @@ LEAKY_REMARK = "The pool contains the test images, as in the published tables: t
 
 @dataclass(frozen=True)
 class Job:
-    """A cell to measure (as plain values), and its data, settings and output paths on this machine."""
+    """A cell to measure, and its data, settings and output paths on this machine."""
 
-    cell: Mapping[str, Any]
+    cell: Cell
     root: str
     settings: Mapping[str, Any]
     inputs: Mapping[str, str]
@@ -71,8 +76,8 @@ def measure(job: Job) -> dict[str, Any]:
 
 
 def _finished_by_another(job: Job) -> dict[str, Any] | None:
-    cell, results = Cell.from_dict(job.cell), Results(Path(job.result).parents[1])
-    return results.read(cell) if results.state(cell, job.inputs) == "finished" else None
+    results = Results(Path(job.result).parents[1])
+    return results.read(job.cell) if results.state(job.cell, job.inputs) == "finished" else None
 
 
 def clear_killed(folder: Path, keep_run: bool) -> None:
@@ -114,8 +119,9 @@ def _measure_or_restart(job: Job, folder: Path) -> dict[str, Any]:
 
 def _measure(job: Job, resume: bool) -> dict[str, Any]:
     started = time.monotonic()
-    cell = Cell.from_dict(job.cell)
-    data, backbone = prepare(cell.dataset, job.root, str(job.settings["backbone"]))
+    cell = job.cell
+    data = open_dataset(cell.dataset).load(Path(job.root))
+    backbone = load_backbone(str(job.settings["backbone"])) if data.texts is None else None
     if cell.split.embedded and data.texts is None:
         data = _embed(data, backbone, job.settings)
     split = make_split(data, cell.setting, cell.split_seed, cell.split, str(cell.settings["template"]))
@@ -162,13 +168,6 @@ def _measure(job: Job, resume: bool) -> dict[str, Any]:
     }
 
 
-@lru_cache(maxsize=1)
-def prepare(dataset: str, root: str, backbone: str) -> tuple[LoadedDataset, Backbone | None]:
-    """Return what cells of the same dataset and backbone share; without a backbone if the dataset has embeddings."""
-    data = open_dataset(dataset).load(Path(root))
-    return data, load_backbone(backbone) if data.texts is None else None
-
-
 def _embed(data: LoadedDataset, backbone: Backbone | None, settings: Mapping[str, Any]) -> LoadedDataset:
     """Return the dataset with embeddings instead of its readable images."""
     assert backbone is not None
@@ -180,6 +179,61 @@ def _embed(data: LoadedDataset, backbone: Backbone | None, settings: Mapping[str
             found = embed_images(backbone, images, cache, engine, int(settings["batch_size"]))
             parts += [Embeddings(found.vectors, map(images.name, found.image_index)), labels[found.image_index]]
     return dataclasses.replace(data, pool=parts[0], pool_labels=parts[1], test=parts[2], test_labels=parts[3])
+
+
+def open_engine(settings: Mapping[str, Any]) -> tuple[runtime.Runtime, EmbeddingCache]:
+    """Return the devices and the cache that these settings name."""
+    values = {**dataclasses.asdict(RunSettings()), **settings}
+    workers = None if values["workers"] < 0 else values["workers"]
+    engine = runtime.start(seed=values["seed"], workers=workers, **{name: values[name] for name in WHERE})
+    return engine, EmbeddingCache(Path(values["cache"] or default_folder()))
+
+
+class Evaluated(NamedTuple):
+    """Metrics on the unlabeled images (pool) and the test images, predicted over all classes, and confused groups."""
+
+    pool: Metrics
+    test: Metrics
+    groups: list[dict[str, Any]]
+    n_unreadable: int
+
+
+def evaluate(run: Run, classifier: Classifier, split: Split) -> Evaluated:
+    """Return the metrics of a classifier of a run."""
+    engine, cache = open_engine(run.settings)
+    size, truth, n_classes = int(run.settings["batch_size"]), split.truth, len(classifier.names)
+    with engine.together():
+        pool, _ = predict_collection(classifier, split.task.unlabeled, cache, engine, size)
+        test, skipped = predict_collection(classifier, split.test, cache, engine, size)
+    seen = truth.seen_classes if truth.is_transductive else None
+    labels = truth.test_labels[test.image_index]
+    return Evaluated(
+        summarize(pool.probabilities, truth.unlabeled_labels[pool.image_index], n_classes),
+        summarize(test.probabilities, labels, n_classes, seen),
+        _group_numbers(run, test.probabilities, labels),
+        len(skipped),
+    )
+
+
+def _group_numbers(run: Run, probabilities: Floats, labels: Ints) -> list[dict[str, Any]]:
+    """Return the classes that zero-shot confuses in the pool, and calibration and accuracy of their test images."""
+    arrays = run.evidence.arrays if run.evidence else {}
+    if "before" not in arrays:
+        return []
+    predicted = np.asarray(arrays["before_labels"][arrays["embedded_rows"]], dtype=np.int64)
+    vectors = np.asarray(arrays["vectors"], dtype=np.float32)
+    found = []
+    for group in groups_of_predictions(vectors, predicted, arrays["class_vectors"], arrays["before"]):
+        inside = np.isin(labels, group.classes)
+        if inside.any():
+            own, truth = probabilities[inside], labels[inside]
+            numbers = {
+                "images": len(truth),
+                "accuracy": float(np.mean(own.argmax(axis=1) == truth)),
+                "ece": expected_calibration_error(own, truth),
+            }
+            found.append({"classes": list(group.classes), **numbers})
+    return found
 
 
 def _findings(run: Run, split: Split) -> dict[str, Any]:
@@ -199,27 +253,11 @@ def _findings(run: Run, split: Split) -> dict[str, Any]:
 
 
 def _peak_memory() -> dict[str, float]:
-    """Return the highest memory of this process and of one of its workers, and on the GPU, in megabytes.
-
-    Linux hands the parent's peak down in getrusage, so the process's own high-water mark is read where it is kept.
-    """
-    own, worker = _peak_usage()
-    status = Path("/proc/self/status")
-    if status.is_file():
-        lines = dict(line.split(":", 1) for line in status.read_text(encoding="ascii").splitlines() if ":" in line)
-        own = int(lines["VmHWM"].split()[0]) * 2**10 if "VmHWM" in lines else own
+    """Return the highest memory of this process, where Linux tells it, and on the GPU, in megabytes."""
     import torch
 
-    on_gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-    return {name: round(b / 2**20, 1) for name, b in (("process", own), ("largest_worker", worker), ("gpu", on_gpu))}
-
-
-def _peak_usage() -> tuple[int, int]:
-    """Return the peak memory of this process and of its largest child in bytes; zeros on Windows, which has neither."""
-    try:
-        import resource
-    except ImportError:
-        return 0, 0
-    unit = 1 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, kilobytes elsewhere
-    own, child = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return own.ru_maxrss * unit, child.ru_maxrss * unit
+    status = Path("/proc/self/status")
+    lines = status.read_text(encoding="ascii").splitlines() if status.is_file() else []
+    own = next((int(line.split()[1]) / 2**10 for line in lines if line.startswith("VmHWM:")), 0.0)
+    on_gpu = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else 0.0
+    return {"process": round(own, 1), "gpu": round(on_gpu, 1)}

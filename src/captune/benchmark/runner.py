@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
 import re
-import subprocess
+import signal
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import Any, NoReturn
 
-from captune.benchmark.cell_process import CAN_FORK, INTERRUPTED
 from captune.benchmark.cells import Cell, Results
 from captune.benchmark.environment import Environment, commit
-from captune.benchmark.measuring import Job, clear_killed
+from captune.benchmark.measuring import Job, clear_killed, measure
 from captune.core.errors import CaptuneError, InputError
 from captune.core.files import drop_leftovers
-from captune.core.launching import KEEP_FREED_MEMORY
 
+INTERRUPTED = 130
 SECONDS_TO_STOP = 120
 """How long an interrupted cell may take to finish its step and write its checkpoint."""
+CONTEXT: Any = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
+PRELOADED = ["captune.benchmark.measuring", "lightning_fabric", "sklearn.metrics"]
 MESSAGES = {
     "interrupted": "resuming",
     "outdated": "measuring again because its file is damaged or its data, weights or settings have changed",
@@ -59,29 +62,13 @@ def run_cells(
     keep_runs: bool = False,
 ) -> Tally:
     """Measure every unfinished cell, one after the other, each in its own process."""
-    process = CellProcess()
-    try:
-        return _run_all(cells, environment, results, show, keep_runs, process)
-    finally:
-        process.close()
-
-
-def _run_all(
-    cells: Sequence[Cell],
-    environment: Environment,
-    results: Results,
-    show: Callable[[str], None],
-    keep_runs: bool,
-    process: CellProcess,
-) -> Tally:
     tally, captune_commit = Tally(), commit()
     drop_leftovers(results.folder / "cells")
     for number, cell in enumerate(cells, start=1):
         started = time.monotonic()
         title = f"[{number}/{len(cells)}] {cell}"
         try:
-            inputs = environment.inputs(cell)
-            state = results.state(cell, inputs)
+            state = results.state(cell, environment.inputs(cell))
             if state == "finished":
                 clear_killed(results.run_folder(cell), keep_runs)
                 tally.skipped += 1
@@ -89,7 +76,7 @@ def _run_all(
             if state in MESSAGES:
                 show(f"{title}: {MESSAGES[state]}")
             job = make_job(cell, environment, results, captune_commit, keep_runs)
-            problem = process.run(job, results.log_file(cell))
+            problem = measure_in_process(job, results.log_file(cell))
         except InputError as error:
             problem = str(error)
         content = results.read(cell) if not problem else None
@@ -107,7 +94,7 @@ def make_job(
 ) -> Job:
     """Return the job that measures a cell on this machine."""
     return Job(
-        cell=cell.as_dict(),
+        cell=cell,
         root=str(environment.root or ""),
         settings=environment.settings_of(cell),
         inputs=environment.inputs(cell),
@@ -119,58 +106,69 @@ def make_job(
     )
 
 
-class CellProcess:
-    """The process that measures cells, started when the first one is due and again after it has ended."""
+def measure_in_process(job: Job, log: Path) -> str:
+    """Measure a cell in a process of its own and return its error, if any.
 
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+    The peak memory of a cell is thus known, and a crash costs one cell only. Processes are forked from a server that
+    has imported everything, so that short cells take no longer than their work.
+    """
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.touch()
+    except OSError as error:
+        raise CaptuneError(f"{str(log)!r} cannot be written: {error.strerror}. Finished cells are kept.") from error
+    begin = log.stat().st_size
+    if hasattr(CONTEXT, "set_forkserver_preload"):
+        CONTEXT.set_forkserver_preload(PRELOADED)
+    process = CONTEXT.Process(target=_measure_into_log, args=(job, str(log.absolute())))
+    process.start()
+    try:
+        process.join()
+    except KeyboardInterrupt:
+        process.terminate()
+        process.join(SECONDS_TO_STOP)
+        process.kill()
+        raise
+    if process.exitcode == INTERRUPTED:
+        raise KeyboardInterrupt
+    return _last_error(log, begin, process.exitcode) if process.exitcode else ""
 
-    def run(self, job: Job, log: Path) -> str:
-        """Measure a cell and return its error, if any."""
-        try:
-            log.parent.mkdir(parents=True, exist_ok=True)
-            opened = log.open("ab")  # another suite may be writing to it
-        except OSError as error:
-            raise CaptuneError(f"{str(log)!r} cannot be written: {error.strerror}. Finished cells are kept.") from error
-        begin = opened.tell()
-        with opened as output:
-            process = self._process = self._process or self._start(output)
-        assert process.stdin is not None
-        assert process.stdout is not None
-        order = {"job": asdict(job), "log": str(log.absolute())}
-        with suppress(BrokenPipeError):  # it ended before it read its job
-            process.stdin.write(json.dumps(order).encode() + b"\n")
-            process.stdin.flush()
-        answer = process.stdout.readline().strip()
-        code = int(answer) if answer else self.close()
-        if answer and not CAN_FORK:
-            self.close()
-        if code == INTERRUPTED:
-            raise KeyboardInterrupt
-        return "" if code == 0 else _last_error(log, begin, code)
 
-    def close(self) -> int:
-        """End the process, which interrupts the cell that it measures, and return its exit code."""
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        assert process.stdin is not None
-        with suppress(BrokenPipeError):
-            process.stdin.close()
-        try:
-            return process.wait(SECONDS_TO_STOP)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return process.wait()
-        finally:
-            if process.stdout is not None:
-                process.stdout.close()
+def _measure_into_log(job: Job, log: str) -> NoReturn:
+    """Measure a cell with its output in a log file, and end this process with an exit code."""
+    with suppress(OSError), open(log, "ab", buffering=0) as output:  # noqa: PTH123 (a descriptor is needed)
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the suite, which then terminates this process
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    threading.Thread(target=_end_with_suite, daemon=True).start()
+    code = 0
+    try:
+        measure(job)
+    except CaptuneError as error:
+        code = 2
+        sys.stderr.write(f"error: {error}\n")
+    except OSError as error:
+        code = 2
+        place = f"{os.fsdecode(error.filename)!r}" if error.filename is not None else "A file"
+        sys.stderr.write(f"error: {place} cannot be read or written: {error.strerror or error}.\n")
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+        sys.stderr.write("interrupted\n")
+    except Exception:
+        code = 1
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # at once: there is nothing to tear down
 
-    def _start(self, output: IO[bytes]) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "captune.benchmark.cell_process"]
-        return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, env=KEEP_FREED_MEMORY | os.environ
-        )
+
+def _end_with_suite() -> None:
+    """Interrupt this process when the one that started it is gone."""
+    suite = multiprocessing.parent_process()
+    assert suite is not None
+    suite.join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _last_error(log: Path, begin: int, code: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-if os.environ.get("CAPTUNE_CHANGES_IN") and "captune.benchmark.cell_process" in " ".join(sys.orig_argv):
+if os.environ.get("CAPTUNE_CHANGES_IN") and "multiprocessing.forkserver" in " ".join(sys.orig_argv):
     from faults.dying import count_changes, die_at_change
 
     if "CAPTUNE_DIE_AT" in os.environ:

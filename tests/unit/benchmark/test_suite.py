@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from captune.benchmark.cells import Cell
 from captune.benchmark.runner import shard
 from captune.benchmark.suite import (
     FOLDER,
@@ -148,13 +147,6 @@ def test_a_default_that_is_spelled_out_is_the_same_cell(tmp_path: Path) -> None:
     assert len(suite.cells()) == 2 * 2
     other = read(tmp_path, {**SMALL, "methods": {"cap": {"preset": "full", "k": 15}}})
     assert not {cell.key for cell in other.cells()} & {cell.key for cell in suite.cells()}
-
-
-def test_a_cell_can_be_saved_and_restored(tmp_path: Path) -> None:
-    cell = read(tmp_path, SMALL).cells()[-1]
-    again = Cell.from_dict(yaml.safe_load(yaml.safe_dump(cell.as_dict())))
-    assert again == cell
-    assert again.name == cell.name
 
 
 def test_a_cell_is_shown_with_what_sets_it_apart(tmp_path: Path) -> None:
