@@ -134,11 +134,11 @@ def _leaky_pool(data: LoadedDataset) -> tuple[ImageCollection, Ints]:
 
 
 def _copy_subset(images: ImageCollection, positions: Ints) -> ImageCollection:
-    """Return a subset with its own names; `subset` alone shares the names of all images, including test images."""
-    if isinstance(images, Embeddings):
-        chosen = images.subset(positions)
+    """Return a subset that does not share the embeddings of all images."""
+    chosen = images.subset(positions)
+    if isinstance(chosen, Embeddings):
         return Embeddings(chosen.vectors, map(chosen.name, range(len(chosen))))
-    return ImageCollection(tuple(images.subset(positions).paths), images.root)
+    return chosen
 
 
 def _draw_labeled(labels: Ints, n_classes: int, n_labels: int, seed: int) -> Ints:
