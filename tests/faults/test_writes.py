@@ -52,6 +52,7 @@ def found(run: Path) -> dict[str, Any]:
     return result_of(run)
 
 
+@pytest.mark.slow
 def test_a_run_is_replaced_as_a_whole_or_not_at_all(runs: tuple[Run, Run], disk: Disk, tmp_path: Path) -> None:
     old, new = (result_of(run.write(tmp_path / f"{i}")) for i, run in enumerate(runs))
     assert old != new
@@ -98,6 +99,7 @@ def test_ctrl_c_while_a_run_is_saved_loses_nothing(runs: tuple[Run, Run], disk: 
     assert not outcomes[0]
 
 
+@pytest.mark.slow
 def test_an_audit_is_replaced_as_a_whole_or_not_at_all(disk: Disk) -> None:
     card = {"format": "captune-audit", "version": 1}
     old, new = (Audit({**card, "number": i}, {"cat": [f"sentence {i}"]}) for i in (1, 2))

@@ -164,7 +164,14 @@ def test_descriptions_stand_for_misleading_names(photos: Path, clip_folder: Path
     assert set(alignment["descriptions"]) == set(NAMES)
 
 
-@pytest.mark.parametrize(("preset", "recipe"), [("quick", "paper"), ("quick", "released"), ("full", "paper")])
+@pytest.mark.parametrize(
+    ("preset", "recipe"),
+    [
+        ("quick", "paper"),
+        pytest.param("quick", "released", marks=pytest.mark.slow),
+        pytest.param("full", "paper", marks=pytest.mark.slow),
+    ],
+)
 def test_a_killed_run_resumes_to_the_same_bits(
     photos: Path, clip_folder: Path, tmp_path: Path, preset: str, recipe: str
 ) -> None:

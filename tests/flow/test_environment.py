@@ -99,6 +99,7 @@ def test_names_cannot_control_the_terminal(captune: Any, backbone: str, tmp_path
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Only Linux has /dev/shm.")
+@pytest.mark.slow
 @pytest.mark.parametrize("disk", ["ro", "size=4k"])
 def test_without_shared_memory_images_are_decoded_in_one_process(backbone: str, tmp_path: Path, disk: str) -> None:
     photos = write_images(tmp_path / "photos", 40)

@@ -127,7 +127,9 @@ def test_no_image_is_encoded_twice(
     assert sum(encoded) == 24 + n_crops
 
 
-@pytest.mark.parametrize("moment", [(1, 0), (1, 1), (2, 1), (3, 0)])
+@pytest.mark.parametrize(
+    "moment", [(1, 1), *(pytest.param(moment, marks=pytest.mark.slow) for moment in ((1, 0), (2, 1), (3, 0)))]
+)
 @pytest.mark.parametrize("method", METHODS)
 def test_an_interrupted_round_goes_on_to_the_same_bits(
     photos: Path, clip_folder: Path, tmp_path: Path, method: str, moment: tuple[int, int]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs" / "notebooks").glob("*.ipynb"))
+pytestmark = pytest.mark.slow
 Cells = Mapping[str, Any]
 """The cells with code, by their last line."""
 
