@@ -16,7 +16,7 @@ from unittest import mock
 import torch
 from transformers.utils import is_timm_available, is_torchvision_available
 
-FOLDER = Path(sys.prefix, "open_clip")
+FOLDER = Path(sys.prefix, "vision")
 INSTALL = f"pip install --no-deps --target {FOLDER} open_clip_torch torchvision timm ftfy wcwidth"
 
 
