@@ -75,9 +75,9 @@ class Backbone(ABC):
         """Load the model called `name` from this source, frozen and in fp32."""
 
     @classmethod
-    @abstractmethod
     def check(cls, name: str) -> None:
-        """Raise a clear error for a name that cannot be loaded, before anything heavy happens."""
+        """Raise a clear error for a name that cannot be loaded; without loading it, if it is large."""
+        cls.load(name)
 
     @classmethod
     def files(cls, name: str) -> Sequence[Path]:

@@ -53,11 +53,6 @@ class Precomputed(Backbone):
         return cls(texts, identifier=f"precomputed:{name}")
 
     @classmethod
-    def check(cls, name: str) -> None:
-        """Read the file, which is small."""
-        cls.load(name)
-
-    @classmethod
     def prompt_towers(cls, name: str) -> frozenset[Side]:
         """Return no tower."""
         return frozenset()

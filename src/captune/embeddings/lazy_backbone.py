@@ -21,7 +21,7 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from captune.backbones.base import Backbone, Edit, TextTower, Tokens, Tower
+from captune.backbones.base import Backbone, Edit, Tokens
 from captune.core import registry
 from captune.core.arrays import Floats
 from captune.core.cards import read_json
@@ -107,29 +107,15 @@ class LazyBackbone(Backbone):
         """Return whether the weights are in memory."""
         return "loaded" in self.__dict__
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (what only some backbones have)
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (the towers, and what only some backbones have)
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.loaded, name)
-
-    @property
-    def image_tower(self) -> Tower:  # type: ignore[override]
-        """Return the image tower of the loaded model."""
-        return self.loaded.image_tower
-
-    @property
-    def text_tower(self) -> TextTower:  # type: ignore[override]
-        """Return the text tower of the loaded model."""
-        return self.loaded.text_tower
 
     @classmethod
     def load(cls, name: str) -> Backbone:
         """Load the model with an id."""
         return open_backbone(name, EmbeddingCache())
-
-    @classmethod
-    def check(cls, name: str) -> None:
-        """Accept any id; `load` reports what is wrong with it."""
 
     def portable_id(self) -> str:
         """Return the id as the class of the model writes it, which needs no weights."""

@@ -166,7 +166,7 @@ def test_leftovers_of_a_killed_write_are_ignored_and_dropped(tmp_path: Path, pho
     embed(photos, cache, ToyBackbone())
     embed(photos, cache, ToyBackbone(seed=1))
     folders = [part.parent for part in parts(cache)]
-    others = [cache / "descriptions" / "0a", cache / "shards"]
+    others = [cache / "descriptions" / "0a", cache / "backbones"]
     for folder in (*folders, *others):
         folder.mkdir(parents=True, exist_ok=True)
         leftover = leave_behind(folder)
