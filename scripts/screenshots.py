@@ -19,7 +19,6 @@ from typing import Any
 from PIL import Image
 
 from captune import load
-from captune.auditing.page import write_audit_page
 from captune.report.page import write_report
 from captune.review.opening import open_run
 from captune.web.limits import Limits
@@ -89,7 +88,7 @@ def photograph_reports(camera: Camera, demo: Path, aerial: Path | None, scratch:
     camera.take("report-map-light", run, at="map")
     both = write_report([demo / "zero_shot", demo / "run"], scratch / "both.html", "folders").as_uri()
     camera.take("report-compare-light", both)
-    audit = write_audit_page(demo / "audit", scratch / "audit.html").as_uri()
+    audit = write_report([demo / "audit"], scratch / "audit.html").as_uri()
     camera.take("audit-light", audit, at="classes")
     camera.take("audit-dark", audit, "dark", at="mismatch")
     if aerial is not None:

@@ -6,7 +6,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from captune.auditing.audit import audit as audit
     from captune.backbones.base import wrap as wrap
     from captune.concepts.confusion import confusion_margin as confusion_margin
     from captune.concepts.mismatch import detect_mismatch as detect_mismatch
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from captune.labeling.selection import top_k_per_class as top_k_per_class
     from captune.mixture.gaussian_mixture import fit_gaussian_mixture as fit_gaussian_mixture
     from captune.pipeline import adapt as adapt
+    from captune.pipeline import audit as audit
     from captune.results.health import check_health as check_health
     from captune.results.image_classifier import load as load
     from captune.results.run import Run as Run
@@ -54,7 +54,7 @@ __all__ = [
 
 _HOMES = {
     "adapt": "captune.pipeline",
-    "audit": "captune.auditing.audit",
+    "audit": "captune.pipeline",
     "export": "captune.exports.base",
     "load": "captune.results.image_classifier",
     "open": "captune.review.opening",

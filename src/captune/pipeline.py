@@ -17,6 +17,7 @@ from captune.core.settings import WHERE
 from captune.core.text import shown
 from captune.core.wording import option
 from captune.data.inputs import Images
+from captune.data.labels import read_labels
 from captune.data.precomputed import ClassTexts, Embeddings
 from captune.embeddings.embed import classes_read_alike
 from captune.embeddings.predictions import Predictions
@@ -54,6 +55,30 @@ def adapt(
     """
     plan = make_plan(images, classes, labels, settings)
     return carry_out(plan, out=out, overwrite=overwrite, resume=resume, quiet=quiet, progress=progress)
+
+
+@unchanged()
+def audit(
+    images: Images,
+    classes: str | Path | Sequence[str] | Mapping[str, Any] | ClassTexts,
+    *,
+    labels: Any = None,  # noqa: ANN401
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+    progress: bool = True,
+    **settings: Any,  # noqa: ANN401
+) -> Run:
+    """Find misleading class names and confused classes without training; with labels, the report measures accuracy."""
+    own = {name: value for name, value in settings.items() if name not in ("method", "preset")}
+    plan = make_plan(images, classes, None, {**own, "method": "audit"})
+    truth = None if labels is None else read_labels(labels, plan.images, plan.task.vocabulary.names)
+    run = carry_out(plan, out=out, overwrite=overwrite, quiet=quiet, progress=progress, report=truth is None)
+    if truth is not None and out is not None:
+        from captune.report.page import write_report
+
+        write_report([out], labels=truth[run.predictions.image_index])
+    return run
 
 
 @unchanged()

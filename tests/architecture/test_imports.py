@@ -31,7 +31,7 @@ LAYERS = (
     {"review"},
     {"report"},
     {"web", "exports"},
-    {"pipeline", "estimator", "auditing"},
+    {"pipeline", "estimator"},
     {"benchmark"},
     {"commands", "cli"},
 )

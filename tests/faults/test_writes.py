@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from toys import ToyBackbone, write_classes
 
-from captune.auditing.audit import Audit
-from captune.auditing.page import read_audit
 from captune.core.errors import CaptuneError
 from captune.pipeline import carry_out
 from captune.plan import make_plan
@@ -97,22 +95,6 @@ def test_ctrl_c_while_a_run_is_saved_loses_nothing(runs: tuple[Run, Run], disk: 
     assert len(outcomes) > 20
     assert outcomes == sorted(outcomes)  # from some change on, the new run counts
     assert not outcomes[0]
-
-
-@pytest.mark.slow
-def test_an_audit_is_replaced_as_a_whole_or_not_at_all(disk: Disk) -> None:
-    card = {"format": "captune-audit", "version": 1}
-    old, new = (Audit({**card, "number": i}, {"cat": [f"sentence {i}"]}) for i in (1, 2))
-    target = disk.folder / "audit"
-
-    def prepare() -> None:
-        shutil.rmtree(target, ignore_errors=True)
-        old.save(target)
-
-    for is_told in at_every_change(disk, prepare, lambda: new.save(target), "failed write of an audit", True):
-        number = read_audit(target)["number"]
-        assert f"sentence {number}" in (target / "descriptions.yaml").read_text()
-        assert is_told or number == 2
 
 
 def test_an_answer_of_a_person_is_saved_or_asked_for_again(disk: Disk) -> None:

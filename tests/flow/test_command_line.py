@@ -79,7 +79,7 @@ def test_a_whole_project_is_one_file(
     assert (card["n_images"], card["classes"]) == (6, ["cat", "red dog"])
     audited = captune("audit", *words, "--labels", "folders", "--set", "out=audited")
     assert audited.code == 0, audited.err
-    assert (elsewhere / "audited" / "audit.json").is_file()  # the command line wins, and is relative to the shell
+    assert (elsewhere / "audited" / "run.json").is_file()  # the command line wins, and is relative to the shell
     again = captune("adapt", "--config", project / "run" / "settings.yaml", "--out", "again")
     assert again.code == 0, again.err
     assert (elsewhere / "again" / "predictions.csv").read_bytes() == (project / "run" / "predictions.csv").read_bytes()

@@ -38,7 +38,7 @@ def test_the_audit_names_classes_that_really_are_mismatched_or_confused(demo: tu
 def test_everything_is_where_the_demo_says(demo: tuple[Path, object]) -> None:
     out, found = demo
     assert (found.run_folder / "report.html").is_file()
-    assert (out / "audit" / "audit.json").is_file()
+    assert (out / "audit" / "run.json").is_file()
     assert (out / "zero_shot" / "run.json").is_file()
 
 

@@ -22,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 import captune
 from captune.core import restoring
 from captune.core.errors import CaptuneError
+from captune.methods.audit import Audit
 from captune.methods.zero_shot import ZeroShot
 
 LOGGERS = ("", "transformers", "huggingface_hub", "lightning_fabric", "lightning.fabric", "torch", "matplotlib", "PIL")
@@ -112,7 +113,7 @@ def test_a_call_that_fails_or_is_interrupted_leaves_nothing_behind(
         raise error
 
     monkeypatch.setattr(ZeroShot, "adapt", fail)
-    monkeypatch.setattr("captune.auditing.audit.embed_images", fail)
+    monkeypatch.setattr(Audit, "adapt", fail)
     before = state()
     method = {"method": "zero_shot"} if name == "adapt" else {}
     with pytest.raises(type(error)):

@@ -11,21 +11,22 @@ import sys
 from pathlib import Path
 
 import pytest
-from audit_folders import audit_facts
 from report_runs import make_run
 from toys import write_images
 
 import captune
-from captune.auditing.page import print_audit
 from captune.backbones.hf import HuggingFace
 from captune.cli import main
 from captune.commands._screen import Screen
+from captune.commands.audit import print_audit
 from captune.core import cards
 from captune.core.errors import CaptuneError, InputError
 from captune.core.settings import parse_overrides, read_yaml
 from captune.data.vocabulary import read_class_names, read_classes, read_descriptions
 from captune.plan import make_plan
+from captune.report.measures import Measures
 from captune.report.page import write_report
+from captune.results.run import Run
 
 APPLY = "!!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path [{}]]"
 LEVELS = 12
@@ -128,11 +129,10 @@ def test_class_names_are_never_places(tmp_path: Path) -> None:
 
 def test_a_name_is_no_markup_on_the_screen(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     name = "[red]x[/red]"
-    facts = json.loads(json.dumps(audit_facts(tmp_path, has_truth=False)).replace("plain & simple", name))
-    screen = Screen(highlight=False, markup=False)
-    print_audit({**facts, "mismatched": [name], "next_steps": [name]}, tmp_path / name, screen)
+    folder = make_run(tmp_path / "run", tmp_path / "images", (name, "plain"))
+    print_audit(Measures(Run.read(folder)), Screen(highlight=False, markup=False))
     shown = capsys.readouterr().out
-    assert shown.count(name) >= 4  # the table, the sentence, the step and the folder
+    assert shown.count(name) >= 2  # the table and the sentence
     assert main(["report", str(tmp_path / name)]) == 2
     assert name in capsys.readouterr().err
 

@@ -29,12 +29,12 @@ def run(options: argparse.Namespace) -> None:
     from captune.commands._screen import Screen
     from captune.pipeline import audit
     from captune.report.measures import Measures
-    from captune.results.reading import read_run
+    from captune.results.run import Run
 
     inputs, settings = read_project(options)
     out = Path(inputs.pop("out") or "captune-audit")
     audit(**inputs, out=out, overwrite=options.overwrite, quiet=options.quiet, **settings)
-    print_audit(Measures(read_run(out, inputs["labels"])), Screen(highlight=False, markup=False))
+    print_audit(Measures(Run.read(out, inputs["labels"])), Screen(highlight=False, markup=False))
 
 
 def print_audit(measures: Measures, console: Console) -> None:
@@ -44,7 +44,7 @@ def print_audit(measures: Measures, console: Console) -> None:
 
     from captune.report.class_table import class_columns
     from captune.report.summary import next_steps
-    from captune.results.run import REPORT
+    from captune.results.run_folder import REPORT
 
     found, out = measures.run, measures.run.folder
     columns = [column for column in class_columns(measures) if column.kind in ("name", "number")]

@@ -57,8 +57,7 @@ def run(options: argparse.Namespace) -> None:
 
 def run_demo(out: Path, seed: int = 0, train_images: int = TRAIN_IMAGES, quiet: bool = False, **settings: Any) -> Demo:  # noqa: ANN401
     """Generate images of textile patterns, run zero-shot, audit the names, adapt with CAP, answer, and measure."""
-    from captune.auditing.audit import audit
-    from captune.pipeline import adapt
+    from captune.pipeline import adapt, audit
     from captune.report.page import write_report
     from captune.review.opening import open as open_session
     from captune.world import class_names, descriptions_path, write_world
@@ -77,7 +76,7 @@ def run_demo(out: Path, seed: int = 0, train_images: int = TRAIN_IMAGES, quiet: 
     _print(quiet, "3/5  Audit: which class names are misleading?")
     describer = f"file:{descriptions_path()}"
     found = audit(train, names, describer=describer, out=out / "audit", overwrite=True, **common)
-    mismatched = tuple(found.facts["mismatched"])
+    mismatched = tuple(found.alignment["mismatched"])
     _print(quiet, f"     {', '.join(mismatched) or 'none'}")
 
     _print(quiet, "4/5  CAP: describe those classes, then train on pseudo-labels with the calibrated margin")

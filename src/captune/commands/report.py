@@ -15,17 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the report and print its path."""
-    from captune.auditing.page import holds_audit, write_audit_page
     from captune.commands._screen import Screen
-    from captune.core.errors import InputError
     from captune.report.page import write_report
 
-    if len(options.runs) == 1 and holds_audit(options.runs[0]):
-        if options.labels is not None:
-            raise InputError(
-                "--labels does not apply to a finished audit: run captune audit IMAGES --labels ... again."
-            )
-        page = write_audit_page(options.runs[0], options.out)
-    else:
-        page = write_report(options.runs, options.out, options.labels, options.figures)
+    page = write_report(options.runs, options.out, options.labels, options.figures)
     Screen(highlight=False, soft_wrap=True).print(f"Report: {page}", markup=False)

@@ -24,6 +24,11 @@ class Column:
     kind: Literal["name", "number", "text", "sentences", "pictures"] = "number"
     style: str = "{:d}"
 
+    def text(self, row: int) -> str:
+        """Return a name or number as it is shown."""
+        value = self.values[row]
+        return "–" if value is None else self.style.format(value) if self.kind == "number" else str(value)
+
 
 def class_columns(measures: Measures) -> list[Column]:
     """Return the columns that a run has data for, with one row per class."""
@@ -35,10 +40,13 @@ def class_columns(measures: Measures) -> list[Column]:
         accuracies = [metrics.per_class_accuracy for metrics in measures.metrics]
         columns += [Column("Accuracy before", accuracies[0], style="{:.1%}")] if run.is_adapted else []
         columns.append(Column("Accuracy after" if run.is_adapted else "Accuracy", accuracies[1], style="{:.1%}"))
+        for title, labels in measures.first_labels().items():
+            columns.append(Column(f"Right {title}", known(measures.precision_of(labels)), style="{:.0%}"))
     if run.pseudo_labels is not None:
         columns.append(Column("Pseudo-labels", run.pseudo_labels.tolist()))
     if run.alignment:
         columns.append(Column("Misleading", known(measures.frequency), style="{:.0%}"))
+        columns.append(Column("In one cluster", known(measures.concentration), style="{:.0%}"))
         described = run.alignment.get("descriptions", {})
         columns.append(Column("Described as", [tuple(described.get(name, ())) for name in run.names], "sentences"))
     if measures.groups:

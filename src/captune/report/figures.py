@@ -47,11 +47,7 @@ def draw_concentration(measures: Measures) -> Drawing | None:
     chosen = chosen[~np.isnan(share[chosen])]
     if not len(chosen):
         return None
-    return concentration_drawing([measures.run.names[c] for c in chosen], values[chosen], share[chosen], what, note)
-
-
-def concentration_drawing(names: Sequence[str], left: Any, share: Any, what: str, note: str) -> Drawing:  # noqa: ANN401
-    """Draw a number for some classes next to the share of their images in one cluster, both `(classes,)`."""
+    names, left, share = [measures.run.names[c] for c in chosen], values[chosen], share[chosen]
     with style():
         figure, (first, second) = new_figure(7.2, 0.9 + 0.28 * len(names), columns=2)
         at = np.arange(len(names))

@@ -11,10 +11,14 @@ from numpy.typing import NDArray
 
 from captune.concepts.confusion import class_prototypes, class_similarity
 from captune.concepts.groups import ConfusedGroup, groups_of_predictions
+from captune.concepts.mismatch import MismatchFindings, detect_mismatch
 from captune.core.arrays import Floats, Ints
 from captune.results.metrics import Metrics, expected_calibration_error, summarize
 from captune.results.run import Run
+from captune.results.run_tables import EpochLabels
 
+TRUSTED = 0.5
+"""An image with at least this confidence is more likely right than wrong, if confidences are honest."""
 MOST_COMPARED = 1000
 """Confused groups are looked for among this many classes: every pair is compared."""
 FEWEST_OF_CLUSTER = 3
@@ -150,9 +154,44 @@ class Measures:
         return found
 
     @cached_property
+    def highest_confidence(self) -> NDArray[np.float64]:
+        """Return the confidence of the most confident image of each class, 0 without any."""
+        highest = np.zeros(self.run.n_classes)
+        np.maximum.at(highest, self.run.labels, self.run.confidence)
+        return highest
+
+    @cached_property
     def frequency(self) -> NDArray[np.float64]:
         """Return how often each class name was found to be misleading, nan where unknown."""
         return self._recorded("frequency")
+
+    @cached_property
+    def _detected(self) -> MismatchFindings | None:
+        """Return what the audit finds in the saved sample of a run whose method does not look for misleading names."""
+        arrays = self.run.arrays
+        if self.run.alignment or "logit_scale" not in arrays or self.run.n_classes > MOST_COMPARED:
+            return None
+        return detect_mismatch(self.vectors, arrays["class_vectors"], float(arrays["logit_scale"][0]))
+
+    def first_labels(self) -> dict[str, EpochLabels]:
+        """Return the first pseudo-labels that an audit recorded, by name and by description."""
+        history = self.run.history if self.run.method == "audit" else ()
+        return {"by name": history[0], "by description": history[-1]} if history else {}
+
+    def precision_of(self, labels: EpochLabels, by_class: bool = True) -> NDArray[np.float64]:
+        """Return the share of right pseudo-labels of each class, or of all; nan where no true label is known."""
+        assert self.run.truth is not None
+        truth = self.run.truth[labels.rows]
+        given = labels.labels[truth >= 0] if by_class else np.zeros(int((truth >= 0).sum()), dtype=np.int64)
+        n_groups = self.run.n_classes if by_class else 1
+        counts = np.bincount(given, minlength=n_groups)
+        right = np.bincount(given, weights=(labels.labels == truth)[truth >= 0], minlength=n_groups)
+        return np.where(counts > 0, right / np.maximum(counts, 1), np.nan)
+
+    def first_labels_precision(self) -> dict[str, float]:
+        """Return the share of right first pseudo-labels by name and by description, empty without true labels."""
+        found = self.first_labels() if self.has_truth else {}
+        return {title: float(self.precision_of(labels, by_class=False)[0]) for title, labels in found.items()}
 
     def _recorded(self, key: str) -> NDArray[np.float64]:
         values = self.run.alignment.get(key, {})
@@ -161,6 +200,8 @@ class Measures:
     @property
     def mismatched(self) -> list[int]:
         """Return the classes with misleading names, the most frequently found first."""
+        if self._detected is not None:
+            return [int(c) for c in self._detected.mismatched]
         place = {name: class_id for class_id, name in enumerate(self.run.names)}
         ids = [place[name] for name in self.run.alignment.get("mismatched", [])]
         return sorted(ids, key=lambda c: (-self.frequency[c], c))

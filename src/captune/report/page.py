@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from captune import __version__
@@ -49,11 +49,11 @@ def write_report(
     return page
 
 
-def write_page(target: Path, template: str, content: Mapping[str, Any], package: str = "captune.report") -> Path:
-    """Write a page; the template may be in another package."""
+def write_page(target: Path, template: str, content: Mapping[str, Any]) -> Path:
+    """Write a page from a template."""
     if target.is_dir():
         raise InputError(f"The report {str(target)!r} is a folder, expected the path of an HTML file.")
-    write_whole(target, render(template, content, package))
+    write_whole(target, render(template, content))
     return target
 
 
@@ -69,10 +69,10 @@ def _describe(run: Run) -> tuple[dict[str, Any], list[Drawing]]:
         ) from error
 
 
-def render(template: str, content: Mapping[str, Any], package: str = "captune.report") -> str:
+def render(template: str, content: Mapping[str, Any]) -> str:
     """Return a page; everything but our own figures is escaped."""
     environment = Environment(
-        loader=ChoiceLoader([PackageLoader(package, ""), PackageLoader("captune.report", "")]),
+        loader=PackageLoader("captune.report", ""),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

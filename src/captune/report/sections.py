@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,14 +15,13 @@ from captune.report.figures import draw_concentration, draw_training
 from captune.report.image_map import image_map
 from captune.report.measures import MOST_COMPARED, Measures
 from captune.report.pictures import class_galleries, unsure_pictures
-from captune.report.summary import count, describe_top
+from captune.report.summary import count, describe_top, repeating
 from captune.results.metrics import Metrics
 from captune.results.run import Run
 
 MOST_FILES = 300
 MOST_GROUPS = 50
 SECTIONS = (
-    ("next-steps", "What to do next"),
     ("numbers", "Before and after"),
     ("map", "Map"),
     ("mistakes", "Mistakes"),
@@ -77,11 +75,13 @@ def describe_run(run: Run) -> tuple[dict[str, Any], list[Drawing]]:
     measures = Measures(run)
     found_mistakes, galleries = mistakes(measures), class_galleries(measures)
     columns, left_out = capped(class_columns(measures), measures.counts(after=True))
+    is_audit = run.method == "audit"
     has_labels_or_changes = measures.has_truth or run.is_adapted
     content: dict[str, Any] = {
-        "title": f"captune report: {run.method} on {count(run.n_classes, 'class')}",
+        "title": f"captune {'audit' if is_audit else f'report: {run.method}'} on {count(run.n_classes, 'class')}",
         "top": describe_top(measures),
         "is_adapted": run.is_adapted,
+        "is_audit": is_audit,
         "has_alignment": bool(run.alignment),
         "has_pseudo_labels": run.pseudo_labels is not None,
         "numbers": _numbers(measures),
@@ -98,19 +98,15 @@ def describe_run(run: Run) -> tuple[dict[str, Any], list[Drawing]]:
         "mismatch": _mismatch(measures),
         "confusion": _confusion(measures),
         "training": draw_training(measures),
-        "skipped": skipped_section(run.skipped_files, "skipped.csv"),
+        "skipped": _skipped(run.skipped_files),
         "settings": _settings(run),
     }
-    content["contents"] = contents(content)
+    found_first = ("numbers", "mismatch", "confusion") if is_audit else ()
+    order = sorted(SECTIONS, key=lambda entry: entry[0] not in found_first)
+    content["contents"] = [entry for entry in order if content.get(entry[0])]
     parts = [content[name] or {} for name in ("numbers", "mismatch", "confusion")]
     figures = [drawing for part in parts for drawing in part.get("drawings", ())]
     return content, [figure for figure in (*figures, content["training"]) if figure]
-
-
-def contents(content: Mapping[str, Any], **titles: str) -> list[tuple[str, str]]:
-    """Return the ids and titles of the sections that a page has."""
-    ids = ((section, titles.get(section, title)) for section, title in SECTIONS)
-    return [(section, title) for section, title in ids if content.get(section.replace("-", "_"))]
 
 
 def metric(metrics: Metrics, key: str) -> float:
@@ -135,6 +131,8 @@ def _numbers(measures: Measures) -> dict[str, Any] | None:
             if style.format(old) == style.format(new):
                 row |= {"change": "same", "judgement": ""}
         rows.append(row)
+    for title, share in measures.first_labels_precision().items():
+        rows.append({"name": f"First pseudo-labels right {title}", "note": "", "values": [f"{share:.1%}"]})
     series = {"after": measures.metrics[1].per_class_accuracy}
     series = {"before": measures.metrics[0].per_class_accuracy, **series} if is_adapted else series
     return {
@@ -169,7 +167,7 @@ def _mismatch(measures: Measures) -> dict[str, Any] | None:
     if found:
         names = [measures.run.names[c] for c in measures.mismatched]
         n_described = sum(1 for name in names if found.get("descriptions", {}).get(name))
-        sentence = misleading_sentence(names, measures.run.n_classes, n_described)
+        sentence = _misleading(names, measures.run.n_classes, n_described)
     return {
         "sentence": sentence,
         "drawings": [drawing] if drawing else [],
@@ -177,8 +175,7 @@ def _mismatch(measures: Measures) -> dict[str, Any] | None:
     }
 
 
-def misleading_sentence(names: Sequence[str], n_classes: int, n_described: int) -> str:
-    """Return which class names are misleading, and how many of these classes have descriptions."""
+def _misleading(names: Sequence[str], n_classes: int, n_described: int) -> str:
     if not names:
         return "No misleading class name was found."
     verb = "is" if len(names) == 1 else "are"
@@ -190,7 +187,11 @@ def _confusion(measures: Measures) -> dict[str, Any] | None:
     run, groups = measures.run, measures.groups
     if "before" not in run.arrays or run.n_classes < 2:
         return None
-    columns = group_columns([[run.names[c] for c in group.classes] for group in groups], [g.closeness for g in groups])
+    columns = [
+        Column("Group", range(1, len(groups) + 1)),
+        Column("Classes", [", ".join(run.names[c] for c in group.classes) for group in groups], "name"),
+        Column("Similarity", [group.closeness for group in groups], style="{:.1f}"),
+    ]
     if measures.has_truth:
         found = [measures.group_measures(group) for group in groups]
         columns.append(Column("Labeled images", [numbers["n_images"] for numbers in found]))
@@ -205,40 +206,21 @@ def _confusion(measures: Measures) -> dict[str, Any] | None:
     return {"columns": columns, "drawings": [drawing for drawing in drawings if drawing], "note": " ".join(notes)}
 
 
-def group_columns(names: Sequence[Sequence[str]], closeness: Sequence[float]) -> list[Column]:
-    """Return the first columns of the table of confused groups."""
-    return [
-        Column("Group", range(1, len(names) + 1)),
-        Column("Classes", [", ".join(group) for group in names], "name"),
-        Column("Similarity", closeness, style="{:.1f}"),
-    ]
-
-
-def skipped_section(skipped: Sequence[tuple[str, str]], file: str) -> dict[str, Any] | None:
-    """Return the table of skipped images and the reasons, or None if there are none."""
+def _skipped(skipped: Sequence[tuple[str, str]]) -> dict[str, Any] | None:
     if not skipped:
         return None
-    rest = f" The first {MOST_FILES} are listed here, all of them in {file}." if len(skipped) > MOST_FILES else ""
+    rest = f" The first {MOST_FILES} are listed here, all of them in skipped.csv." if len(skipped) > MOST_FILES else ""
     paths, reasons = zip(*skipped[:MOST_FILES], strict=True)
     columns = [Column("File", paths, "name"), Column("Reason", reasons, "text")]
     return {"sentence": f"{count(len(skipped), 'file')} could not be used.{rest}", "columns": columns}
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    sources, folder = run.card.get("sources", {}), run.folder.resolve()
-    command = ["captune", "adapt", sources.get("images", "IMAGES"), "--classes", sources.get("classes", "CLASSES")]
-    command += ["--labels", sources["labels"]] if sources.get("labels") else []
-    command += ["--config", str(folder / "settings.yaml"), "--out", f"{folder.name}-again"]
-    if any(source.startswith("<") for source in sources.values()):  # not a path, but an object in memory
-        labels = ", labels=labels" if sources.get("labels") else ""
-        load = f"yaml.safe_load(open({str(folder / 'settings.yaml')!r}))"
-        code = f"captune.adapt(images, classes{labels}, **{load})"
-    else:
-        code = shlex.join(command)
+    folder = run.folder.resolve()
     environment = dict(run.card["environment"])
     versions = environment.pop("versions", {})
     return {
-        "command": code,
+        "command": repeating(run, folder / "settings.yaml", f"{folder.name}-again"),
         "settings": [(key, as_text(value)) for key, value in run.card["settings"].items()],
         "environment": [(key.replace("_", " "), as_text(value)) for key, value in {**versions, **environment}.items()],
     }

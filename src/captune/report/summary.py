@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import PurePath
+from collections.abc import Iterable
+from pathlib import Path, PurePath
 from typing import Any
 
 from captune.core.progress import duration
-from captune.report.measures import Measures
+from captune.core.settings import RunSettings
+from captune.report.class_table import listing
+from captune.report.measures import TRUSTED, Measures
 from captune.results.health import ADVICE
 from captune.results.run import Run
+from captune.results.run_folder import DESCRIPTIONS
 from captune.review.estimate import FEWEST_LOOKS, describe_accuracy
 
 GOOD_ENOUGH = 0.9
 """From this accuracy on, the next step is to use the classifier."""
+GIVEN_AGAIN = ("backbone", "template", "domain", "root", "seed")
+"""Settings of a run that its next command repeats, where they differ from their defaults."""
 
 DISCARDED = "Adaptation did not look helpful, so it was not used: classes were predicted from their names alone."
 UNADAPTED = "Classes were predicted from their names alone; nothing was adapted to these images."
@@ -25,18 +31,19 @@ HEADLINES = {
 
 
 def describe_top(measures: Measures) -> dict[str, Any]:
-    """Return the first section: inputs, outputs, the verdict with its evidence, and the next command."""
+    """Return the first section: inputs, outputs, the verdict with its evidence, and the next commands."""
     return {
         "inputs": _inputs(measures.run),
         "outputs": _outputs(measures),
         "verdict": _verdict(measures),
-        "next": _next_step(measures),
+        "findings": findings(measures),
+        "next": next_steps(measures),
         "n_classes": measures.run.n_classes,
     }
 
 
 def _inputs(run: Run) -> list[str]:
-    skipped = f" ({count(len(run.skipped), 'file')} skipped)" if run.skipped else ""
+    skipped = f" ({count(len(run.skipped_files), 'file')} skipped)" if run.skipped_files else ""
     found = [
         f"{count(len(run.labels), 'image')}{skipped}",
         f"{count(run.n_classes, 'class name')}",
@@ -55,11 +62,27 @@ def _outputs(measures: Measures) -> list[str]:
         n_changed = int((run.labels != run.before_labels).sum())
         share = n_changed / max(1, len(run.labels))
         found.append(f"adaptation changed the class of {count(n_changed, 'image')} ({share:.0%})")
-    n_empty = int((measures.counts(after=True) == 0).sum())
-    found.append(f"{count(n_empty, 'class')} without any image" if n_empty else "every class has images")
+    n_used = int((measures.counts(after=True) > 0).sum())
+    found.append(f"{n_used:,} of {count(run.n_classes, 'class')} predicted for at least one image")
     seconds = run.card["environment"].get("seconds")
     time = f", in {duration(seconds)}" if isinstance(seconds, (int, float)) else ""
     return [*found, f"a classifier for new images, made by the method {run.method}{time}"]
+
+
+def findings(measures: Measures) -> list[dict[str, str]]:
+    """Return what to look at before the result is used, whatever the verdict: a title, the names, and where to look."""
+    run, found = measures.run, []
+
+    def add(title: str, classes: Iterable[int], section: str) -> None:
+        if names := [run.names[c] for c in classes]:
+            found.append({"title": f"{title} ({len(names):,})", "names": listing(names), "section": section})
+
+    counts = measures.counts(after=True)
+    add("Names that mislead the model", measures.mismatched, "mismatch" if run.alignment else "")
+    add("Classes that no image was given", (counts == 0).nonzero()[0], "classes")
+    unsure = (counts > 0) & (measures.highest_confidence < TRUSTED)
+    add(f"Classes without an image above {TRUSTED:.0%} confidence", unsure.nonzero()[0], "classes")
+    return found
 
 
 def _verdict(measures: Measures) -> dict[str, Any]:
@@ -97,9 +120,12 @@ def _measured(measures: Measures) -> tuple[str, str]:
     return state, f"Accuracy {verb}: {new}, {old} before adaptation."
 
 
-def _next_step(measures: Measures) -> dict[str, str]:
+def next_steps(measures: Measures) -> list[dict[str, str]]:
+    """Return what to do next, each with a command that can be pasted."""
     run = measures.run
     folder = shlex.quote(str(run.folder))
+    if run.method == "audit":
+        return _after_audit(measures)
     review = (run.card.get("review") or {}).get("accuracy")
     accuracy = measures.metrics[1].accuracy if measures.has_truth else review["accuracy"] if review else None
     can_review = run.card.get("image_source", "files") == "files"
@@ -110,9 +136,53 @@ def _next_step(measures: Measures) -> dict[str, str]:
     elif can_review and accuracy is not None and accuracy < GOOD_ENOUGH:
         why = "Correct some images in your browser. Similar images follow each answer."
     else:
-        why = "Classify new images."
-        return {"why": why, "command": f"captune predict {folder} NEW_IMAGES --out predictions.csv"}
-    return {"why": why, "command": f"captune review {folder}"}
+        return [
+            {"why": "Classify new images.", "command": f"captune predict {folder} NEW_IMAGES --out predictions.csv"}
+        ]
+    return [{"why": why, "command": f"captune review {folder}"}]
+
+
+def _after_audit(measures: Measures) -> list[dict[str, str]]:
+    run, steps = measures.run, []
+    described = run.alignment.get("descriptions", {})
+    undescribed = [run.names[c] for c in measures.mismatched if not described.get(run.names[c])]
+    if undescribed:
+        why = f"Describe what {listing(undescribed)} look like: with a language model, or in a YAML file (file:FILE)."
+        audit = command_of(run, "audit", "--describer", "openai:gpt-4o-mini", "--out", str(run.folder), "--overwrite")
+        steps.append({"why": why, "command": audit})
+    if measures.groups:
+        why = "Look at the confused classes in your browser, and merge those that even you cannot tell apart."
+        steps.append({"why": why, "command": shlex.join(["captune", "review", str(run.folder)])})
+    texts = ["--describer", f"file:{run.folder / DESCRIPTIONS}"] if any(described.values()) else []
+    why = f"Check and edit {DESCRIPTIONS}, then adapt with it." if texts else "Adapt the model to these images."
+    return [*steps, {"why": why, "command": command_of(run, "adapt", *texts, "--out", "captune-run")}]
+
+
+def repeating(run: Run, settings: Path, out: str) -> str:
+    """Return the command that repeats a run, or the call in Python if its inputs were in memory."""
+    if _is_in_memory(run):
+        given = ", labels=labels" if run.sources.get("labels") else ""
+        return f"captune.adapt(images, classes{given}, **yaml.safe_load(open({str(settings)!r})))"
+    labels = ["--labels", run.sources["labels"]] if run.sources.get("labels") else []
+    return shlex.join([*_begin(run, "adapt"), *labels, "--config", str(settings), "--out", out])
+
+
+def command_of(run: Run, verb: str, *words: str) -> str:
+    """Return a command for the images and classes of a run, or a call in Python if these were in memory."""
+    settings = {name: run.settings.get(name) for name in GIVEN_AGAIN}
+    changed = {k: str(v) for k, v in settings.items() if v not in (None, "", getattr(RunSettings, k))}
+    if _is_in_memory(run):
+        return f"captune.{verb}(images, classes{''.join(f', {k}={v!r}' for k, v in changed.items())})"
+    flags = [word for name, value in changed.items() for word in (f"--{name}", value)]
+    return shlex.join([*_begin(run, verb), *flags, *words])
+
+
+def _begin(run: Run, verb: str) -> list[str]:
+    return ["captune", verb, run.sources.get("images", "IMAGES"), "--classes", run.sources.get("classes", "CLASSES")]
+
+
+def _is_in_memory(run: Run) -> bool:
+    return any(source.startswith("<") for source in run.sources.values())
 
 
 def _short(identifier: str) -> str:

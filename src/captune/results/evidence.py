@@ -38,7 +38,7 @@ class Evidence:
 
     Attributes:
         arrays: `before_labels` (readable images,); `rows`, `before`, `after` of the saved images; `embedded_rows` and
-            `vectors` of a sample; `class_vectors` before adaptation; arrays of the method, such as `margin`.
+            `vectors` of a sample; `class_vectors` and `logit_scale`; arrays of the method, such as `margin`.
         labeled: The images that positions in `history` refer to.
         history: The pseudo-labels after some epochs; the last entry holds the final ones.
         health: The health check; None for a run without adaptation.
@@ -116,6 +116,7 @@ def collect_evidence(
         "embedded_rows": sample.astype(np.int32),
         "vectors": vectors[sample].astype(np.float16),
         "class_vectors": class_vectors,
+        "logit_scale": np.asarray([backbone.logit_scale], dtype=np.float32),
         **context.arrays,
     }
     return Evidence(

@@ -16,11 +16,12 @@ from safetensors.numpy import save as save_arrays
 
 from captune.core import runtime
 from captune.core.arrays import Floats, Ints
-from captune.core.display import Displayed
+from captune.core.display import Displayed, shortened
 from captune.core.errors import InputError, RunFolderError
 from captune.core.files import is_file, is_folder, table, write_json, write_whole
 from captune.core.replacing import replaced
 from captune.core.settings import resolve_paths
+from captune.data.descriptions import write_descriptions
 from captune.data.images import ImageCollection
 from captune.data.labels import read_labels
 from captune.data.precomputed import split_key
@@ -32,6 +33,7 @@ from captune.results.metrics import Metrics, summarize
 from captune.results.run_folder import (
     CARD,
     CLASSIFIER,
+    DESCRIPTIONS,
     FORMAT,
     OF_AN_OLD_RUN,
     VERSION,
@@ -315,6 +317,7 @@ class Run(Displayed):
             "classes": self.n_classes,
             "never_predicted": self.n_classes - len(np.unique(self.labels)),
             "mean_confidence": round(float(self.confidence.mean()), 3),
+            **({"misleading_names": shortened(list(self.alignment["mismatched"]))} if self.alignment else {}),
             "kept": self.kept,
             "health": health.get("verdict"),
             "expected_change": None if change is None else round(change, 4),
@@ -349,6 +352,9 @@ class Run(Displayed):
             write_whole(target / FILE, save_arrays(arrays))
             for name, (header, rows_of_table) in self.evidence.tables(self.names).items():
                 write_whole(target / name, table(header, rows_of_table))
+        described = {name: texts for name, texts in self.alignment.get("descriptions", {}).items() if texts}
+        if described:
+            write_descriptions(target / DESCRIPTIONS, described)  # to edit and reuse
         write_json(target / CARD, self.card)
 
     def _project(self) -> dict[str, Any]:

@@ -23,8 +23,9 @@ CARD = "run.json"
 CLASSIFIER = "classifier"
 CHECKPOINTS = "checkpoints"
 REPORT = "report.html"
+DESCRIPTIONS = "descriptions.yaml"
 EXPORTS = "exports"
-OF_AN_OLD_RUN = (FILE, PSEUDO_LABELS, HISTORY, REPORT, EXPORTS)
+OF_AN_OLD_RUN = (FILE, PSEUDO_LABELS, HISTORY, DESCRIPTIONS, REPORT, EXPORTS)
 """What a run may leave in its folder that the next one does not always replace."""
 LOCK = ".captune-lock"
 """Present while a run is active; without an owner, it means that the run was killed."""

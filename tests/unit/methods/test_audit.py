@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,11 @@ import pytest
 import yaml
 
 import captune
-from captune.auditing.audit import Audit
 from captune.cli import main
 from captune.core.errors import InputError, RunFolderError
+from captune.report.measures import Measures
+from captune.report.summary import next_steps
+from captune.results.run import Run
 from captune.world import class_names, descriptions_path, write_world
 
 NAMES = list(class_names())
@@ -25,35 +27,51 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def look(world: Path, **changes: Any) -> Audit:
+def look(world: Path, **changes: Any) -> Run:
     common = {"backbone": "embedded:patterns", "quiet": True, "workers": 0, "runs": 3, "k": 5}
     return captune.audit(world, NAMES, **{**common, **changes})
 
 
 def test_it_names_misleading_names_and_says_what_to_do(world: Path, tmp_path: Path) -> None:
-    found = look(world, out=tmp_path / "audit").facts
-    assert {"scales", "quilted"} <= set(found["mismatched"])
-    assert "polka-dotted" not in found["mismatched"]
-    assert "truth" not in found
-    assert any("Describe" in step and "describer=" in step for step in found["next_steps"])
-    assert json.loads((tmp_path / "audit" / "audit.json").read_text()) == found
+    run = look(world, out=tmp_path / "audit")
+    found = run.alignment["mismatched"]
+    assert {"scales", "quilted"} <= set(found)
+    assert "polka-dotted" not in found
+    measures = Measures(Run.read(tmp_path / "audit"))
+    assert not measures.run.is_adapted
+    commands = [shlex.split(step["command"])[:2] for step in next_steps(measures)]
+    assert commands == [["captune", "audit"], ["captune", "review"], ["captune", "adapt"]]
     assert not (tmp_path / "audit" / "descriptions.yaml").exists()
     page = (tmp_path / "audit" / "report.html").read_text(encoding="utf-8")
-    assert "scales, " in page
-    assert page.count("data:image/jpeg") > len(NAMES)  # most classes have three pictures
+    assert page.index('id="mismatch"') < page.index('id="classes"')
+    assert page.count("data:image/jpeg") > len(NAMES)  # most classes have pictures
+    assert "captune audit" in run.report().html
 
 
 def test_with_labels_it_measures_names_against_descriptions(world: Path, tmp_path: Path) -> None:
-    found = look(world, out=tmp_path / "a", labels="folders", describer=f"file:{descriptions_path()}").facts
-    precision = found["truth"]["first_labels_precision"]
-    assert precision["by_description"]["all"] > precision["by_name"]["all"] + 0.1
-    assert found["truth"]["zero_shot"]["n_images"] == 240
+    look(world, out=tmp_path / "a", labels="folders", describer=f"file:{descriptions_path()}")
+    measures = Measures(Run.read(tmp_path / "a", "folders"))
+    precision = measures.first_labels_precision()
+    assert precision["by description"] > precision["by name"] + 0.1
+    assert len(measures.known) == 240
     written = yaml.safe_load((tmp_path / "a" / "descriptions.yaml").read_text())
-    assert set(written) == set(found["mismatched"])
+    assert set(written) == {measures.run.names[c] for c in measures.mismatched}
+    assert "Right by description" in (tmp_path / "a" / "report.html").read_text(encoding="utf-8")
+    last = next_steps(measures)[-1]["command"]
+    assert f"file:{tmp_path / 'a' / 'descriptions.yaml'}" in last
+
+
+def test_a_step_can_be_pasted(world: Path, tmp_path: Path) -> None:
+    out = tmp_path / "an audit"
+    words = ["audit", str(world), "--classes", str(world), "--backbone", "embedded:patterns", "--workers", "0"]
+    assert main([*words, "--set", "runs=1", "--out", str(out), "--quiet"]) == 0
+    adapt = next_steps(Measures(Run.read(out)))[-1]["command"]
+    assert main([*shlex.split(adapt)[1:-1], str(tmp_path / "run"), "--method", "zero_shot", "--quiet"]) == 0
+    assert (tmp_path / "run" / "run.json").is_file()
 
 
 def test_the_same_seed_finds_the_same(world: Path) -> None:
-    assert look(world, seed=3).facts == look(world, seed=3).facts
+    assert look(world, seed=3).rounds == look(world, seed=3).rounds
 
 
 def test_the_command_shows_it(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
