@@ -21,10 +21,10 @@ from captune.core.errors import InputError, RunFolderError
 from captune.core.files import is_file, is_folder, table, write_json, write_whole
 from captune.core.replacing import replaced
 from captune.core.settings import resolve_paths
-from captune.data.descriptions import write_descriptions
 from captune.data.images import ImageCollection
 from captune.data.labels import read_labels
 from captune.data.precomputed import split_key
+from captune.data.vocabulary import write_descriptions
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.predictions import Predictions
 from captune.results.classifier import Classifier, predict_collection
