@@ -93,19 +93,24 @@ class CaptuneClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def predict_proba(self, X: Images) -> Floats:  # noqa: N803
-        """Return probabilities `(images, classes)`."""
+        """Return probabilities `(images, classes)`; NaN, and a warning, for images that cannot be read."""
         check_is_fitted(self)
         return self.run_.classifier.predict_proba(self._read(X, reset=False))
 
     def predict(self, X: Images) -> NDArray[Any]:  # noqa: N803
-        """Return the most probable class of each image."""
-        best = self.predict_proba(X).argmax(axis=1)
-        return self.classes_[best]
+        """Return the most probable class of each image; None, and a warning, for images that cannot be read."""
+        rows = self.predict_proba(X)
+        is_skipped, best = np.isnan(rows[:, 0]), self.classes_[rows.argmax(axis=1)]
+        if is_skipped.any():
+            best = best.astype(object)
+            best[is_skipped] = None
+        return best
 
     def score(self, X: Images, y: Any, sample_weight: Any = None) -> float:  # noqa: ANN401, N803
-        """Return the accuracy on the images that have a label."""
+        """Return the accuracy on the images that have a label and can be read."""
         predicted = self.predict(X)
         labels, known = _read_labels(y, len(predicted))
+        known &= np.asarray([label is not None for label in predicted])
         if not known.any():
             raise ValueError(f"None of the {len(predicted)} images has a label in y.")
         weights = None if sample_weight is None else np.asarray(sample_weight)[known]

@@ -13,7 +13,6 @@ from captune.backbones.base import Backbone
 from captune.core import distributed, launching, runtime
 from captune.core.errors import InputError
 from captune.core.restoring import unchanged
-from captune.core.settings import WHERE
 from captune.core.text import shown
 from captune.core.wording import option
 from captune.data.inputs import Images
@@ -98,9 +97,7 @@ def carry_out(
     if plan.settings.devices * plan.settings.num_nodes > 1 and not launching.is_launched():
         options = {"overwrite": overwrite, "resume": resume, "quiet": quiet, "progress": progress}
         return _launch(plan, out=out, report=report, keep_checkpoints=keep_checkpoints, **options)
-    workers = None if plan.settings.workers < 0 else plan.settings.workers
-    devices = {name: getattr(plan.settings, name) for name in WHERE}
-    engine = runtime.start(seed=plan.settings.seed, workers=workers, quiet=quiet, progress=progress, **devices)
+    engine = runtime.start(plan.settings, quiet=quiet, progress=progress)
     folder = None if out is None else Path(out)
     with engine.together():
         with ExitStack() as stack:  # the first process keeps the folder locked until the run is saved
@@ -165,14 +162,14 @@ def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
 
     tuner = plan.method.adapt(plan.task, backbone, context)
 
-    classifier, predictions, skipped = _predict(plan, tuner, context)
-    if skipped:
-        engine.say(f"Skipped {len(skipped)} of {len(plan.images)} images that cannot be read.")
+    classifier, predictions = _predict(plan, tuner, context)
+    if predictions.skipped:
+        engine.say(f"Skipped {len(predictions.skipped)} of {len(plan.images)} images that cannot be read.")
 
     evidence, kept, discarded = _collect_evidence(plan, tuner, context, predictions), "adapted", None
     if _keeps_zero_shot(plan, evidence, engine):
         evidence, kept, discarded = evidence.undone() if evidence is not None else None, "zero_shot", classifier
-        classifier, predictions, skipped = _predict(plan, Frozen(backbone, plan.task.vocabulary), context)
+        classifier, predictions = _predict(plan, Frozen(backbone, plan.task.vocabulary), context)
 
     times = {"seconds": round(engine.seconds(), 3)}
     steps = {step: round(seconds, 3) for step, seconds in engine.spent.items()}
@@ -180,7 +177,7 @@ def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
         settings=plan.all_settings(),
         images=plan.images,
         predictions=predictions,
-        skipped=skipped,
+        skipped=predictions.skipped,
         classifier=classifier,
         environment={**environment, **times, "seconds_of_steps": steps},
         rounds=context.rounds,
@@ -218,11 +215,11 @@ def _key(plan: Plan, environment: Mapping[str, Any]) -> str:
     return digest_of({**plan.training_facts(), **{name: environment[name] for name in inputs}})
 
 
-def _predict(plan: Plan, tuner: Tuner, context: Context) -> tuple[Classifier, Predictions, dict[int, str]]:
+def _predict(plan: Plan, tuner: Tuner, context: Context) -> tuple[Classifier, Predictions]:
     classifier = Classifier.from_tuner(tuner)
     embedded = None if tuner.edits_images else context.embed(tuner.backbone, plan.images)
     size = plan.settings.batch_size
-    return classifier, *predict_collection(classifier, plan.images, context.cache, context.runtime, size, embedded)
+    return classifier, predict_collection(classifier, plan.images, context.cache, context.runtime, size, embedded)
 
 
 def _collect_evidence(plan: Plan, tuner: Tuner, context: Context, predictions: Predictions) -> Evidence | None:

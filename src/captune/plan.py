@@ -63,7 +63,7 @@ class Plan:
     @property
     def cache(self) -> EmbeddingCache:
         """Return the cache that the settings name, or the user's."""
-        return EmbeddingCache(Path(self.settings.cache)) if self.settings.cache else EmbeddingCache()
+        return EmbeddingCache.of(self.settings.cache)
 
     def all_settings(self) -> dict[str, Any]:
         """Return the settings of the run and its method as one flat mapping, like a settings file."""

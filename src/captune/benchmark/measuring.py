@@ -25,9 +25,8 @@ from captune.core.arrays import Floats, Ints
 from captune.core.errors import RunFolderError
 from captune.core.files import write_json
 from captune.core.locking import hold
-from captune.core.settings import WHERE, RunSettings
 from captune.data.precomputed import Embeddings
-from captune.embeddings.cache import EmbeddingCache, default_folder
+from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import embed_images
 from captune.pipeline import carry_out
 from captune.plan import plan_for_task
@@ -183,10 +182,7 @@ def _embed(data: LoadedDataset, backbone: Backbone | None, settings: Mapping[str
 
 def open_engine(settings: Mapping[str, Any]) -> tuple[runtime.Runtime, EmbeddingCache]:
     """Return the devices and the cache that these settings name."""
-    values = {**dataclasses.asdict(RunSettings()), **settings}
-    workers = None if values["workers"] < 0 else values["workers"]
-    engine = runtime.start(seed=values["seed"], workers=workers, **{name: values[name] for name in WHERE})
-    return engine, EmbeddingCache(Path(values["cache"] or default_folder()))
+    return runtime.start(settings), EmbeddingCache.of(settings.get("cache", ""))
 
 
 class Evaluated(NamedTuple):
@@ -203,15 +199,15 @@ def evaluate(run: Run, classifier: Classifier, split: Split) -> Evaluated:
     engine, cache = open_engine(run.settings)
     size, truth, n_classes = int(run.settings["batch_size"]), split.truth, len(classifier.names)
     with engine.together():
-        pool, _ = predict_collection(classifier, split.task.unlabeled, cache, engine, size)
-        test, skipped = predict_collection(classifier, split.test, cache, engine, size)
+        pool = predict_collection(classifier, split.task.unlabeled, cache, engine, size)
+        test = predict_collection(classifier, split.test, cache, engine, size)
     seen = truth.seen_classes if truth.is_transductive else None
     labels = truth.test_labels[test.image_index]
     return Evaluated(
         summarize(pool.probabilities, truth.unlabeled_labels[pool.image_index], n_classes),
         summarize(test.probabilities, labels, n_classes, seen),
         _group_numbers(run, test.probabilities, labels),
-        len(skipped),
+        len(test.skipped),
     )
 
 

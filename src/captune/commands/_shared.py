@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,7 @@ from captune.core.text import printable
 
 if TYPE_CHECKING:
     from captune.core.settings import RunSettings
-    from captune.data.images import ImageCollection
     from captune.embeddings.predictions import Predictions
-    from captune.results.image_classifier import ImageClassifier
 
 IMAGES_HELP = "folder, .tar shards, CSV/Parquet manifest, text file of paths, or embeddings (.npy, .npz:KEY, ...)"
 LABELS_HELP = "'folders' (folder names are classes), a table (path, label), or an array (.npy, .npz:KEY)"
@@ -75,41 +73,22 @@ def launch_prediction(options: argparse.Namespace, work: Callable[[argparse.Name
     if find_onnx(Path(options.run)) is not None:
         work(options)
     else:
-        settings = _device_settings(options)
+        settings = device_settings(options)
         launch(settings.devices, settings.num_nodes, work, options)
 
 
-def _device_settings(options: argparse.Namespace) -> RunSettings:
+def device_settings(options: argparse.Namespace) -> RunSettings:
+    """Return the settings of devices and workers."""
     from captune.core.settings import RunSettings, build
 
     return build(RunSettings, given_settings(options), "options")
 
 
-def print_unused(images: ImageCollection, skipped: Mapping[int, str]) -> None:
+def print_unused(predictions: Predictions) -> None:
     """Account for the images that were not classified, on standard error."""
-    for position, reason in skipped.items():
+    images = predictions.images
+    assert images is not None
+    for position, reason in predictions.skipped.items():
         sys.stderr.write(printable(f"skipped: {images.name(position)}: {reason}") + "\n")
     if images.unused:
         sys.stderr.write(printable(images.unused) + "\n")
-
-
-def predict_images(
-    options: argparse.Namespace, classifier: ImageClassifier, images: ImageCollection
-) -> tuple[Predictions, dict[int, str]]:
-    """Return the predictions for a collection, and why images were skipped."""
-    from captune.core import runtime
-    from captune.results.onnx_classifier import OnnxClassifier
-
-    if isinstance(classifier, OnnxClassifier):  # does not need PyTorch, whose import takes seconds
-        return classifier.predict_collection(images, runtime.count_workers(options.workers))
-    from captune.core.settings import WHERE
-    from captune.embeddings.cache import EmbeddingCache
-    from captune.results.classifier import Classifier, predict_collection
-
-    assert isinstance(classifier, Classifier)
-    settings = _device_settings(options)
-    where = {name: getattr(settings, name) for name in WHERE}
-    engine = runtime.start(workers=options.workers, quiet=options.quiet, **where)
-    classifier.to(engine.device)
-    with engine.together():
-        return predict_collection(classifier, images, EmbeddingCache(), engine)

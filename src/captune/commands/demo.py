@@ -108,18 +108,9 @@ def _answer_groups(session: Session, count: int) -> int:
 
 
 def _measure(classifier: Classifier, folder: Path, cache: Path, seed: int) -> Metrics:
-    from captune.core import runtime
-    from captune.data.images import find_images
-    from captune.data.labels import read_labels
-    from captune.embeddings.cache import EmbeddingCache
-    from captune.results.classifier import predict_collection
-    from captune.results.metrics import summarize
+    from captune.core.settings import RunSettings
 
-    images = find_images(folder)
-    labels = read_labels("folders", images, classifier.names)
-    engine = runtime.start(seed=seed, quiet=True)
-    predictions, _ = predict_collection(classifier, images, EmbeddingCache(cache), engine)
-    return summarize(predictions.probabilities, labels[predictions.image_index], n_classes=len(classifier.names))
+    return classifier.evaluate(folder, "folders", settings=RunSettings(seed=seed, cache=str(cache)))
 
 
 def _print(quiet: bool, text: str) -> None:

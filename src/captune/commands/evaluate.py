@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
 def _evaluate(options: argparse.Namespace) -> None:
     import numpy as np
 
-    from captune.commands._shared import predict_images, print_unused
+    from captune.commands._shared import device_settings, print_unused
     from captune.core import distributed
     from captune.data.inputs import collect_images
     from captune.data.labels import read_labels
@@ -46,18 +46,18 @@ def _evaluate(options: argparse.Namespace) -> None:
     labels = read_labels(options.labels, images, classifier.names)
     if not np.any(labels >= 0):
         raise InputError(f"None of the {len(images)} images in {options.images!r} has a label in {options.labels!r}.")
-    predictions, skipped = predict_images(options, classifier, images)
+    predictions = classifier.predictions(images, settings=device_settings(options), quiet=options.quiet)
     if distributed.rank() > 0:
         return  # only the first process prints
     names = classifier.names
     known = labels[predictions.image_index] >= 0
     metrics = summarize(predictions.probabilities[known], labels[predictions.image_index][known], n_classes=len(names))
     if options.json:
-        content = {"n_skipped": len(skipped), "classes": list(names), **metrics.as_dict()}
+        content = {"n_skipped": len(predictions.skipped), "classes": list(names), **metrics.as_dict()}
         sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     else:
         _print_metrics(metrics, names)
-    print_unused(images, skipped)
+    print_unused(predictions)
 
 
 def _print_metrics(metrics: Metrics, names: tuple[str, ...]) -> None:

@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _predict(options: argparse.Namespace) -> None:
-    from captune.commands._shared import predict_images, print_unused
+    from captune.commands._shared import device_settings, print_unused
     from captune.core import distributed
     from captune.core.files import table, write_whole
     from captune.data.inputs import collect_images
@@ -40,7 +40,7 @@ def _predict(options: argparse.Namespace) -> None:
 
     images = collect_images(options.images)
     classifier = load(options.run)
-    predictions, skipped = predict_images(options, classifier, images)
+    predictions = classifier.predictions(images, settings=device_settings(options), quiet=options.quiet)
     if distributed.rank() > 0:
         return  # only the first process writes
     best = top_k(predictions.probabilities, options.top_k)
@@ -57,4 +57,4 @@ def _predict(options: argparse.Namespace) -> None:
     else:
         is_screen = sys.stdout.isatty()
         sys.stdout.writelines(printable(text) if is_screen else text for text in table(header, rows()))
-    print_unused(images, skipped)
+    print_unused(predictions)

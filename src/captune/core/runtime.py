@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from captune.core import distributed, launching
 from captune.core.errors import InputError
 from captune.core.progress import Advance, say, show_progress
 from captune.core.restoring import quiet_loggers
+from captune.core.settings import WHERE, RunSettings
 from captune.core.wording import option
 
 if TYPE_CHECKING:
@@ -141,39 +142,38 @@ def _show_nothing(n: int, note: str = "") -> None:
 
 
 def start(
-    seed: int = 0,
-    workers: int | None = None,
-    accelerator: str = "auto",
-    devices: int = 1,
-    strategy: str = "auto",
-    num_nodes: int = 1,
-    precision: str = "32-true",
+    settings: RunSettings | Mapping[str, Any] | None = None,
+    *,
     quiet: bool = False,
     progress: bool = True,
+    **changes: Any,  # noqa: ANN401 (settings)
 ) -> Runtime:
     """Choose the device of this process and set all random seeds; on the CPU the same seed gives the same bits.
 
-    `workers` of None or -1 means one for each core, divided among the processes of this machine.
+    Other settings than those of devices, workers and the seed are ignored.
     """
-    devices, num_nodes = _launched_size() or (devices, num_nodes)
-    n_workers = count_workers(workers, devices)
+    given = {**(asdict(settings) if isinstance(settings, RunSettings) else settings or {}), **changes}
+    own = RunSettings(**{name: given[name] for name in ("seed", "workers", *WHERE) if name in given})
+    devices, num_nodes = _launched_size() or (own.devices, own.num_nodes)
+    n_workers = count_workers(own.workers, devices)
     if n_workers and not _can_lock():
         n_workers = 0
         if not quiet:
             say("Images are decoded without worker processes, because there is no shared memory here (/dev/shm).")
-    if precision != "32-true" and _device_kind(accelerator) == "cpu" and _emulates_half_precision() and not quiet:
+    is_on_cpu, is_single = _device_kind(own.accelerator) == "cpu", own.precision == "32-true"
+    if not is_single and is_on_cpu and _emulates_half_precision() and not quiet:
         faster = option("precision", "32-true")
-        say(f"This processor has no instructions for {precision}: {faster} is many times faster.")
-    make = cache(partial(_start_fabric, accelerator, devices, strategy, num_nodes, precision))
-    is_plain = devices * num_nodes == 1 and strategy == "auto" and precision == "32-true"
-    if is_plain and _device_kind(accelerator) == "cpu" and not launching.is_launched():
+        say(f"This processor has no instructions for {own.precision}: {faster} is many times faster.")
+    make = cache(partial(_start_fabric, own.accelerator, devices, own.strategy, num_nodes, own.precision))
+    is_plain = devices * num_nodes == 1 and own.strategy == "auto" and is_single and is_on_cpu
+    if is_plain and not launching.is_launched():
         import torch
 
         device = torch.device("cpu")  # importing Fabric takes seconds, and a run without training does not need it
     else:
         device = make().device
-    seed_everything(seed)
-    return Runtime(make, device, seed, n_workers, quiet, precision, progress)
+    seed_everything(own.seed)
+    return Runtime(make, device, own.seed, n_workers, quiet, own.precision, progress)
 
 
 def _launched_size() -> tuple[int, int] | None:
@@ -261,9 +261,9 @@ def seed_everything(seed: int) -> None:
     torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import the compiler, for seconds
 
 
-def count_workers(given: int | None, devices: int = 1) -> int:
+def count_workers(given: int, devices: int = 1) -> int:
     """Return the number of workers that decode images for one device: as given, or its share of the cores."""
-    if given is None or given == -1:
+    if given == -1:
         return default_workers(devices)
     if given < 0:
         raise InputError(f"workers = {given}: expected 0 or more, or -1 for one per core.")

@@ -39,6 +39,11 @@ class EmbeddingCache:
 
     folder: Path = field(default_factory=default_folder)
 
+    @classmethod
+    def of(cls, folder: str) -> EmbeddingCache:
+        """Return the cache in a folder; the user's if it is empty."""
+        return cls(Path(folder)) if folder else cls()
+
     def open(self, weights: str, preprocessing: str, width: int) -> CacheShard:
         """Open the shard of one model and remove temporary files of killed processes from the cache."""
         for pattern in ("embeddings/*/", "descriptions/*/", "files/*/", "backbones/"):

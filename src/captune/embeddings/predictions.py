@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +27,7 @@ class Predictions(Displayed):
         probabilities: `(images, classes)`.
         names: Class names; empty if they are not known.
         images: The collection; None if it is not known.
+        skipped: Why images of the collection that cannot be read have no row, by position.
         fits: How well each image fits its most probable class, from 0 (none of the names fits) to 1, `(images,)`; None
             if it is not known.
     """
@@ -35,6 +37,7 @@ class Predictions(Displayed):
     names: tuple[str, ...] = ()
     images: ImageCollection | None = None
     fits: Floats | None = None
+    skipped: Mapping[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.probabilities.ndim != 2 or len(self.image_index) != len(self.probabilities):

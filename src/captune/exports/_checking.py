@@ -16,7 +16,7 @@ from captune.core.wording import option
 from captune.data.images import find_images
 from captune.data.labels import read_labels
 from captune.exports.base import ExportSettings
-from captune.results.onnx_classifier import read_view
+from captune.results.image_classifier import read_view
 from captune.results.run import Run
 
 TOLERANCE = 1e-4

@@ -15,14 +15,14 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from captune.backbones.base import Backbone
-from captune.core import distributed, registry
+from captune.core import distributed, registry, runtime
 from captune.core.arrays import Floats, check_probabilities, softmax_rows
 from captune.core.cards import build_card, check_seal, read_card, seal
 from captune.core.errors import InputError, RunFolderError
 from captune.core.files import digest, write_json, write_whole
 from captune.core.runtime import Runtime
 from captune.core.scratch import empty_rows, take_rows
-from captune.core.settings import DEFAULT_BACKBONE, build
+from captune.core.settings import DEFAULT_BACKBONE, RunSettings, build
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.loading import load_batches
 from captune.data.views import Preprocessing, WeakView
@@ -30,7 +30,7 @@ from captune.data.vocabulary import Vocabulary
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import EmbeddedImages, embed_images, merge_parts
 from captune.embeddings.predictions import Predictions
-from captune.results.image_classifier import ImageClassifier
+from captune.results.image_classifier import BATCH, ImageClassifier, Output, Rows
 from captune.tuners.base import Tuner
 
 FORMAT, VERSION = "captune-classifier", 1
@@ -124,6 +124,21 @@ class Classifier(ImageClassifier):
         """Return the classes, the backbone and the tuner."""
         return {**super().summary(), "backbone": self.backbone.identifier, "tuner": self.tuner_name}
 
+    def _compute_images(
+        self, images: ImageCollection, output: Output, settings: RunSettings | None, quiet: bool
+    ) -> Rows:
+        """Return the rows of the readable images; more than a few use worker processes and the cache."""
+        if settings is not None:
+            cache: EmbeddingCache | None = EmbeddingCache.of(settings.cache)
+            engine = runtime.start(settings, quiet=quiet)
+            self.to(engine.device)
+        else:
+            is_few = len(images) <= BATCH
+            cache = None if is_few else EmbeddingCache()
+            engine = runtime.start(accelerator=self.backbone.device.type, workers=0 if is_few else -1, quiet=quiet)
+        with engine.together():
+            return compute_rows(self, images, output, cache, engine, RunSettings.batch_size)
+
     def _check_embeddings(self, vectors: Floats) -> None:
         if self.tuner.edits_images:
             raise InputError(f"The tuner {self.tuner_name!r} changes the image encoder: embeddings cannot be reused.")
@@ -200,41 +215,49 @@ class Classifier(ImageClassifier):
 def predict_collection(
     classifier: Classifier,
     images: ImageCollection,
-    cache: EmbeddingCache,
-    runtime: Runtime,
+    cache: EmbeddingCache | None,
+    engine: Runtime,
     batch_size: int = 32,
     embedded: EmbeddedImages | None = None,
-) -> tuple[Predictions, dict[int, str]]:
-    """Return predictions for all readable images, and why the others were skipped, by position."""
-    if classifier.tuner.edits_images:
-        predictions, skipped = _predict_pixels(classifier, images, runtime, batch_size)
-    else:
-        embedded = embedded or embed_images(classifier.backbone, images, cache, runtime, batch_size)
-        probabilities = classifier.score_embeddings(embedded.vectors)
-        predictions = Predictions(embedded.image_index, probabilities, classifier.names, images)
-        skipped = embedded.skipped
-    if len(predictions.image_index) == 0:
-        raise InputError(no_usable_image(images, skipped))
-    return predictions, skipped
+) -> Predictions:
+    """Return the predictions for all readable images, and why others were skipped."""
+    found = compute_rows(classifier, images, "probabilities", cache, engine, batch_size, embedded)
+    if not len(found.image_index):
+        raise InputError(no_usable_image(images, found.skipped))
+    return Predictions(found.image_index, found.rows, classifier.names, images, skipped=found.skipped)
 
 
-def _predict_pixels(
-    classifier: Classifier, images: ImageCollection, runtime: Runtime, batch_size: int
-) -> tuple[Predictions, dict[int, str]]:
+def compute_rows(
+    classifier: Classifier,
+    images: ImageCollection,
+    output: Output,
+    cache: EmbeddingCache | None,
+    engine: Runtime,
+    batch_size: int = 32,
+    embedded: EmbeddedImages | None = None,
+) -> Rows:
+    """Return what the classifier computes for each readable image, from cached embeddings if it can use them."""
+    is_scored = output == "probabilities"
+    if not classifier.tuner.edits_images and (cache is not None or embedded is not None):
+        if embedded is None:
+            embedded = embed_images(classifier.backbone, images, cache or EmbeddingCache(), engine, batch_size)
+        of_vectors = classifier.score_embeddings if is_scored else classifier.refine_embeddings
+        return Rows(embedded.image_index, of_vectors(embedded.vectors), embedded.skipped)
+    of_views = classifier.score_views if is_scored else classifier.embed_views
     batches = [np.arange(i, min(i + batch_size, len(images))) for i in range(0, len(images), batch_size)]
-    probabilities = empty_rows(len(images), len(classifier.names))
+    rows = empty_rows(len(images), len(classifier.names) if is_scored else classifier.width)
     is_done = np.zeros(len(images), dtype=np.bool_)
     skipped: dict[int, str] = {}
     own = distributed.part(batches)
-    with runtime.progress("Classifying images", sum(map(len, own))) as advance, runtime.autocast():
-        for batch in load_batches(images, own, WeakView(classifier.preprocessing), workers=runtime.workers):
+    with engine.progress("Classifying images", sum(map(len, own))) as advance, engine.autocast():
+        for batch in load_batches(images, own, WeakView(classifier.preprocessing), workers=engine.workers):
             if len(batch.pixels):
-                probabilities[batch.positions] = classifier.score_views(batch.pixels)
+                rows[batch.positions] = of_views(batch.pixels)
             is_done[batch.positions] = True
             skipped.update(batch.problems)
             advance(len(batch.positions) + len(batch.problems))
-    index, skipped = merge_parts(probabilities, is_done, skipped)
-    return Predictions(index, take_rows(probabilities, index), classifier.names, images), skipped
+    index, skipped = merge_parts(rows, is_done, skipped)
+    return Rows(index, take_rows(rows, index), skipped)
 
 
 def _read(folder: Path) -> tuple[Card, bytes]:

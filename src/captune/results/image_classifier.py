@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,22 +17,40 @@ from captune.core.display import Displayed, shortened
 from captune.core.errors import InputError, RunFolderError
 from captune.core.files import is_file, is_folder
 from captune.core.restoring import unchanged
+from captune.core.runtime import default_workers
 from captune.core.scratch import row_parts
+from captune.core.settings import RunSettings
 from captune.data.decoding import UnreadableImageError
-from captune.data.images import ImageCollection
+from captune.data.images import ImageCollection, no_usable_image
 from captune.data.inputs import Images, collect_images
 from captune.data.labels import read_labels
 from captune.data.precomputed import Embeddings
 from captune.data.views import Preprocessing, weak_view
+from captune.embeddings.predictions import Predictions
 
 if TYPE_CHECKING:
     from captune.backbones.base import Backbone
     from captune.results.metrics import Metrics
 
-BATCH = 64
+BATCH = 32
 ONNX = ".onnx"
 MODEL = "model.onnx"
 """Default file name of an exported model."""
+
+
+Output: TypeAlias = Literal["probabilities", "embeddings"]
+
+
+class SkippedWarning(UserWarning):
+    """Some images cannot be read; the message names them."""
+
+
+class Rows(NamedTuple):
+    """One row of numbers for each readable image: their positions, the rows, and why others were skipped."""
+
+    image_index: Ints
+    rows: Floats
+    skipped: Mapping[int, str]
 
 
 class ImageClassifier(Displayed, ABC):
@@ -64,28 +84,52 @@ class ImageClassifier(Displayed, ABC):
         """Return the class names in the order of the columns of `predict_proba`, as scikit-learn calls them."""
         return np.asarray(self.names)
 
-    def predict_proba(self, images: Images, *, image_column: str = "") -> Floats:
-        """Return probabilities `(images, classes)` of whatever `adapt` takes as images, or of one image."""
-        return self._compute(images, image_column, self.score_views, self.score_embeddings, len(self.names))
+    def predictions(
+        self, images: Images, *, image_column: str = "", settings: RunSettings | None = None, quiet: bool = True
+    ) -> Predictions:
+        """Return the probabilities of the readable images of whatever `adapt` takes, and why others were skipped.
 
-    def predict(self, images: Images, *, image_column: str = "") -> list[str]:
-        """Return the most probable class name of each image."""
-        return [self.names[label] for label in self.predict_proba(images, image_column=image_column).argmax(axis=1)]
+        `settings` say where to compute and which cache to use; without them, a few images are classified at once.
+        """
+        collection = collect_images(images, column=image_column)
+        found = self._compute(collection, "probabilities", settings, quiet)
+        return Predictions(found.image_index, found.rows, self.names, collection, skipped=found.skipped)
+
+    def predict_proba(self, images: Images, *, image_column: str = "") -> Floats:
+        """Return probabilities `(images, classes)`; an image that cannot be read has a row of NaN and a warning."""
+        return self._all_rows(images, image_column, "probabilities", len(self.names))
+
+    def predict(self, images: Images, *, image_column: str = "") -> list[str | None]:
+        """Return the most probable class name of each image; None, and a warning, for one that cannot be read."""
+        rows = self.predict_proba(images, image_column=image_column)
+        return [None if np.isnan(row[0]) else self.names[row.argmax()] for row in rows]
 
     def embed(self, images: Images, *, image_column: str = "") -> Floats:
-        """Return the embeddings `(images, width)` that the classifier compares with its classes."""
-        return self._compute(images, image_column, self.embed_views, self.refine_embeddings, self.width)
+        """Return the embeddings `(images, width)` that are compared with the classes; NaN as in `predict_proba`."""
+        return self._all_rows(images, image_column, "embeddings", self.width)
 
-    def evaluate(self, images: Images, labels: Any, *, image_column: str = "") -> Metrics:  # noqa: ANN401
-        """Compare predictions with labels: `folders`, a path, a mapping or one label per image."""
+    def evaluate(
+        self,
+        images: Images,
+        labels: Any,  # noqa: ANN401 (what `read_labels` takes)
+        *,
+        image_column: str = "",
+        settings: RunSettings | None = None,
+    ) -> Metrics:
+        """Compare predictions with labels: `folders`, a path, a mapping or one label per image.
+
+        Images that cannot be read are left out with a warning.
+        """
         from captune.results.metrics import summarize
 
         collection = collect_images(images, column=image_column)
         truth = read_labels(labels, collection, self.names)
-        known = np.flatnonzero(truth >= 0)
-        if not len(known):
+        if not np.any(truth >= 0):
             raise InputError(f"None of the {len(collection)} images has a label.")
-        return summarize(self.predict_proba(collection.subset(known)), truth[known], n_classes=len(self.names))
+        known = np.flatnonzero(truth >= 0)
+        found = self.predictions(collection.subset(known), settings=settings)
+        _warn_of_skipped(found.skipped, collection.subset(known))
+        return summarize(found.probabilities, truth[known][found.image_index], n_classes=len(self.names))
 
     def score(self, images: Images, labels: Any, *, image_column: str = "") -> float:  # noqa: ANN401
         """Return the accuracy on the labeled images."""
@@ -95,32 +139,69 @@ class ImageClassifier(Displayed, ABC):
         """Return the number of classes and their first names."""
         return {"classes": len(self.names), "names": shortened(list(self.names))}
 
-    @unchanged()
-    def _compute(
-        self,
-        images: Images,
-        column: str,
-        of_views: Callable[[NDArray[np.uint8]], Floats],
-        of_embeddings: Callable[[Floats], Floats],
-        n_columns: int,
-    ) -> Floats:
-        """Return one row per image, computed from decoded images or from embeddings."""
+    def _all_rows(self, images: Images, column: str, output: Output, width: int) -> Floats:
+        """Return one row per image, NaN for those that cannot be read."""
         if isinstance(images, (list, tuple)) and not images:
-            return np.empty((0, n_columns), dtype=np.float32)
+            return np.empty((0, width), dtype=np.float32)
         collection = collect_images(images, column=column)
-        if isinstance(collection, Embeddings):
-            return of_embeddings(collection.vectors)
-        parts = []
-        for start in range(0, len(collection), BATCH):
-            chunk = range(start, min(start + BATCH, len(collection)))
-            parts.append(of_views(np.stack([self._read_view(collection, position) for position in chunk])))
-        return np.concatenate(parts)
+        found = self._compute(collection, output, None, True)
+        if not found.skipped:
+            return found.rows
+        _warn_of_skipped(found.skipped, collection)
+        rows = np.full((len(collection), width), np.nan, dtype=np.float32)
+        rows[found.image_index] = found.rows
+        return rows
 
-    def _read_view(self, images: ImageCollection, position: int) -> NDArray[np.uint8]:
-        try:
-            return weak_view(images.read(position).decode(), self.preprocessing)
-        except UnreadableImageError as error:
-            raise UnreadableImageError(f"Cannot use the image {images.name(position)!r}: {error}.") from error
+    @unchanged()
+    def _compute(self, images: ImageCollection, output: Output, settings: RunSettings | None, quiet: bool) -> Rows:
+        if isinstance(images, Embeddings):
+            of_vectors = self.score_embeddings if output == "probabilities" else self.refine_embeddings
+            return Rows(np.arange(len(images)), of_vectors(images.vectors), {})
+        found = self._compute_images(images, output, settings, quiet)
+        if not len(found.image_index):
+            raise InputError(no_usable_image(images, found.skipped))
+        return found
+
+    def _compute_images(
+        self, images: ImageCollection, output: Output, settings: RunSettings | None, quiet: bool
+    ) -> Rows:
+        """Return the rows of the readable images, which threads decode; Pillow releases the interpreter lock."""
+        of_views = self.score_views if output == "probabilities" else self.embed_views
+        workers = default_workers() if settings is None or settings.workers < 0 else settings.workers
+        index: list[int] = []
+        parts: list[Floats] = []
+        skipped: dict[int, str] = {}
+        with ThreadPoolExecutor(max(1, workers)) as pool:
+            for start in range(0, len(images), BATCH):
+                positions = range(start, min(start + BATCH, len(images)))
+                views = list(pool.map(lambda position: read_view(images, position, self.preprocessing), positions))
+                good = {i: view for i, view in zip(positions, views, strict=True) if not isinstance(view, str)}
+                skipped |= {i: view for i, view in zip(positions, views, strict=True) if isinstance(view, str)}
+                if good:
+                    index += good
+                    parts.append(of_views(np.stack(list(good.values()))))
+        return Rows(
+            np.asarray(index, dtype=np.int64),
+            np.concatenate(parts) if parts else np.empty((0, 0), dtype=np.float32),
+            skipped,
+        )
+
+
+def read_view(images: ImageCollection, position: int, preprocessing: Preprocessing) -> NDArray[np.uint8] | str:
+    """Return one decoded image of a collection, or why it cannot be read."""
+    try:
+        return weak_view(images.read(position).decode(), preprocessing)
+    except UnreadableImageError as error:
+        return str(error)
+
+
+def _warn_of_skipped(skipped: Mapping[int, str], images: ImageCollection) -> None:
+    if skipped:
+        listed = "; ".join(f"{images.name(position)}: {reason}" for position, reason in list(skipped.items())[:5])
+        more = ", ..." if len(skipped) > 5 else ""
+        warnings.warn(
+            f"{len(skipped)} of {len(images)} images cannot be read ({listed}{more}).", SkippedWarning, stacklevel=4
+        )
 
 
 def top_k(probabilities: Floats, k: int) -> Ints:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,16 @@ from numpy.typing import NDArray
 
 from captune.core.arrays import Floats, check_embeddings, check_probabilities
 from captune.core.cards import build_card, check_card, check_seal, parse_json
-from captune.core.errors import InputError, ModelError, RunFolderError, missing_extra, raise_all
+from captune.core.errors import ModelError, RunFolderError, missing_extra, raise_all
 from captune.core.files import is_file
-from captune.data.decoding import UnreadableImageError
-from captune.data.images import ImageCollection, no_usable_image
-from captune.data.views import Preprocessing, weak_view
+from captune.data.views import Preprocessing
 from captune.data.vocabulary import name_problems
-from captune.embeddings.predictions import Predictions
 from captune.results.image_classifier import ImageClassifier
 
 FORMAT, VERSION = "captune-onnx", 1
 KEY = "captune"
 """Metadata entry that holds the `OnnxCard` as JSON."""
 PIXELS, PROBABILITIES, EMBEDDINGS = "pixels", "probabilities", "embeddings"
-BATCH = 32
 
 
 @dataclass(frozen=True)
@@ -97,32 +92,6 @@ class OnnxClassifier(ImageClassifier):
     def summary(self) -> dict[str, object]:
         """Return the classes, the backbone and the precision."""
         return {**super().summary(), "backbone": self.card.backbone, "precision": self.card.precision}
-
-    def predict_collection(self, images: ImageCollection, workers: int = 2) -> tuple[Predictions, dict[int, str]]:
-        """Return predictions for all readable images, and why the others were skipped, by position."""
-        index: list[int] = []
-        parts: list[Floats] = []
-        skipped: dict[int, str] = {}
-        with ThreadPoolExecutor(max(1, workers)) as pool:  # Pillow releases the interpreter lock
-            for start in range(0, len(images), BATCH):
-                positions = range(start, min(start + BATCH, len(images)))
-                views = list(pool.map(lambda position: read_view(images, position, self.preprocessing), positions))
-                good = {i: view for i, view in zip(positions, views, strict=True) if not isinstance(view, str)}
-                skipped |= {i: view for i, view in zip(positions, views, strict=True) if isinstance(view, str)}
-                if good:
-                    index += good
-                    parts.append(self.score_views(np.stack(list(good.values()))))
-        if not index:
-            raise InputError(no_usable_image(images, skipped))
-        return Predictions(np.asarray(index, dtype=np.int64), np.concatenate(parts), self.names, images), skipped
-
-
-def read_view(images: ImageCollection, position: int, preprocessing: Preprocessing) -> NDArray[np.uint8] | str:
-    """Return one decoded image of a collection, or why it cannot be read."""
-    try:
-        return weak_view(images.read(position).decode(), preprocessing)
-    except UnreadableImageError as error:
-        return str(error)
 
 
 def open_session(model: str | Path | bytes) -> Any:  # noqa: ANN401 (onnxruntime has no types)

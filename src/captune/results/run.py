@@ -271,12 +271,12 @@ class Run(Displayed):
         if len(kept) and np.array_equal(kept[places], rows):
             return np.asarray(self.arrays["after"][places], dtype=np.float32)
         images = self.readable.subset(rows)
-        predictions, skipped = predict_collection(self.classifier, images, EmbeddingCache(), runtime.start())
-        if skipped:
-            first, why = next(iter(skipped.items()))
+        predictions = predict_collection(self.classifier, images, EmbeddingCache(), runtime.start())
+        if predictions.skipped:
+            first, why = next(iter(predictions.skipped.items()))
             raise InputError(
-                f"{len(skipped)} images of the run can no longer be read, the first is {images.name(first)!r}: {why}. "
-                f"Move the images back to {str(images.root)!r}."
+                f"{len(predictions.skipped)} images of the run can no longer be read, the first is "
+                f"{images.name(first)!r}: {why}. Move the images back to {str(images.root)!r}."
             )
         return predictions.probabilities
 

@@ -18,7 +18,7 @@ from captune.core import registry, runtime
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError
 from captune.core.files import digest
-from captune.core.settings import WHERE, RunSettings, build_run
+from captune.core.settings import RunSettings, build_run
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.precomputed import ClassTexts, Embeddings
 from captune.data.task import AdaptationTask, LabeledImages
@@ -77,9 +77,7 @@ class Engine:
         self._method_settings = dataclasses.asdict(plan.method.settings)
         self._method = plan.method
         self.sources = plan.sources
-        workers = None if plan.settings.workers < 0 else plan.settings.workers
-        devices = {name: getattr(plan.settings, name) for name in WHERE}
-        self.runtime = runtime.start(seed=plan.settings.seed, workers=workers, quiet=True, **devices)
+        self.runtime = runtime.start(plan.settings, quiet=True)
         self.cache = plan.cache
         self.backbone = (backbone or plan.open_backbone()).to(self.runtime.device)
         loud = dataclasses.replace(self.runtime, quiet=quiet)
@@ -120,7 +118,7 @@ class Engine:
     def adopt(self, classifier: Classifier) -> None:
         """Use an existing classifier until the next adaptation."""
         self.classifier = classifier
-        found, _ = predict_collection(
+        found = predict_collection(
             classifier,
             self.images,
             self.cache,

@@ -29,7 +29,7 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
 
 
 def test_workers_default_to_the_cores_and_must_be_possible() -> None:
-    assert runtime.start(workers=None).workers == runtime.start(workers=-1).workers == runtime.default_workers()
+    assert runtime.start().workers == runtime.start(workers=-1).workers == runtime.default_workers()
     assert 1 <= runtime.default_workers() <= 8
     assert runtime.start(workers=0).workers == 0
     with pytest.raises(InputError, match="workers = -2"):

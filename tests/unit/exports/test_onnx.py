@@ -130,15 +130,15 @@ def test_captune_load_finds_the_file_in_its_folder(model: Path, tmp_path: Path) 
 def test_whole_folders_are_predicted_and_damaged_files_skipped(model: Path, run: Run, tmp_path: Path) -> None:
     for i, path in enumerate(run.images.paths):
         (tmp_path / f"{i:02d}.png").write_bytes(path.read_bytes() if i != 3 else b"text")
-    predictions, skipped = OnnxClassifier(model).predict_collection(find_images(tmp_path))
-    assert skipped == {3: "not an image of a known format"}
+    predictions = OnnxClassifier(model).predictions(tmp_path)
+    assert predictions.skipped == {3: "not an image of a known format"}
     kept = [i for i in range(12) if i != 3]
     assert predictions.image_index.tolist() == kept
     assert np.allclose(predictions.probabilities, run.predictions.probabilities[kept], atol=1e-4)
     (tmp_path / "only").mkdir()
     (tmp_path / "only" / "bad.png").write_bytes(b"text")
     with pytest.raises(InputError):
-        OnnxClassifier(model).predict_collection(find_images(tmp_path / "only"))
+        OnnxClassifier(model).predictions(tmp_path / "only")
 
 
 def test_predicting_loads_no_torch(model: Path, run: Run) -> None:
