@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from captune.backbones.base import Backbone
 from captune.core import distributed, launching, runtime
-from captune.core.errors import InputError
 from captune.core.restoring import unchanged
 from captune.core.text import shown
-from captune.core.wording import option
 from captune.data.inputs import Images
 from captune.data.labels import read_labels
 from captune.data.precomputed import ClassTexts, Embeddings
 from captune.embeddings.embed import classes_read_alike
-from captune.embeddings.predictions import Predictions
 from captune.methods.base import Context
 from captune.plan import Plan, make_plan
-from captune.results.classifier import Classifier, predict_collection
-from captune.results.evidence import Evidence, collect_evidence
+from captune.results.classifier import Classifier
+from captune.results.finishing import environment_of, finish
 from captune.results.run import Run
 from captune.results.run_folder import CHECKPOINTS, claim_folder
 from captune.training.checkpoint import CheckpointFolder, digest_of, drop_checkpoints, holds_checkpoints
-from captune.tuners.base import Tuner
-from captune.tuners.frozen import Frozen
 
 
 @unchanged()
@@ -138,7 +131,7 @@ def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
     describer = plan.open_describer()
     backbone = plan.open_backbone().to(engine.device)
     backbone.texts_at_once = plan.settings.class_chunk
-    environment = _environment(plan, backbone, engine)
+    environment = environment_of(plan.images, backbone, engine)
     context = Context(
         runtime=engine,
         cache=plan.cache,
@@ -160,88 +153,13 @@ def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
     if isinstance(plan.images, Embeddings) and plan.images.was_scaled:
         engine.say("The embeddings were not of length one and have been normalized.")
 
-    tuner = plan.method.adapt(plan.task, backbone, context)
-
-    classifier, predictions = _predict(plan, tuner, context)
-    if predictions.skipped:
-        engine.say(f"Skipped {len(predictions.skipped)} of {len(plan.images)} images that cannot be read.")
-
-    evidence, kept, discarded = _collect_evidence(plan, tuner, context, predictions), "adapted", None
-    if _keeps_zero_shot(plan, evidence, engine):
-        evidence, kept, discarded = evidence.undone() if evidence is not None else None, "zero_shot", classifier
-        classifier, predictions = _predict(plan, Frozen(backbone, plan.task.vocabulary), context)
-
-    times = {"seconds": round(engine.seconds(), 3)}
-    steps = {step: round(seconds, 3) for step, seconds in engine.spent.items()}
-    return Run(
-        settings=plan.all_settings(),
-        images=plan.images,
-        predictions=predictions,
-        skipped=predictions.skipped,
-        classifier=classifier,
-        environment={**environment, **times, "seconds_of_steps": steps},
-        rounds=context.rounds,
-        evidence=evidence,
-        kept=kept,
-        sources=plan.sources,
-        discarded=discarded,
-    )
-
-
-def _environment(plan: Plan, backbone: Backbone, engine: runtime.Runtime) -> dict[str, Any]:
-    """Return what identifies the data, weights and libraries of a run; all processes must use the same."""
-    data, weights = plan.images.fingerprint, backbone.fingerprint()
-    inputs = distributed.gather([len(plan.images), data, weights])
-    different = next((number for number, own in enumerate(inputs) if own != inputs[0]), None)
-    if different is not None:
-        raise InputError(
-            f"Process {different} has {inputs[different][0]} images and weights {inputs[different][2]}, but the first "
-            f"process has {inputs[0][0]} images and weights {inputs[0][2]}. Use the same files on all machines."
-        )
-    return {
-        "versions": runtime.versions(),
-        "seed": plan.settings.seed,
-        "data_fingerprint": data,
-        "backbone_fingerprint": weights,
-        "device": str(engine.device),
-        "processes": distributed.size(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
+    return finish(plan, backbone, context).run(environment)
 
 
 def _key(plan: Plan, environment: Mapping[str, Any]) -> str:
     """Return a digest of everything that training depends on, so that only the same run resumes from a checkpoint."""
     inputs = ("data_fingerprint", "backbone_fingerprint", "versions")
     return digest_of({**plan.training_facts(), **{name: environment[name] for name in inputs}})
-
-
-def _predict(plan: Plan, tuner: Tuner, context: Context) -> tuple[Classifier, Predictions]:
-    classifier = Classifier.from_tuner(tuner)
-    embedded = None if tuner.edits_images else context.embed(tuner.backbone, plan.images)
-    size = plan.settings.batch_size
-    return classifier, predict_collection(classifier, plan.images, context.cache, context.runtime, size, embedded)
-
-
-def _collect_evidence(plan: Plan, tuner: Tuner, context: Context, predictions: Predictions) -> Evidence | None:
-    """Collect what the report needs; a failure must not lose the run."""
-    try:
-        return collect_evidence(plan.task, plan.images, tuner.backbone, context, predictions, tuner.vocabulary)
-    except Exception as error:
-        context.say(f"The report will be incomplete: {type(error).__name__}: {error}")
-        return None
-
-
-def _keeps_zero_shot(plan: Plan, evidence: Evidence | None, engine: runtime.Runtime) -> bool:
-    """Show the result of the health check; return whether to keep zero-shot, as decided by the first process."""
-    health = evidence.health if evidence is not None else None
-    if health is not None:
-        engine.say(health.sentence)
-    has_choice = plan.settings.method != "zero_shot" and not len(plan.task.labeled)
-    is_doubtful = has_choice and health is not None and health.verdict != "helpful"
-    _, keeps = distributed.from_first(lambda: ({}, plan.settings.keep_better and is_doubtful))
-    if keeps:
-        engine.say(f"The zero-shot classifier is kept. To keep the adapted one anyway: {option('keep_better', False)}")
-    return bool(keeps)
 
 
 def _drop_checkpoints(folder: Path, engine: runtime.Runtime) -> None:

@@ -266,6 +266,20 @@ def _build(settings: Mapping[str, Any], without_encoder: bool = False) -> tuple[
     return run_settings, method_class(method_settings)
 
 
+def change_settings(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[RunSettings, Method]:
+    """Return the settings of a run with changes; another method has none of the old method's settings."""
+    name = str(changes.get("method") or stored["method"])
+    method_class: type[Method] = registry.load("methods", name)
+    own = {field.name for field in dataclasses.fields(RunSettings)}
+    if stored["method"] == name:
+        own |= {field.name for field in dataclasses.fields(method_class.Settings)}
+    else:
+        own -= {"preset"}
+    values = {key: value for key, value in stored.items() if key in own} | {**changes, "method": name}
+    run_settings, method_settings = build_run(with_preset(method_class, values, "quick"), method_class.Settings)
+    return run_settings, method_class(method_settings)
+
+
 def _has_it(key: str, method: str) -> str:
     """Return which other methods have a setting that this one does not have, as a sentence."""
     others = {name: registry.load("methods", name).Settings for name in registry.names("methods")}

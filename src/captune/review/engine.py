@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -14,11 +13,11 @@ import numpy as np
 
 from captune.backbones.base import Backbone
 from captune.backbones.precomputed import Precomputed
-from captune.core import registry, runtime
+from captune.core import runtime
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError
 from captune.core.files import digest
-from captune.core.settings import RunSettings, build_run
+from captune.core.settings import RunSettings
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.precomputed import ClassTexts, Embeddings
 from captune.data.task import AdaptationTask, LabeledImages
@@ -27,16 +26,15 @@ from captune.describers.base import describe_classes, describer_of
 from captune.describers.none import NoDescriber
 from captune.embeddings.embed import EmbeddedImages, embed_images, embed_texts
 from captune.embeddings.predictions import Predictions
-from captune.methods.base import Context, Method
-from captune.plan import Plan, with_preset
+from captune.methods.base import Context
+from captune.plan import Plan, change_settings
 from captune.results.classifier import Classifier, predict_collection
-from captune.results.evidence import collect_evidence
+from captune.results.finishing import Finished, environment_of, finish
 from captune.results.run import Run
 from captune.results.run_folder import claim_folder, update_review
 from captune.review.answers import Answer, Answers
 from captune.review.corrections import CHECK, FILE, Correction, Corrections
 from captune.review.estimate import AccuracyEstimate
-from captune.tuners.frozen import Frozen
 
 METHOD = "transductive"
 """The method of a session: every change takes effect within a second."""
@@ -73,10 +71,7 @@ class Engine:
         self, plan: Plan, backbone: Backbone | None = None, start: Start | None = None, quiet: bool = False
     ) -> None:
         self.folder: Path | None = None
-        self.settings = plan.settings
-        self._method_settings = dataclasses.asdict(plan.method.settings)
-        self._method = plan.method
-        self.sources = plan.sources
+        self.plan = plan
         self.runtime = runtime.start(plan.settings, quiet=True)
         self.cache = plan.cache
         self.backbone = (backbone or plan.open_backbone()).to(self.runtime.device)
@@ -92,8 +87,13 @@ class Engine:
         self.start = start or self._start_of(plan)
         self._texts: dict[str, Floats] = {}
         self._keeps_zero_shot: bool | None = None
-        self._last: tuple[AdaptationTask, Vocabulary, Context] | None = None
+        self._last: Finished | None = None
         self.notes: list[str] = []
+
+    @property
+    def settings(self) -> RunSettings:
+        """Return the settings of every run."""
+        return self.plan.settings
 
     @property
     def method(self) -> str:
@@ -102,17 +102,8 @@ class Engine:
 
     def set_method(self, method: str | None, settings: Mapping[str, Any]) -> None:
         """Use another method, or other settings of it."""
-        method_class: type[Method] = registry.load("methods", method or self.method)
-        own = {f.name for f in dataclasses.fields(RunSettings)}
-        values = {key: value for key, value in dataclasses.asdict(self.settings).items() if key in own}
-        if method in (None, self.method):
-            values |= self._method_settings
-        else:
-            values["preset"] = ""
-        values = {**values, "method": method or self.method, **settings}
-        run_settings, method_settings = build_run(with_preset(method_class, values, "quick"), method_class.Settings)
-        self.settings, self._method_settings = run_settings, dataclasses.asdict(method_settings)
-        self._method = method_class(method_settings)
+        built = change_settings(self.plan.all_settings(), {"method": method, **settings})
+        self.plan = dataclasses.replace(self.plan, settings=built[0], method=built[1])
         self._keeps_zero_shot = None
 
     def adopt(self, classifier: Classifier) -> None:
@@ -135,17 +126,14 @@ class Engine:
         task = self._task(vocabulary, answers, training)
         context = Context(self.runtime, self.cache, self.settings.batch_size, self._describer(answers))
         self.notes = []
-        tuner = self._method.adapt(task, backbone, context)
-        classifier = Classifier.from_tuner(tuner)
-        probabilities = classifier.score_embeddings(self.vectors)
-        if not len(task.labeled) and self._prefers_zero_shot(task, backbone, context, probabilities, tuner.vocabulary):
-            tuner = Frozen(backbone, vocabulary)
-            classifier = Classifier.from_tuner(tuner)
-            probabilities = classifier.score_embeddings(self.vectors)
-        self._last = (task, tuner.vocabulary, context)
-        self.classifier = classifier
-        self.probabilities = probabilities
-        return probabilities
+        plan = dataclasses.replace(self.plan, task=task, images=self._embedded)
+        # Without labels, zero-shot is kept or not as in a run: decided once, until the method changes.
+        has_labels = len(task.labeled) > 0
+        self._last = finish(plan, backbone, context, False if has_labels else self._keeps_zero_shot)
+        if not has_labels:
+            self._keeps_zero_shot = self._last.kept == "zero_shot"
+        self.classifier, self.probabilities = self._last.classifier, self._last.predictions.probabilities
+        return self.probabilities
 
     def vocabulary(self, answers: Answers) -> Vocabulary:
         """Return the classes with the descriptions that people gave; others are up to the method."""
@@ -182,19 +170,6 @@ class Engine:
     ) -> Run:
         """Return the current state as a run."""
         assert self._last is not None
-        task, vocabulary, context = self._last
-        evidence = collect_evidence(task, self._embedded, self.classifier.backbone, context, predictions, vocabulary)
-        environment = {
-            "versions": runtime.versions(),
-            "seed": self.settings.seed,
-            "data_fingerprint": self.all_images.fingerprint,
-            "backbone_fingerprint": self.backbone.fingerprint(),
-            "device": str(self.runtime.device),
-            "processes": 1,
-            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "seconds": round(self.runtime.seconds(), 3),
-            "seconds_of_steps": {step: round(seconds, 3) for step, seconds in self.runtime.spent.items()},
-        }
         review = {
             "accuracy": None if estimate is None else estimate.as_dict(),
             "n_labels": sum(not answer.is_check for answer in answers.used().values()),
@@ -202,17 +177,13 @@ class Engine:
             "start": dataclasses.asdict(self.start),
         }
         readable = np.setdiff1d(np.arange(len(self.all_images)), np.asarray(list(self.skipped), dtype=np.int64))
-        return Run(
-            settings={**dataclasses.asdict(self.settings), **self._method_settings},
+        return self._last.run(
+            environment_of(self.all_images, self.backbone, self.runtime),
             images=self.all_images,
             predictions=Predictions(readable, predictions.probabilities),
             skipped=self.skipped,
             classifier=self.with_encoder(),
-            environment=environment,
-            rounds=context.rounds,
-            evidence=evidence,
-            kept="zero_shot" if type(self.classifier.tuner) is Frozen else "adapted",
-            sources=self.sources,
+            evidence=self._last.collect(predictions),
             review=review,
         )
 
@@ -276,17 +247,6 @@ class Engine:
         unlabeled = self._embedded.subset(rest) if len(rest) else self._embedded
         labeled = LabeledImages(self._embedded.subset(positions), labels, single.astype(np.bool_))
         return AdaptationTask(vocabulary, unlabeled, labeled)
-
-    def _prefers_zero_shot(
-        self, task: AdaptationTask, backbone: Backbone, context: Context, probabilities: Floats, used: Vocabulary
-    ) -> bool:
-        """Return whether zero-shot is kept without labels: decided once, as a run would, until the method changes."""
-        if self._keeps_zero_shot is None:
-            predictions = Predictions(np.arange(len(probabilities)), probabilities)
-            health = collect_evidence(task, self._embedded, backbone, context, predictions, used).health
-            is_doubtful = health is not None and health.verdict != "helpful"
-            self._keeps_zero_shot = self.settings.keep_better and self.method != "zero_shot" and is_doubtful
-        return self._keeps_zero_shot
 
     def _remembered(self, vocabulary: Vocabulary, answers: Answers) -> Precomputed:
         """Return a table of all sentences as a backbone; sentences that are new are embedded first."""

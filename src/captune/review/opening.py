@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from captune.core import registry
 from captune.core.cards import build_card, parse_json
 from captune.core.errors import InputError
 from captune.core.files import is_file, is_folder
-from captune.core.settings import RunSettings, build_run
 from captune.data.images import ImageCollection
 from captune.data.inputs import Images, collect_images
 from captune.data.labels import read_labels
 from captune.data.precomputed import ClassTexts, split_key
 from captune.data.task import AdaptationTask
 from captune.data.vocabulary import Vocabulary
-from captune.plan import Plan, make_plan, with_preset
+from captune.plan import Plan, change_settings, make_plan
 from captune.results.classifier import Classifier
 from captune.results.run import Run
 from captune.results.run_folder import CARD
@@ -108,18 +105,9 @@ def _plan_of(
     settings: Mapping[str, Any],
 ) -> Plan:
     """Return the settings of a run as a plan; its method is replaced by one that takes a second."""
-    stored = dict(run_settings)
-    method = str(settings.get("method", METHOD))
-    method_class = registry.load("methods", method)
-    own = {entry.name for entry in dataclasses.fields(RunSettings)}
-    if stored.get("method") == method:
-        own |= {entry.name for entry in dataclasses.fields(method_class.Settings)}
-    else:
-        stored["preset"] = ""
-    values = {key: value for key, value in stored.items() if key in own} | {"method": method} | dict(settings)
-    built, method_settings = build_run(with_preset(method_class, values, "quick"), method_class.Settings)
+    built, method = change_settings(run_settings, {"method": METHOD, **settings})
     task = AdaptationTask(Vocabulary(start.names, (built.template,)), images)
-    return Plan(built, method_class(method_settings), task, images, sources, classifier.backbone)
+    return Plan(built, method, task, images, sources, classifier.backbone)
 
 
 def _start_of(record: Run, classifier: Classifier, images: ImageCollection) -> Start:

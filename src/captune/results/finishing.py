@@ -1,0 +1,134 @@
+"""The end of every adaptation: predict, judge, keep the adapted classifier or zero-shot, and make a run of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from captune.backbones.base import Backbone
+from captune.core import distributed, runtime
+from captune.core.errors import InputError
+from captune.core.wording import option
+from captune.data.images import ImageCollection
+from captune.data.vocabulary import Vocabulary
+from captune.embeddings.predictions import Predictions
+from captune.methods.base import Context
+from captune.plan import Plan
+from captune.results.classifier import Classifier, predict_collection
+from captune.results.evidence import Evidence, collect_evidence
+from captune.results.run import Run
+from captune.tuners.base import Tuner
+from captune.tuners.frozen import Frozen
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """What came out of an adaptation.
+
+    Attributes:
+        plan: What was adapted to what.
+        context: What the method recorded.
+        vocabulary: The classes as the adapted classifier describes them.
+        classifier: The classifier that is kept.
+        predictions: Its predictions.
+        kept: `adapted`, or `zero_shot` if adaptation looked harmful and was discarded.
+        evidence: Data for the report; None if it was not collected.
+        discarded: The adapted classifier, if zero-shot is kept.
+    """
+
+    plan: Plan
+    context: Context
+    vocabulary: Vocabulary
+    classifier: Classifier
+    predictions: Predictions
+    kept: str = "adapted"
+    evidence: Evidence | None = None
+    discarded: Classifier | None = None
+
+    def collect(self, predictions: Predictions) -> Evidence | None:
+        """Collect what the report of these predictions needs; a failure must not lose the run."""
+        task, backbone = self.plan.task, self.classifier.backbone
+        try:
+            return collect_evidence(task, self.plan.images, backbone, self.context, predictions, self.vocabulary)
+        except Exception as error:
+            self.context.say(f"The report will be incomplete: {type(error).__name__}: {error}")
+            return None
+
+    def run(self, environment: Mapping[str, Any], **changes: Any) -> Run:  # noqa: ANN401 (arguments of `Run`)
+        """Return the run; what a session knows better than the plan comes as changes."""
+        spent = self.context.runtime
+        steps = {step: round(seconds, 3) for step, seconds in spent.spent.items()}
+        found: dict[str, Any] = {
+            "settings": self.plan.all_settings(),
+            "images": self.plan.images,
+            "predictions": self.predictions,
+            "skipped": self.predictions.skipped,
+            "classifier": self.classifier,
+            "environment": {**environment, "seconds": round(spent.seconds(), 3), "seconds_of_steps": steps},
+            "rounds": self.context.rounds,
+            "evidence": self.evidence,
+            "kept": self.kept,
+            "sources": self.plan.sources,
+            "discarded": self.discarded,
+        }
+        return Run(**{**found, **changes})
+
+
+def finish(plan: Plan, backbone: Backbone, context: Context, keeps_zero_shot: bool | None = None) -> Finished:
+    """Adapt, predict and keep the better classifier; a caller that has decided before need not judge again."""
+    tuner = plan.method.adapt(plan.task, backbone, context)
+    made = Finished(plan, context, tuner.vocabulary, *_predict(plan, tuner, context))
+    if made.predictions.skipped:
+        context.say(f"Skipped {len(made.predictions.skipped)} of {len(plan.images)} images that cannot be read.")
+    evidence = None
+    if keeps_zero_shot is None:
+        evidence = made.collect(made.predictions)
+        keeps_zero_shot = _keeps_zero_shot(plan, evidence, context)
+    if not keeps_zero_shot:
+        return Finished(plan, context, made.vocabulary, made.classifier, made.predictions, evidence=evidence)
+    evidence = evidence.undone() if evidence is not None else None
+    kept = _predict(plan, Frozen(backbone, plan.task.vocabulary), context)
+    return Finished(plan, context, plan.task.vocabulary, *kept, "zero_shot", evidence, made.classifier)
+
+
+def _predict(plan: Plan, tuner: Tuner, context: Context) -> tuple[Classifier, Predictions]:
+    classifier = Classifier.from_tuner(tuner)
+    embedded = None if tuner.edits_images else context.embed(tuner.backbone, plan.images)
+    size = plan.settings.batch_size
+    return classifier, predict_collection(classifier, plan.images, context.cache, context.runtime, size, embedded)
+
+
+def _keeps_zero_shot(plan: Plan, evidence: Evidence | None, context: Context) -> bool:
+    """Show the result of the health check; return whether to keep zero-shot, as decided by the first process."""
+    health = evidence.health if evidence is not None else None
+    if health is not None:
+        context.say(health.sentence)
+    has_choice = plan.settings.method != "zero_shot" and not len(plan.task.labeled)
+    is_doubtful = has_choice and health is not None and health.verdict != "helpful"
+    _, keeps = distributed.from_first(lambda: ({}, plan.settings.keep_better and is_doubtful))
+    if keeps:
+        context.say(f"The zero-shot classifier is kept. To keep the adapted one anyway: {option('keep_better', False)}")
+    return bool(keeps)
+
+
+def environment_of(images: ImageCollection, backbone: Backbone, engine: runtime.Runtime) -> dict[str, Any]:
+    """Return what identifies the data, weights and libraries of a run; all processes must use the same."""
+    data, weights = images.fingerprint, backbone.fingerprint()
+    inputs = distributed.gather([len(images), data, weights])
+    different = next((number for number, own in enumerate(inputs) if own != inputs[0]), None)
+    if different is not None:
+        raise InputError(
+            f"Process {different} has {inputs[different][0]} images and weights {inputs[different][2]}, but the first "
+            f"process has {inputs[0][0]} images and weights {inputs[0][2]}. Use the same files on all machines."
+        )
+    return {
+        "versions": runtime.versions(),
+        "seed": engine.seed,
+        "data_fingerprint": data,
+        "backbone_fingerprint": weights,
+        "device": str(engine.device),
+        "processes": distributed.size(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
