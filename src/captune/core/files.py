@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import json
 import os
 import tempfile
@@ -154,9 +153,17 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[s
     """Yield rows as CSV text, in chunks."""
     remaining = chain([header], rows)
     while chunk := list(islice(remaining, ROWS_AT_ONCE)):
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(chunk)
-        yield text.getvalue()
+        lines = _Lines()
+        csv.writer(lines, lineterminator="\r\n").writerows(chunk)
+        yield "".join(lines)
+
+
+class _Lines(list[str]):
+    """Rows of CSV text that end with a line feed; before Python 3.13, only the characters of a row's end are quoted."""
+
+    def write(self, line: str) -> None:
+        """Add one row."""
+        self.append(line[:-2] + "\n")
 
 
 def _umask() -> int:

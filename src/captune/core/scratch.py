@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 
@@ -66,3 +68,14 @@ def take_rows(array: Floats, rows: Ints) -> Floats:
     if len(rows) == len(array) and np.array_equal(rows, np.arange(len(array))):
         return array
     return fill_rows(len(rows), array.shape[1], lambda part: array[rows[part]])
+
+
+def available_memory() -> int:
+    """Return the bytes of memory that can be used, by the system and by the limit of a container."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 1 << 40]
+    with suppress(OSError, ValueError, IndexError):
+        facts = Path("/proc/meminfo").read_text(encoding="ascii").split("MemAvailable:")[1]
+        found.append(1024 * int(facts.split()[0]))
+    with suppress(OSError, ValueError):  # "max" without a limit
+        found.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    return min(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError, features
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError, features
 
 from captune.core.errors import InputError
 from captune.data.keys import Keys, content_key
@@ -193,7 +193,9 @@ def _reduce(image: Image.Image, smallest: int) -> Image.Image:
         reduced = rgba.convert("RGBa").reduce(factor).convert("RGBA")  # so that transparent pixels lend no color
     else:
         reduced = (image if image.mode in ("L", "RGB") else image.convert("RGB")).reduce(factor)
-    reduced.info = {name: value for name, value in image.info.items() if name == "exif"}
+    reduced.info = {}
+    with suppress(Exception):  # damaged EXIF data; the orientation may also be in XMP
+        reduced.getexif()[ExifTags.Base.Orientation] = image.getexif()[ExifTags.Base.Orientation]
     return reduced
 
 

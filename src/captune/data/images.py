@@ -27,6 +27,9 @@ PATH_COLUMNS = ("path", "image", "image_path", "file", "filename", "filepath", "
 MARKS = ("run.json", "audit.json", "captune-export.json")
 """Files in folders that captune wrote; their figures are not images to classify."""
 LOCK = ".captune-lock"
+MOST_NAMES = 10_000_000
+MOST_CHARACTERS = 32_768
+"""In one path; no system allows more."""
 TAR = ".tar"
 
 
@@ -200,14 +203,20 @@ def from_paths(paths: Iterable[str | os.PathLike[str]], root: str | Path | None 
 def _from_entries(entries: Iterable[str], base: Path, heading: str, guard: _RootGuard) -> ImageCollection:
     invalid, counts, files, real = Problems(), Counter[str](), list[str](), _real_folder()
     for number, line in enumerate(entries, start=1):
-        entry = line.strip()
+        entry = line.strip() if len(line) <= MOST_CHARACTERS else ""
         if not entry or "\0" in entry:
-            invalid.add(f"row {number} has " + ("a NUL character in its path" if entry else "an empty path"))
+            length = f"a path of {len(line):,} characters" if len(line) > MOST_CHARACTERS else "an empty path"
+            invalid.add(f"row {number} has {'a NUL character in its path' if entry else length}")
             continue
         path = os.path.join(base, entry)  # noqa: PTH118 (this runs once per image)
         guard.check(path)
         counts[real(os.path.normpath(path))] += 1
         files.append(path)
+        if len(files) > MOST_NAMES:
+            raise InputError(
+                f"{heading}: it lists more than {MOST_NAMES:,} images, and all names would be in memory. Embed them by "
+                "partitions (captune embed), then adapt to a sample of the partitions."
+            )
     repeated = (f"{path!r} is listed {n} times" for path, n in counts.items() if n > 1)
     raise_all([*invalid.listed(), *guard.outside.listed(), *first_few(repeated)], heading)
     return _expand_shards(files, base, heading)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from captune.core.arrays import Floats
 from captune.core.errors import CaptuneError, InputError, missing_extra
 from captune.core.files import is_file
-from captune.core.scratch import fill_rows, row_parts, take_rows
+from captune.core.scratch import available_memory, fill_rows, row_parts, take_rows
 from captune.core.text import is_unicode, shown
 from captune.data.decoding import ImageData
 from captune.data.images import PATH_COLUMNS, ItemCollection
@@ -27,6 +27,7 @@ from captune.data.tables import Problems, first_few
 VECTOR_KEYS = ("vectors", "images", "embeddings", "image_embeddings", "vector", "embedding")
 NAME_KEYS = ("image_names", "paths", *PATH_COLUMNS, "names", "name", "id")
 TEXT_KEYS = ("texts", "class_texts", "text_embeddings", "vectors")
+BYTES_OF_VALUE = 8
 ARRAY_FILE = re.compile(r"(?P<file>.*\.(?:npy|npz|safetensors|parquet))(?::(?P<key>[^/\\:]+))?", re.IGNORECASE)
 
 
@@ -152,9 +153,10 @@ def unit_vectors(vectors: Any, what: str, one: str) -> tuple[Floats, bool]:  # n
 
     def scale(rows: slice) -> Floats:
         nonlocal largest
-        part = array[rows].astype(np.float32)
-        lengths = np.linalg.norm(part, axis=1, keepdims=True)
-        is_finite = np.isfinite(part).all(axis=1)
+        with np.errstate(over="ignore"):
+            part = array[rows].astype(np.float32)
+            lengths = np.linalg.norm(part, axis=1, keepdims=True)
+        is_finite = np.isfinite(lengths[:, 0])  # values above 1e19 have no finite length
         for row in np.flatnonzero(~is_finite).tolist():
             not_finite.add(str(rows.start + row))
         for row in np.flatnonzero(lengths[:, 0] == 0).tolist():
@@ -167,7 +169,7 @@ def unit_vectors(vectors: Any, what: str, one: str) -> tuple[Floats, bool]:  # n
     scaled = fill_rows(len(array), array.shape[1], scale)
     wrong = [
         f"{kind} in row {', '.join(rows.listed())}"
-        for kind, rows in (("values that are not finite", not_finite), ("only zeros", zero))
+        for kind, rows in (("values that are not finite or too large", not_finite), ("only zeros", zero))
         if rows.listed()
     ]
     if wrong:
@@ -230,6 +232,16 @@ def read_array(path: str | Path, keys: Sequence[str], what: str, n_axes: int) ->
     return array
 
 
+def check_memory(n_bytes: int, what: str) -> None:
+    """Raise an InputError if an array needs more memory than is available."""
+    available = available_memory()
+    if n_bytes > available:
+        raise InputError(
+            f"{what} needs {n_bytes / 1e9:.1f} GB of memory, but only {available / 1e9:.1f} GB are available. Save it "
+            "as a plain .npy file, which is read in parts, or use a machine with more memory."
+        )
+
+
 def _described(stored: Any, file: Path) -> list[tuple[str, NDArray[Any]]]:  # noqa: ANN401
     return [(name, np.asarray(_load(stored, name, file))) for name in stored]
 
@@ -242,8 +254,12 @@ def _open_arrays(file: Path) -> Any:  # noqa: ANN401 (a mapping from names to ar
         if suffix == ".npy":
             return {"vectors": np.load(file, mmap_mode="r", allow_pickle=False)}
         if suffix == ".npz":
-            stored = np.load(file, allow_pickle=False)
-            return {"vectors": stored} if isinstance(stored, np.ndarray) else stored  # a renamed .npy file
+            stored = np.load(file, mmap_mode="r", allow_pickle=False)
+            if isinstance(stored, np.ndarray):  # a renamed .npy file
+                return {"vectors": stored}
+            for entry in stored.zip.infolist():  # a few compressed megabytes may hold gigabytes of zeros
+                check_memory(entry.file_size, f"{entry.filename.removesuffix('.npy')!r} in {str(file)!r}")
+            return stored
         if suffix == ".safetensors":
             return _read_safetensors(file)
         return _ParquetColumns(file)
@@ -319,6 +335,10 @@ class _ParquetColumns:
     def __getitem__(self, name: str) -> NDArray[Any]:
         from pyarrow import parquet
 
+        facts = parquet.read_metadata(self._file)
+        chunks = (facts.row_group(i).column(j) for i in range(facts.num_row_groups) for j in range(facts.num_columns))
+        n_values = sum(chunk.num_values for chunk in chunks if chunk.path_in_schema.split(".")[0] == name)
+        check_memory(BYTES_OF_VALUE * n_values, f"{name!r} in {str(self._file)!r}")
         column = parquet.read_table(self._file, columns=[name]).column(0).combine_chunks()
         if not hasattr(column, "flatten") or name not in _vector_columns(self._schema):
             return np.asarray(column.to_pylist())

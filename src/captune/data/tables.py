@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from captune.core.errors import InputError, missing_extra, raise_all
 from captune.core.text import shown
@@ -102,14 +103,25 @@ def _parquet(path: Path, wanted: Sequence[Sequence[str]]) -> Iterator[list[str]]
         raise missing_extra("pyarrow", "parquet") from error
     accepted = {name for options in wanted for name in options}
     try:
-        with parquet.ParquetFile(path) as file:
-            header = [name for name in file.schema_arrow.names if name.strip().lower() in accepted]
+        schema = parquet.read_schema(path)
+        header = [name for name in schema.names if name.strip().lower() in accepted]
+        # Repeated values stay references: a few bytes in the file may stand for terabytes of text.
+        texts = [name for name in header if schema.field(name).type in (arrow.string(), arrow.binary())]
+        with parquet.ParquetFile(path, read_dictionary=texts) as file:
             yield header
             for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=header):
-                columns = [[_as_text(value, path) for value in column.to_pylist()] for column in batch]
+                columns = [[_as_text(value, path) for value in _values(column)] for column in batch]
                 yield from (list(row) for row in zip(*columns, strict=True))
     except (arrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:  # any kind of damage
         raise InputError(f"The table {str(path)!r} is not a readable Parquet file: {error}.") from error
+
+
+def _values(column: Any) -> list[Any]:  # noqa: ANN401
+    """Return the values of an Arrow column; equal ones are one object if the file stores them once."""
+    if not hasattr(column, "dictionary"):
+        return column.to_pylist()
+    known = column.dictionary.to_pylist()
+    return [None if number is None else known[number] for number in column.indices.to_pylist()]
 
 
 def _as_text(value: object, path: Path) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import fcntl
+import io
 import json
 import multiprocessing
 import os
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 
 from captune.core.errors import CaptuneError
-from captune.core.files import LEFTOVERS, drop_leftovers, is_file, is_folder, write_json, write_whole
+from captune.core.files import LEFTOVERS, drop_leftovers, is_file, is_folder, table, write_json, write_whole
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -143,3 +145,11 @@ def test_a_file_that_was_taken_for_a_leftover_before_its_lock_is_made_again(
     write_whole(tmp_path / "a", "x")
     assert len(made) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("name", ["a\rb.png", "a\nb.png", "a\r\nb.png", 'a"b,c.png', "\r"])
+def test_names_with_line_breaks_are_read_back(name: str) -> None:
+    text = "".join(table(["path", "label"], [[name, "cat"], ["b.png", "dog"]]))
+    assert list(csv.reader(io.StringIO(text, newline=""))) == [["path", "label"], [name, "cat"], ["b.png", "dog"]]
+    assert text.startswith("path,label\n")
+    assert text.endswith("b.png,dog\n")

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, features
+from PIL.PngImagePlugin import PngInfo
 
 from captune.core.errors import InputError
 from captune.data import decoding
@@ -192,6 +193,25 @@ def test_exif_rotation_is_applied(kind: str, orientation: int, corner: tuple[int
     got = pixels(saved(image, kind, exif=exif.tobytes() if kind != "TIFF" else exif))
     assert got.shape == ((32, 16, 3) if orientation in (6, 8) else (16, 32, 3))
     assert np.abs(got[corner] - RED).max() <= 40
+
+
+XMP = (
+    '<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">'
+    '<rdf:Description xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="6"/></rdf:RDF></x:xmpmeta>'
+)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP", "PNG with XMP", "WEBP with XMP"])
+def test_large_images_are_as_upright_when_they_are_reduced(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("captune.data.decoding.LARGE_PIXELS", 100)
+    image, exif, info = Image.new("RGB", (64, 32), WHITE), Image.Exif(), PngInfo()
+    exif[274] = 6
+    info.add_itxt("XML:com.adobe.xmp", XMP)
+    facts = {"PNG with XMP": {"pnginfo": info}, "WEBP with XMP": {"xmp": XMP.encode()}}.get(kind, {"exif": exif})
+    content = saved(image, kind.split(maxsplit=1)[0], **facts)
+    assert decode(content).size == (32, 64)
+    width, height = decode(content, 8).size
+    assert 2 * width == height
 
 
 def test_damaged_exif_is_no_reason_to_do_without_the_image(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -301,3 +301,18 @@ def test_members_of_shards_and_files_can_be_joined(tmp_path: Path) -> None:
     joined = (files + members).subset([1, 0])
     assert [joined.span(i) is None for i in range(2)] == [False, True]
     assert joined.read(0).key.tobytes() == joined.read(1).key.tobytes()
+
+
+def test_a_few_bytes_of_parquet_cannot_hold_endless_text(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    column = arrow.DictionaryArray.from_arrays(np.zeros(100_000, dtype=np.int32), ["x" * 1_000_000 + ".jpg"])
+    parquet.write_table(arrow.table({"path": column}), tmp_path / "x.parquet")  # 100 GB as plain text
+    with pytest.raises(InputError, match="1,000,004 characters"):
+        find_images(tmp_path / "x.parquet")
+
+
+def test_more_names_than_memory_is_meant_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "MOST_NAMES", 3)
+    (tmp_path / "list.txt").write_text("".join(f"{i}.jpg\n" for i in range(5)), encoding="utf-8")
+    with pytest.raises(InputError, match="captune embed"):
+        find_images(tmp_path / "list.txt")

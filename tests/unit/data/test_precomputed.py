@@ -78,3 +78,27 @@ def test_a_logit_scale_is_one_positive_number(scale: object, tmp_path: Path) -> 
 def test_names_of_images_are_text() -> None:
     with pytest.raises(InputError, match="not valid Unicode"):
         Embeddings(VECTORS, ["\ud800", "b", "c", "d", "e", "f"])
+
+
+@pytest.mark.parametrize("suffix", ["npz", "parquet"])
+def test_a_small_file_that_needs_more_memory_than_there_is(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("captune.data.precomputed.available_memory", lambda: 1_000_000)
+    zeros = np.zeros((3000, 200), dtype=np.float32)
+    path = tmp_path / f"vectors.{suffix}"
+    if suffix == "npz":
+        np.savez_compressed(path, vectors=zeros)
+    else:
+        arrow = pytest.importorskip("pyarrow")
+        column = arrow.FixedSizeListArray.from_arrays(zeros.ravel(), 200)
+        pytest.importorskip("pyarrow.parquet").write_table(arrow.table({"embedding": column}), path)
+    assert path.stat().st_size < 50_000
+    with pytest.raises(InputError, match="GB of memory"):
+        Embeddings.from_file(path)
+
+
+@pytest.mark.parametrize("factor", [1e19, 1e25, 1e38])
+def test_embeddings_that_are_too_large_to_be_scaled(factor: float) -> None:
+    with pytest.raises(InputError, match="too large in row 0, 1, 2"):
+        Embeddings((VECTORS / np.abs(VECTORS).max() * factor * 3).clip(-3e38, 3e38).astype(np.float32))
