@@ -113,10 +113,9 @@ def photograph_review(camera: Camera, run: Path, scratch: Path) -> None:
     copy = shutil.copytree(run, scratch / run.resolve().name)
     with Service("127.0.0.1", 0) as service, reviewing(open_run(copy), copy.name) as app, running(service, app):
         camera.answer_all(service.address)
-        camera.take("review-suggestions-light", f"{service.address}#suggestions", seconds=2, wait_for="#choices button")
-        camera.take(
-            "review-suggestions-phone-dark", f"{service.address}#suggestions", "dark", PHONE, seconds=2, wait_for="#choices"
-        )
+        first = f"{service.address}#suggestions"
+        camera.take("review-suggestions-light", first, seconds=2, wait_for="#choices button")
+        camera.take("review-suggestions-phone-dark", first, "dark", PHONE, seconds=2, wait_for="#choices")
         camera.take("review-groups-dark", f"{service.address}#groups", "dark", seconds=3, wait_for="article.group")
         camera.take("review-classes-light", f"{service.address}#classes", seconds=2)
         finished = "#map-box:has(#legend button) #map-note:empty"

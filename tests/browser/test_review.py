@@ -258,7 +258,7 @@ def share_right(rows: str) -> float:
 
 
 def label_and_export(browser: Any, images: Path, backbone: str, out: Path, n_answers: int) -> tuple[float, float]:
-    """Answer suggestions by keyboard as somebody who knows the classes, and export; return accuracies before and after."""
+    """Answer by keyboard as somebody who knows the classes, and export; return accuracies before and after."""
     options = ("--classes", str(images), "--backbone", backbone, "--out", str(out), "--workers", "0")
     server = ReviewProcess(images, 0, *options)
     try:
