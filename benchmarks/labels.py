@@ -95,10 +95,10 @@ def curve(
         if kind == "groups":
             name_groups(session, bed, budget - given)
         elif kind == "random":
-            session.label_many(answer(bed, order[given:budget], wrong, generator))
+            session.label(answer(bed, order[given:budget], wrong, generator))
         else:
             chosen = np.array([s.position for s in session.suggest(budget - given, checks=0.0)])
-            session.label_many(answer(bed, chosen, wrong, generator))
+            session.label(answer(bed, chosen, wrong, generator))
         given = budget
         yield budget, *measure(session, bed, was_right)
 
@@ -172,7 +172,7 @@ def measure_harm(bed: Bed, n_labels: int, draws: range) -> bool:
     changes = []
     for draw_number in draws:
         chosen = np.random.default_rng(draw_number).choice(len(bed.labels), n_labels, replace=False)
-        session.label_many({int(i): str(bed.labels[i]) for i in chosen})
+        session.label({int(i): str(bed.labels[i]) for i in chosen})
         rest = np.setdiff1d(np.arange(len(bed.labels)), chosen)
         after = session.predictions.labels[rest] == bed.labels[rest]
         changes.append(100 * float(after.mean() - before[rest].mean()))
@@ -215,7 +215,7 @@ def measure_verdict(bed: Bed, seeds: range, budgets: Sequence[int]) -> Iterator[
         session, generator = open_bed(bed, seed), np.random.default_rng(seed)
         order, given = generator.permutation(len(bed.labels)), 0
         for budget in budgets:
-            session.label_many(answer(bed, order[given:budget], 0.0, generator))
+            session.label(answer(bed, order[given:budget], 0.0, generator))
             given, rest, known = budget, order[budget:], order[:budget]
             adapted = session.engine.probabilities
             for before, after in ((zero_shot, adapted), (adapted, zero_shot)):

@@ -38,7 +38,7 @@ def measure(n_images: int, n_classes: int) -> Iterator[tuple[str, float, float]]
     clock, processor = time.perf_counter(), time.process_time()
     session = captune.open(images, texts)
     yield "open", time.perf_counter() - clock, time.process_time() - processor
-    session.label_many({s.position: names[labels[s.position]] for s in session.suggest(20)})
+    session.label({s.position: names[labels[s.position]] for s in session.suggest(20)})
     changes: dict[str, Callable[[], object]] = {
         "label": lambda: session.label(0, names[labels[0]]),
         "rename": lambda: session.rename(session.names[3], "renamed"),

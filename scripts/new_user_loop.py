@@ -39,7 +39,7 @@ def main() -> int:
         clock = time.perf_counter()
         looks = session.suggest(min(options.batch, options.most - given))
         answers = {look.position: Path(look.image).parts[0] for look in looks}
-        change = session.label_many(answers, suggestions={look.position: look.kind for look in looks})
+        change = session.label(answers, suggestion={look.position: look.kind for look in looks})
         spent += time.perf_counter() - clock
         given += len(looks)
         print(change.sentence)

@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> None:
     """Print the estimate, or draw images to check."""
     from captune.commands._screen import Screen
     from captune.core.files import write_whole
-    from captune.review.exchange import looks_table
+    from captune.review.answer_files import suggestions_table
     from captune.review.opening import open_run
 
     if (options.count is None) != (options.out is None):
@@ -33,10 +33,10 @@ def run(options: argparse.Namespace) -> None:
     screen = Screen(highlight=False, soft_wrap=True)
     session = open_run(options.run)
     if options.source:
-        session.take_answers(options.source)
+        session.label(Path(options.source))
     if options.out:
         checks = session.suggest(options.count, checks=1.0)
-        write_whole(Path(options.out), looks_table(checks))
+        write_whole(Path(options.out), suggestions_table(checks))
         screen.print(f"{len(checks)} images to check: {options.out}", markup=False)
         screen.print(
             "Fill in the column 'answer' (a class, = for right, ? for cannot tell), then: "
@@ -45,13 +45,13 @@ def run(options: argparse.Namespace) -> None:
         )
         return
     found = session.estimate()
-    if found is not None:
+    if found:
         session.save()
     if options.json:
-        sys.stdout.write(json.dumps(None if found is None else found.as_dict(), indent=2) + "\n")
+        sys.stdout.write(json.dumps(found.as_dict(), indent=2) + "\n")
         return
     screen.print(session.verification(), markup=False)
-    if found is not None:
+    if found:
         screen.print(
             f"Balanced accuracy over the {found.n_classes} classes among them: {100 * found.balanced_accuracy:.0f} % "
             f"({100 * found.balanced_low:.0f} to {100 * found.balanced_high:.0f}).",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from captune.core.errors import InputError
@@ -19,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "examples:\n"
         "  captune label RUN cats/12.jpg siamese\n"
-        "  captune label RUN --group 7 siamese --besides cats/3.jpg cats/9.jpg\n"
-        "  captune label RUN --from looks.csv\n"
+        "  captune label RUN --group 7 siamese --except cats/3.jpg cats/9.jpg\n"
+        "  captune label RUN --from suggestions.csv\n"
         '  captune label RUN --merge "small dog=pug,chihuahua"'
     )
     parser.add_argument("run", metavar="RUN", help="run folder")
@@ -30,7 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--group", nargs=2, metavar=("N", "CLASS"), help="name a whole group (see: captune suggest --groups)"
     )
-    parser.add_argument("--besides", nargs="+", default=[], metavar="IMAGE", help="images that are not in the group")
+    parser.add_argument(
+        "--except", dest="except_", nargs="+", default=[], metavar="IMAGE", help="images that are not in the group"
+    )
+    parser.add_argument("--none", action="store_true", help="the images fit none of the classes")
     parser.add_argument("--not", dest="denied", metavar="CLASS", help="the images are not of this class")
     parser.add_argument("--add", action="append", default=[], metavar="CLASS", help="a class that was missing")
     parser.add_argument("--remove", action="append", default=[], metavar="CLASS", help="a class that does not occur")
@@ -43,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--merge", action="append", default=[], metavar="NEW=A,B", help="make one class of several")
     parser.add_argument("--corrections", nargs="+", default=[], metavar="JSONL", help="corrections of other people")
-    parser.add_argument("--undo", action="store_true", help="take back the last answer")
+    parser.add_argument("--undo", action="store_true", help="undo your last answer")
     parser.add_argument("--method", help="adapt with this method (default: transductive)")
     parser.add_argument("--person", help="who answers (default: the user of this computer)")
     parser.add_argument("--export", metavar="FILE", help="write all labels as CSV, or for Label Studio as .json")
@@ -52,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Record the answers, adapt, save the run, and print what changed."""
     from captune.commands._screen import Screen
-    from captune.review.exchange import write_answers
+    from captune.review.answer_files import write_answers
     from captune.review.opening import open_run
 
     screen = Screen(highlight=False, soft_wrap=True)
@@ -69,42 +72,39 @@ def run(options: argparse.Namespace) -> None:
         n_written = write_answers(options.export, session.answers.used().items())
         screen.print(f"{n_written} labels: {options.export}", markup=False)
     elif len(session.corrections) == before and not settings:
-        screen.print(f"Nothing was said. {session!r}", markup=False)
+        screen.print(f"No answers were given. {session!r}", markup=False)
 
 
 def _apply(options: argparse.Namespace, session: Session) -> list[str]:
     """Apply everything on the command line in the order: classes, people, images."""
     from captune.data.labels import by_new_name, parse_merges, parse_renames
+    from captune.data.vocabulary import NONE
+    from captune.review.answer_files import group_number
 
-    said: list[object] = []
+    changes: list[object] = []
     if options.undo:
-        said.append(session.undo())
+        changes.append(session.undo())
     for new, old in by_new_name(parse_renames(options.rename)).items():
-        said.append(session.merge(old, new) if len(old) > 1 else session.rename(old[0], new))
-    said += [session.merge(names, into) for into, names in parse_merges(options.merge).items()]
-    said += [session.add(name) for name in options.add]
-    said += [session.remove(name) for name in options.remove]
-    if options.corrections:
-        said.append(session.take(options.corrections))
-    if options.source:
-        said.append(session.take_answers(options.source))
+        changes.append(session.merge(old, new) if len(old) > 1 else session.rename(old[0], new))
+    changes += [session.merge(names, into) for into, names in parse_merges(options.merge).items()]
+    changes += [session.add(name) for name in options.add]
+    changes += [session.remove(name) for name in options.remove]
+    files = [Path(path) for path in (*options.corrections, *([options.source] if options.source else []))]
+    if files:
+        changes.append(session.label(files))
     images, name = options.answer[:-1], options.answer[-1] if options.answer else ""
     if options.group is not None:
-        number, group_name = options.group
-        said.append(_name_group(session, number, group_name, options.besides))
+        number = group_number(options.group[0], "--group")
+        changes.append(session.name_group(number, options.group[1], except_=options.except_))
     elif options.denied is not None and options.answer:
-        said.append(session.exclude(options.answer, options.denied))
+        changes.append(session.exclude(options.answer, options.denied))
+    elif options.none and options.answer:
+        changes.append(session.label(options.answer, NONE))
     elif options.answer:
         if not images:
             raise InputError(f"Which image is {name!r}? Expected: captune label RUN IMAGE CLASS")
-        said.append(session.label(images, name))
-    return [str(change) for change in said]
-
-
-def _name_group(session: Session, number: str, name: str, besides: Sequence[str]) -> object:
-    from captune.review.exchange import group_number
-
-    return session.name_group(group_number(number, "--group"), name, besides=besides)
+        changes.append(session.label(images, name))
+    return [str(change) for change in changes]
 
 
 def _write_report(folder: str) -> None:

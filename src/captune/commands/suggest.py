@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> None:
     from captune.core.errors import InputError
     from captune.core.files import write_whole
     from captune.core.text import printable
-    from captune.review.exchange import groups_table, looks_table
+    from captune.review.answer_files import groups_table, suggestions_table
     from captune.review.opening import open_run
     from captune.review.suggestions import CHECK_SHARE
 
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> None:
     else:
         suggestions = session.suggest(options.count, checks=share)
         found = len(suggestions)
-        lines = looks_table(suggestions)
+        lines = suggestions_table(suggestions)
     if options.out is None:
         is_screen = sys.stdout.isatty()
         sys.stdout.writelines(printable(text) if is_screen else text for text in lines)

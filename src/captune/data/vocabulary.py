@@ -20,6 +20,8 @@ from captune.data.tables import first_few
 DEFAULT_TEMPLATE = "a photo of a {}"
 NONE = "none of these"
 """The answer, and the prediction, for an image that fits no class name; no class may have this name."""
+MOST_CHARACTERS = 200
+"""Longest name of a class: longer ones cannot be read from tables, or be names of files."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,11 @@ def name_problems(names: Sequence[object]) -> list[str]:
         f"class name {i}, {shown(name)}, is reserved for images that fit no class"
         for i, name in enumerate(texts)
         if look(name) == NONE
+    ]
+    problems += [
+        f"class name {i}, {shown(name)}, has {len(name):,} characters, at most {MOST_CHARACTERS} are allowed"
+        for i, name in enumerate(texts)
+        if len(name) > MOST_CHARACTERS
     ]
     alike: dict[str, list[str]] = {}
     for name in texts:

@@ -107,6 +107,8 @@ def _plain_backbone(run: Run) -> Any:  # noqa: ANN401 (its model and tokenizer h
         reason = f"the backbone {backbone.identifier!r} is not a single model in transformers' format"
     elif backbone.model.config.model_type == "siglip2":
         reason = "the preprocessing of SigLIP 2 with flexible resolution cannot be exported"
+    elif classifier.n_parts is not None:
+        reason = "classes were merged, so that some have several class vectors"
     elif tuner.edits_images:
         reason = f"the tuner {classifier.tuner_name!r} adds prompts to the image encoder"
     else:

@@ -74,12 +74,16 @@ class _WholeModel(nn.Module):
         # A tuner keeps its backbone out of the module tree, but the exporter must find all weights.
         self.parts = nn.ModuleList([tuner, *tuner.backbone.modules()])
         self.register_buffer("class_vectors", classifier.class_vectors.clone())
+        self.n_parts = classifier.n_parts
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Return probabilities `(images, classes)` and embeddings `(images, width)`."""
         tuner: Any = self.parts[0]
         embeddings = tuner.image_embeddings(pixels)
-        return tuner.logits(embeddings, self.class_vectors).softmax(dim=-1), embeddings
+        scores = tuner.logits(embeddings, self.class_vectors)
+        if self.n_parts is not None:  # a class is as probable as its most probable part
+            scores = torch.stack([part.amax(dim=1) for part in scores.split(self.n_parts, dim=1)], dim=1)
+        return scores.softmax(dim=-1), embeddings
 
 
 def trace(classifier: Classifier) -> bytes:

@@ -14,7 +14,7 @@ from captune.report.measures import TRUSTED, Measures
 from captune.results.health import ADVICE
 from captune.results.run import Run
 from captune.results.run_folder import DESCRIPTIONS
-from captune.review.estimate import FEWEST_LOOKS, describe_accuracy
+from captune.review.estimate import FEWEST_CHECKS, describe_accuracy
 
 GOOD_ENOUGH = 0.9
 """From this accuracy on, the next step is to use the classifier."""
@@ -90,7 +90,7 @@ def _verdict(measures: Measures) -> dict[str, Any]:
     health, review = run.card.get("health"), (run.card.get("review") or {}).get("accuracy")
     state = health["verdict"] if health and run.is_adapted else ""
     headline = HEADLINES.get(state, DISCARDED if health else UNADAPTED)
-    evidence, unverified = [], f"Not verified: whether the names are right. To find out, check {FEWEST_LOOKS} images."
+    evidence, unverified = [], f"Not verified: whether the names are right. To find out, check {FEWEST_CHECKS} images."
     if health:
         sentence = health["sentence"].removesuffix(f" {ADVICE}")
         evidence.append(f"Without labels: {sentence.partition(': ')[2] or sentence}")

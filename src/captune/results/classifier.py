@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,16 +54,49 @@ class Card:
     weights_digest: str
     preprocessing: Preprocessing | None = None
     digest: str = ""
+    parts: tuple[str, ...] = ()
+    """Names of the parts of merged classes; empty if no classes were merged."""
+    n_parts: tuple[int, ...] = ()
 
 
 class Classifier(ImageClassifier):
-    """A tuned model with fixed class embeddings."""
+    """A tuned model with fixed class embeddings; a class that was merged keeps those of all its parts.
 
-    def __init__(self, tuner: Tuner, tuner_name: str, class_vectors: Tensor) -> None:
+    Attributes:
+        n_parts: Number of class vectors of each class, in the order of the classes; None if each has one.
+    """
+
+    def __init__(
+        self,
+        tuner: Tuner,
+        tuner_name: str,
+        class_vectors: Tensor,
+        names: Sequence[str] = (),
+        n_parts: Sequence[int] = (),
+    ) -> None:
         self.tuner, self.tuner_name = tuner.eval(), tuner_name
         self.class_vectors = class_vectors.detach()
-        self.names, self.preprocessing = tuner.vocabulary.names, tuner.backbone.preprocessing
+        self.names, self.preprocessing = tuple(names) or tuner.vocabulary.names, tuner.backbone.preprocessing
+        self.n_parts = tuple(n_parts) if max(n_parts, default=1) > 1 else None
+        if self.n_parts is not None and (
+            min(self.n_parts) < 1 or sum(self.n_parts) != len(tuner.vocabulary) or len(self.n_parts) != len(self.names)
+        ):
+            raise ValueError(f"{self.n_parts} parts of {len(self.names)} classes with {len(tuner.vocabulary)} vectors")
         self.width = tuner.embed_dim
+
+    def united(self, names: Sequence[str], n_parts: Sequence[int]) -> Classifier:
+        """Return the same model with classes of several parts each, which follow each other."""
+        return Classifier(self.tuner, self.tuner_name, self.class_vectors, names, n_parts)
+
+    def unite(self, probabilities: Floats) -> Floats:
+        """Return probabilities of classes from those of their parts, by the most probable part of each class.
+
+        So an image is of a merged class if and only if it was of one of its parts.
+        """
+        if self.n_parts is None:
+            return probabilities
+        best = np.maximum.reduceat(probabilities, np.cumsum([0, *self.n_parts[:-1]]), axis=1)
+        return np.asarray(best / best.sum(axis=1, keepdims=True), dtype=np.float32)
 
     @classmethod
     def from_tuner(cls, tuner: Tuner) -> Classifier:
@@ -149,7 +183,8 @@ class Classifier(ImageClassifier):
             )
 
     def _score(self, vectors: Tensor) -> Floats:
-        return check_probabilities(softmax_rows(self.tuner.logits(vectors.float(), self.class_vectors).cpu().numpy()))
+        scores = self.tuner.logits(vectors.float(), self.class_vectors).cpu().numpy()
+        return self.unite(check_probabilities(softmax_rows(scores)))
 
     def save(self, folder: str | Path) -> None:
         """Write classifier.safetensors, then classifier.json, which holds its digest."""
@@ -168,9 +203,13 @@ class Classifier(ImageClassifier):
             tuner_settings=dataclasses.asdict(self.tuner.settings),
             weights_digest=digest(content),
             preprocessing=self.preprocessing,
+            parts=self.vocabulary.names if self.n_parts else (),
+            n_parts=self.n_parts or (),
         )
         write_whole(Path(folder) / WEIGHTS, content)
-        write_json(Path(folder) / CARD, seal(dataclasses.asdict(card)))
+        write_json(
+            Path(folder) / CARD, seal({key: value for key, value in dataclasses.asdict(card).items() if value != ()})
+        )
 
     @classmethod
     def load(cls, folder: str | Path, backbone: Backbone | None = None) -> Classifier:
@@ -201,15 +240,17 @@ class Classifier(ImageClassifier):
         try:
             kept = {key: value for key, value in card.tuner_settings.items() if (key, value) not in retired}
             settings = build(tuner_class.Settings, kept, "tuner settings")
-            tuner = tuner_class(backbone, Vocabulary(card.names, card.templates, card.descriptions), settings)
+            vocabulary = Vocabulary(card.parts or card.names, card.templates, card.descriptions)
+            tuner = tuner_class(backbone, vocabulary, settings)
             class_vectors = tensors.pop("class_vectors")
-            expected = (len(card.names), tuner.embed_dim)
+            expected = (len(vocabulary), tuner.embed_dim)
             if tuple(class_vectors.shape) != expected or not class_vectors.isfinite().all():
                 raise ValueError(f"class vectors of shape {tuple(class_vectors.shape)}, expected finite {expected}")
             tuner.load_state_dict({key.removeprefix("tuner."): value for key, value in tensors.items()})
+            on_device = tuner.to(backbone.device), card.tuner, class_vectors.to(backbone.device)
+            return cls(*on_device, card.names, card.n_parts)
         except Exception as error:  # safetensors, torch and pydantic raise errors of many classes
             raise RunFolderError(f"The classifier in {str(folder)!r} is inconsistent: {error}.") from error
-        return cls(tuner.to(backbone.device), card.tuner, class_vectors.to(backbone.device))
 
 
 def predict_collection(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from captune.backbones.base import Backbone
 from captune.concepts.alignment import choose_texts
-from captune.core.arrays import evenly_spaced
+from captune.core.arrays import Floats, evenly_spaced, unit_rows
 from captune.core.scratch import row_parts, take_rows
 from captune.data.images import ImageCollection
 from captune.data.task import AdaptationTask
@@ -52,6 +52,21 @@ class Evidence:
     def undone(self) -> Evidence:
         """Return the evidence of a run whose adaptation was discarded in favor of zero-shot."""
         return replace(self, arrays={**self.arrays, "after": self.arrays["before"]})
+
+    def united(self, n_parts: Sequence[int], unite: Callable[[Floats], Floats], after: Floats) -> Evidence:
+        """Return the evidence of parts of classes as that of the classes, which predict `after` `(images, classes)`."""
+        class_of, starts = np.repeat(np.arange(len(n_parts)), n_parts), np.cumsum([0, *n_parts[:-1]])
+        arrays = dict(self.arrays)
+        for name in {"similarity", "margin"} & set(arrays):
+            arrays[name] = np.maximum.reduceat(np.maximum.reduceat(arrays[name], starts, axis=0), starts, axis=1)
+        arrays["before"], arrays["after"] = unite(arrays["before"]), after[arrays["rows"]]
+        arrays["before_labels"] = class_of[arrays["before_labels"]].astype(np.int32)
+        arrays["class_vectors"] = unit_rows(np.add.reduceat(arrays["class_vectors"], starts, axis=0))
+        history = [
+            (epoch, replace(made, labels=class_of[made.labels], n_classes=len(n_parts), candidates=None))
+            for epoch, made in self.history
+        ]
+        return replace(self, arrays=arrays, history=history)
 
     def tables(self, names: Sequence[str]) -> dict[str, Table]:
         """Return the header and rows of each table, by file name; empty without pseudo-labels."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from captune.core.text import shown
-from captune.data.vocabulary import name_problems
-from captune.review.corrections import CHECK, Correction
+from captune.data.vocabulary import NONE, name_problems
+from captune.review.corrections import CHECK, PRECISION, Correction
 
 MOST_TYPICAL, TYPICAL_SHARE = 5, 0.25
 """Of a group that was named as a whole, at most so many images count as labeled, and at most this share of them."""
@@ -18,18 +19,25 @@ class Answer:
     """The class that a person gave to an image.
 
     Attributes:
-        label: Name of the class.
+        label: Name of the class, or `captune.NONE`.
+        part: The part of a merged class that the image was labeled as before the merge; empty if it is not known.
         is_group: Whether the image was named with its whole group, which is weaker than an answer about the image.
-        is_check: Whether the image was drawn at random to estimate accuracy.
-        person: Who said it.
+        suggestion: Why the image was shown, such as `check`; empty if the person chose it.
+        person: Who answered.
         is_typical: Whether it counts for its group: the name of a group is sure for its most typical images only.
     """
 
     label: str
+    part: str = ""
     is_group: bool = False
-    is_check: bool = False
+    suggestion: str = ""
     person: str = ""
     is_typical: bool = True
+
+    @property
+    def is_check(self) -> bool:
+        """Return whether the image was drawn at random; such answers are kept out of adaptation."""
+        return self.suggestion in (CHECK, PRECISION)
 
 
 @dataclass
@@ -38,117 +46,159 @@ class Answers:
 
     Attributes:
         names: Names of the classes, in the order of class ids.
-        descriptions: Sentences by class name.
+        descriptions: Sentences by part of a class.
         labels: The answer for each labeled image, by image name.
         excluded: Classes that an image does not have, by image name.
-        skipped: Images that a person could not name.
-        problems: What could not be used, or was said differently by several people; nothing is dropped silently.
+        skipped: Images that a person could not name, and why they were shown.
+        problems: What could not be used, or was answered differently by several people; nothing is dropped silently.
     """
 
     names: list[str]
     descriptions: dict[str, tuple[str, ...]] = field(default_factory=dict)
     labels: dict[str, Answer] = field(default_factory=dict)
     excluded: dict[str, frozenset[str]] = field(default_factory=dict)
-    skipped: set[str] = field(default_factory=set)
+    skipped: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    _origins: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _origins: dict[str, str] = field(default_factory=dict)
+    _renamed: dict[str, str] = field(default_factory=dict)
     _n_marks: dict[tuple[int, str], int] = field(default_factory=dict)
 
+    def parts(self, name: str) -> tuple[str, ...]:
+        """Return the parts of a class, each with texts of its own: several if classes were merged."""
+        return self._parts.get(name, (name,))
+
     def origins(self, name: str) -> tuple[str, ...]:
-        """Return the names that a class had at the start; several if classes were merged."""
-        return self._origins.get(name, (name,))
+        """Return the names that the parts of a class had at the start."""
+        return tuple(self._origins.get(part, part) for part in self.parts(name))
 
-    def apply(self, said: Correction) -> None:
+    def apply(self, made: Correction) -> None:
         """Apply one correction."""
-        if said.kind in ("label", "not", "skip"):
-            self._say_about_images(said)
-        elif said.kind in ("add", "rename", "merge", "remove") and (wrong := self._wrong_names(said)):
-            self.problems.append(f"{said.kind} {shown(said.label)} was not applied: {wrong}")
-        elif said.kind == "add":
-            self._add(said)
-        elif said.kind in ("rename", "merge"):
-            self._rename(said)
-        elif said.label not in self.names:
-            self.problems.append(f"{said.label!r} is not a class any more: {said.kind} was not applied")
-        elif said.kind == "remove":
-            self.names.remove(said.label)
-        elif said.kind == "describe":
-            self.descriptions[said.label] = said.sentences
+        if made.kind in ("label", "not", "skip"):
+            self._apply_to_images(made)
+        elif made.kind in ("add", "rename", "merge", "remove") and (wrong := self._wrong_names(made)):
+            self.problems.append(f"{made.kind} {shown(made.label)} was not applied: {wrong}")
+        elif made.kind == "add":
+            self._add(made)
+        elif made.kind in ("rename", "merge"):
+            self._rename(made)
+        elif made.label not in self.names:
+            self.problems.append(f"{made.label!r} is not a class any more: {made.kind} was not applied")
+        elif made.kind == "remove":
+            self.names.remove(made.label)
+        elif made.kind == "describe":  # a merged class has one text from now on
+            self._parts.pop(made.label, None)
+            self.labels = {i: replace(a, part="") if a.label == made.label else a for i, a in self.labels.items()}
+            self.descriptions[made.label] = made.sentences
 
-    def _wrong_names(self, said: Correction) -> str:
-        """Return what is wrong with the classes that a correction would leave; files of other people say anything."""
-        gone = {said.label} if said.kind == "remove" else set(said.names)
-        if said.kind in ("rename", "merge") and not gone & set(self.names):
+    def merged_with(self, name: str, except_: Iterable[str] = ()) -> str:
+        """Return the other class of which a name is a part, or an empty string."""
+        others = (other for other in self.names if other != name and other not in except_)
+        return next((other for other in others if name in self.parts(other)), "")
+
+    def _wrong_names(self, made: Correction) -> str:
+        """Return what is wrong with the classes that a correction would leave; files of other people have anything."""
+        gone = {made.label} if made.kind == "remove" else set(made.names)
+        if made.kind in ("rename", "merge") and not gone & set(self.names):
             return ""  # there is nothing to rename, which is told elsewhere
         names = [name for name in self.names if name not in gone]
-        names += [] if said.kind == "remove" else [said.label]
-        return "; ".join(name_problems(list(dict.fromkeys(names))))
+        names += [] if made.kind == "remove" else [made.label]
+        problems = name_problems(list(dict.fromkeys(names)))
+        if made.kind != "remove" and (other := self.merged_with(made.label, gone)):
+            problems.append(f"it is a part of {other!r}")
+        return "; ".join(problems)
 
-    def _say_about_images(self, said: Correction) -> None:
-        place = (said.group, said.label)
-        # A person looked at the most typical images of a group: those marked as odd do not make room for others.
+    def _apply_to_images(self, made: Correction) -> None:
+        label = made.label
+        while label not in self.names and label in self._renamed:  # whoever answered did not know the new name
+            label = self._renamed[label]
+        made = replace(made, label=label)
+        place = (made.group, made.label)
+        # A person saw the most typical images of a group: those marked as odd do not make room for others.
         n_marks = self._n_marks.get(place, 0)
-        if said.kind == "not" and said.group >= 0:
-            self._n_marks[place] = n_marks + len(said.images)
-        n_typical = _count_typical(n_marks + len(said.images)) - n_marks
-        for rank, image in enumerate(said.images):
-            if said.kind == "skip":
-                self.skipped.add(image)
-            elif said.kind == "not":
-                self.excluded[image] = self.excluded.get(image, frozenset()) | {said.label}
-                if image in self.labels and self.labels[image].label == said.label:
+        if made.kind == "not" and made.group >= 0:
+            self._n_marks[place] = n_marks + len(made.images)
+        n_typical = _count_typical(n_marks + len(made.images)) - n_marks
+        for rank, image in enumerate(made.images):
+            if made.kind == "skip":
+                self.skipped[image] = made.suggestion
+            elif made.kind == "not":
+                self.excluded[image] = self.excluded.get(image, frozenset()) | {made.label}
+                if image in self.labels and self.labels[image].label == made.label:
                     del self.labels[image]
             else:
-                self._label(image, rank < max(1, n_typical), said)
+                self._label(image, rank < max(1, n_typical), made)
 
-    def _label(self, image: str, is_typical: bool, said: Correction) -> None:
+    def _label(self, image: str, is_typical: bool, made: Correction) -> None:
         before = self.labels.get(image)
-        is_group, is_check = said.group >= 0, said.suggestion == CHECK
+        is_group, suggestion = made.group >= 0, made.suggestion
         if before is not None and is_group and not before.is_group:
-            return  # what was said about the image itself is more precise
-        if is_group and said.label in self.excluded.get(image, ()):
+            return  # an answer about the image itself is more precise
+        if is_group and made.label in self.excluded.get(image, ()):
             return
-        if before is not None and before.label != said.label and before.person != said.person and not before.is_group:
+        if before is not None and before.label != made.label and before.person != made.person and not before.is_group:
             self.problems.append(
-                f"{image!r} is {before.label!r} for {before.person or 'somebody'} and {said.label!r} for "
-                f"{said.person or 'somebody'}: the later answer is used"
+                f"{image!r} is {before.label!r} for {before.person or 'somebody'} and {made.label!r} for "
+                f"{made.person or 'somebody'}: the later answer is used"
             )
-        is_check = is_check or (before is not None and before.is_check)
-        self.labels[image] = Answer(said.label, is_group, is_check, said.person, is_typical)
-        if not is_group and said.label in self.excluded.get(image, ()):
-            self.excluded[image] -= {said.label}
+        if before is not None and not before.is_group:  # an image that was chosen on purpose never becomes a check
+            suggestion = before.suggestion
+        part = made.label if len(self.parts(made.label)) == 1 else ""
+        self.labels[image] = Answer(made.label, part, is_group, suggestion, made.person, is_typical)
+        if not is_group and made.label in self.excluded.get(image, ()):
+            self.excluded[image] -= {made.label}
 
-    def _add(self, said: Correction) -> None:
-        if said.label not in self.names:
-            self.names.append(said.label)
-        if said.sentences:
-            self.descriptions[said.label] = said.sentences
+    def _add(self, made: Correction) -> None:
+        if made.label not in self.names:
+            self.names.append(made.label)
+            self._parts.pop(made.label, None)
+            self._renamed.pop(made.label, None)
+        if made.sentences:
+            self.descriptions[made.label] = made.sentences
 
-    def _rename(self, said: Correction) -> None:
-        """Rename classes; several of them, or one that gets the name of another class, become one class."""
-        old = [name for name in said.names if name in self.names]
-        missing = [name for name in said.names if name not in self.names]
-        if missing:
-            self.problems.append(f"{missing[0]!r} is not a class any more: {said.kind} to {said.label!r} skipped it")
+    def _rename(self, made: Correction) -> None:
+        """Rename classes; several of them, or one that gets the name of another class, become parts of one class."""
+        new = made.label
+        self._renamed |= {name: new for name in made.names if name != new}
+        self._renamed.pop(new, None)
+        self.labels = {
+            i: replace(a, label=new) if a.label in made.names and (a.label in self.names or new in self.names) else a
+            for i, a in self.labels.items()
+        }
+        old = [name for name in made.names if name in self.names]
+        missing = [name for name in made.names if name not in self.names]
+        if missing and new not in self.names:
+            self.problems.append(f"{missing[0]!r} is not a class any more: {made.kind} to {new!r} skipped it")
         if not old:
             return
-        joined = [*old, said.label] if said.label in self.names else old
-        self._origins[said.label] = tuple(dict.fromkeys(origin for name in joined for origin in self.origins(name)))
-        place = min(self.names.index(name) for name in [*old, *(n for n in self.names if n == said.label)])
-        kept = [name for name in self.names if name not in old and name != said.label]
-        self.names = [*kept[:place], said.label, *kept[place:]]
-        sentences = [s for name in dict.fromkeys([*old, said.label]) for s in self.descriptions.pop(name, ())]
-        if sentences:
-            self.descriptions[said.label] = tuple(dict.fromkeys(sentences))
-        self.labels = {i: replace(a, label=said.label) if a.label in old else a for i, a in self.labels.items()}
+        joined = list(dict.fromkeys([*old, new] if new in self.names else old))
+        parts = tuple(dict.fromkeys(part for name in joined for part in self.parts(name)))
+        if len(parts) == 1:  # a new name is a new text
+            self._origins[new] = self._origins.get(parts[0], parts[0])
+            if parts[0] in self.descriptions:
+                self.descriptions[new] = self.descriptions.pop(parts[0])
+            self.labels = {i: replace(a, part=new) if a.part == parts[0] else a for i, a in self.labels.items()}
+            parts = (new,)
+        place = min(self.names.index(name) for name in joined)
+        kept = [name for name in self.names if name not in joined]
+        self.names = [*kept[:place], new, *kept[place:]]
+        for name in joined:
+            self._parts.pop(name, None)
+        self._parts[new] = parts
         for image, names in self.excluded.items():
             # That an image is not a pug does not mean that it is no dog: only a renamed class stays excluded.
             kept_names = names - set(old)
-            self.excluded[image] = kept_names | {said.label} if names & set(old) and len(old) == 1 else kept_names
+            self.excluded[image] = kept_names | {new} if names & set(old) and len(joined) == 1 else kept_names
 
     def used(self) -> dict[str, Answer]:
-        """Return the labels whose class still exists."""
-        return {image: answer for image, answer in self.labels.items() if answer.label in self.names}
+        """Return the labels whose class still exists, and those of images that fit none."""
+        known = {*self.names, NONE}
+        return {image: answer for image, answer in self.labels.items() if answer.label in known}
+
+    def training(self) -> dict[str, Answer]:
+        """Return the labels that adaptation may use: all but checks, and of groups the most typical images."""
+        used = self.used().items()
+        return {image: a for image, a in used if not a.is_check and (not a.is_group or a.is_typical)}
 
 
 def _count_typical(group_size: int) -> int:
@@ -161,15 +211,12 @@ def collect_answers(
     descriptions: Mapping[str, Sequence[str]] | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Answers:
-    """Apply corrections, in the order in which they were said, to the classes and labels that a run started with."""
+    """Apply corrections, in their logical order, to the classes and labels that a run started with."""
     answers = Answers(list(names), {name: tuple(texts) for name, texts in (descriptions or {}).items()})
-    answers.labels = {image: Answer(label) for image, label in (labels or {}).items()}
-    for said in corrections:
-        answers.apply(said)
-    unused: dict[str, int] = {}
-    for answer in answers.labels.values():
-        if answer.label not in answers.names:
-            unused[answer.label] = unused.get(answer.label, 0) + 1
-    for name, count in unused.items():
-        answers.problems.append(f"{count} labels of {name!r} are kept but not used: no such class")
+    answers.labels = {image: Answer(label, label) for image, label in (labels or {}).items()}
+    for made in corrections:
+        answers.apply(made)
+    used = answers.used()
+    unused = Counter(answer.label for image, answer in answers.labels.items() if image not in used)
+    answers.problems += [f"{n} labels of {name!r} are kept but not used: no such class" for name, n in unused.items()]
     return answers

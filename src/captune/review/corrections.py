@@ -1,8 +1,9 @@
-"""Corrections: what people said about images, groups and classes, in a file that only grows.
+"""Corrections: people's answers about images, groups and classes, in a file that only grows.
 
 One JSON object per line, synced before an answer counts as given. Nothing is ever changed or removed: a later line
-takes back an earlier one. A line that was cut off by a kill or a power failure was never confirmed, and is removed
-before the next one is written.
+undoes an earlier one. A line that was cut off by a kill or a power failure was never confirmed, and is removed before
+the next one is written. Order is logical, not by the clock: every correction has a number that is larger than all
+numbers its writer knew.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
 from captune.core.cards import build_card, parse_json
-from captune.core.errors import CaptuneError, InputError, RunFolderError
-from captune.core.text import one_form
+from captune.core.errors import CaptuneError, InputError, RunFolderError, raise_all
+from captune.core.text import invalid_character, one_form, shown
+from captune.data.tables import first_few
+from captune.data.vocabulary import MOST_CHARACTERS
 
 try:
     import fcntl
@@ -32,10 +35,14 @@ Kind = Literal["label", "not", "skip", "rename", "merge", "add", "remove", "desc
 KINDS: tuple[str, ...] = get_args(Kind)
 CHECK = "check"
 """The suggestion of an image that was drawn at random to estimate accuracy."""
+PRECISION = "precision"
+"""The suggestion of an image that was drawn at random among confident predictions, to certify their precision."""
+LONGEST_SENTENCE = 2000
+LONGEST_IMAGE_NAME = 8192
 
 
 def now() -> str:
-    """Return the time in UTC, such that text order is time order."""
+    """Return the time in UTC, which is shown only."""
     return datetime.now(timezone.utc).isoformat(timespec="microseconds")
 
 
@@ -48,20 +55,21 @@ def current_person() -> str:
 
 @dataclass(frozen=True)
 class Correction:
-    """One thing that a person said.
+    """One answer of a person.
 
     Attributes:
         kind: `label` (images are of a class), `not` (they are not), `skip` (cannot tell), `rename`, `merge`, `add`,
             `remove`, `describe` (changes of classes) or `undo`.
-        label: The class; for `rename` and `merge`, the new name.
+        label: The class, or `captune.NONE` for none of them; for `rename` and `merge`, the new name.
         images: Names of images, for `label`, `not` and `skip`.
         names: Old names, for `rename` and `merge`.
         sentences: Descriptions of a class, for `add` and `describe`.
         group: Number of the group that was named as a whole, -1 for single images.
         suggestion: Why the image was shown, such as `check`; empty if the person chose it.
-        undoes: Id of the correction that is taken back, for `undo`.
-        person: Who said it.
-        time: When, in UTC.
+        undoes: Id of the correction that is undone, for `undo`.
+        person: Who answered.
+        time: When, in UTC; nothing depends on it.
+        number: Logical time: one more than the largest number that the writer knew; 0 until it is recorded.
         id: Unique id, by which files of several people are merged.
     """
 
@@ -75,6 +83,7 @@ class Correction:
     undoes: str = ""
     person: str = ""
     time: str = field(default_factory=now)
+    number: int = 0
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
@@ -82,53 +91,73 @@ class Correction:
         object.__setattr__(self, "names", tuple(map(one_form, self.names)))
 
     def line(self) -> bytes:
-        """Return the correction as a line of its file, without fields that say nothing."""
+        """Return the correction as a line of its file, without fields that have their default."""
         values = asdict(self)
-        said = {f.name: values[f.name] for f in fields(self) if f.name == "kind" or values[f.name] != f.default}
-        return (json.dumps(said, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+        told = {f.name: values[f.name] for f in fields(self) if f.name == "kind" or values[f.name] != f.default}
+        return (json.dumps(told, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+
+    def problems(self) -> list[str]:
+        """Return why this cannot be recorded: texts that a later step could not read, or no images."""
+        found = []
+        texts = (self.label, *self.names, self.suggestion, self.undoes, self.person, self.time, self.id)
+        for text, longest in (*((t, MOST_CHARACTERS) for t in texts), *((s, LONGEST_SENTENCE) for s in self.sentences)):
+            if invalid_character(text) is not None:
+                found.append(f"{shown(text)} contains {invalid_character(text)}, which is not text")
+            if len(text) > longest:
+                found.append(f"{shown(text)} has {len(text):,} characters, at most {longest:,} are allowed")
+        if any(len(image) > LONGEST_IMAGE_NAME for image in self.images):
+            found.append(f"the name of an image has more than {LONGEST_IMAGE_NAME:,} characters")
+        if self.kind in ("label", "not", "skip") and not self.images:
+            found.append(f"{self.kind!r} without images")
+        return found
 
 
 class Corrections:
     """An append-only list of corrections, in a file or, without a path, in memory.
 
-    Several processes may append to the same file; `refresh` reads what others wrote.
+    Several processes may append to the same file; `refresh` reads what others wrote. Lines that are not corrections
+    are left in the file and listed in `problems`.
     """
 
     def __init__(self, path: str | Path | None = None, person: str | None = None) -> None:
         self.path = None if path is None else Path(path)
         self.person = current_person() if person is None else person
-        self._entries: list[Correction] = []
-        self._known: set[str] = set()
-        self._position = 0
+        self.problems: list[str] = []
+        self._entries: dict[str, Correction] = {}
+        self._position = self._n_lines = self._latest = 0
         self.refresh()
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[Correction]:
-        return iter(self._entries)
+        return iter(self._entries.values())
 
     def add(self, kind: Kind, label: str = "", **details: Any) -> Correction:  # noqa: ANN401 (fields of Correction)
         """Record a correction; when this returns, it survives a kill or a power failure."""
-        said = Correction(kind, label, **{"person": self.person, **details})
-        self.extend([said])
-        return said
+        made = Correction(kind, label, **{"person": self.person, **details})
+        self.extend([made])
+        return self._entries[made.id]
 
     def extend(self, corrections: Iterable[Correction]) -> int:
         """Record those of the corrections that are not known yet, each synced before the next; return how many."""
-        new = [said for said in {said.id: said for said in corrections}.values() if said.id not in self._known]
+        new = [made for made in {made.id: made for made in corrections}.values() if made.id not in self._entries]
+        raise_all(first_few(problem for made in new for problem in made.problems()), "Cannot record this answer")
         if self.path is None:
-            self._take(new)
+            for made in new:
+                self._include(self._numbered(made))
             return len(new)
         with _opened_for_append(self.path) as file:
-            self._take(self._read_from(file))
-            for said in new:
+            self._read_from(file)
+            for made in new:
+                numbered = self._numbered(made)
                 file.seek(0, os.SEEK_END)
-                file.write(said.line())
+                file.write(numbered.line())
                 file.flush()
                 os.fsync(file.fileno())
+                self._include(numbered)
+                self._n_lines += 1
             self._position = file.tell()
-        self._take(new)
         return len(new)
 
     def refresh(self) -> int:
@@ -138,7 +167,7 @@ class Corrections:
         before = len(self)
         try:
             with self.path.open("rb") as file:
-                self._take(self._read_from(file))
+                self._read_from(file)
         except OSError as error:
             raise RunFolderError(f"{str(self.path)!r} cannot be read: {error.strerror}.") from error
         return len(self) - before
@@ -149,55 +178,68 @@ class Corrections:
         for path in others:
             if not Path(path).is_file():
                 raise InputError(f"No corrections at {str(path)!r}: expected a {FILE} file of another run.")
-            added += self.extend(Corrections(path))
+            theirs = Corrections(path)
+            added += self.extend(theirs)
+            self.problems += theirs.problems
         return added
 
     def active(self) -> list[Correction]:
-        """Return what holds now, in the order in which it was said: without what was taken back."""
+        """Return what holds now, without what was undone, in logical order: after everything its writer knew."""
+        ordered = sorted(self, key=lambda made: (made.number, made.id))
         undone: set[str] = set()
-        for said in reversed(self._in_order()):  # an undo may itself be taken back
-            if said.kind == "undo" and said.id not in undone:
-                undone.add(said.undoes)
-        return [said for said in self._in_order() if said.id not in undone and said.kind != "undo"]
+        for made in reversed(ordered):  # an undo may itself be undone
+            if made.kind == "undo" and made.id not in undone:
+                undone.add(made.undoes)
+        return [made for made in ordered if made.id not in undone and made.kind != "undo"]
 
     def last(self) -> Correction | None:
-        """Return what an undo takes back: this person's last correction that still holds."""
-        own = [said for said in self.active() if said.person == self.person]
+        """Return what an undo concerns: this person's last correction that still holds."""
+        own = [made for made in self.active() if made.person == self.person]
         return own[-1] if own else None
 
-    def undo(self, said: Correction) -> None:
-        """Take a correction back; the marks of a named group ("these not") go with its name."""
-        place = (said.person, said.group, said.label)
+    def undo(self, made: Correction) -> str:
+        """Undo a correction and say which; the marks of a named group ("these not") go with its name."""
+        place = (made.person, made.group, made.label)
         marks = [
             other
             for other in self.active()
-            if said.kind == "label"
-            and said.group >= 0
+            if made.kind == "label"
+            and made.group >= 0
             and other.kind == "not"
             and (other.person, other.group, other.label) == place
         ]
-        self.extend([Correction("undo", undoes=one.id, person=self.person) for one in (said, *marks)])
+        self.extend([Correction("undo", undoes=one.id, person=self.person) for one in (made, *marks)])
+        whose = "" if made.person == self.person else f" of {made.person or 'somebody'}"
+        return f"undid {made.kind!r} {made.label}".rstrip() + whose
 
-    def _in_order(self) -> list[Correction]:
-        return sorted(self._entries, key=lambda said: (said.time, said.id))
+    def _numbered(self, made: Correction) -> Correction:
+        return made if made.number else replace(made, number=self._latest + 1)
 
-    def _take(self, corrections: Iterable[Correction]) -> None:
-        for said in corrections:
-            if said.id not in self._known:
-                self._known.add(said.id)
-                self._entries.append(said)
+    def _include(self, made: Correction) -> None:
+        self._entries.setdefault(made.id, made)
+        self._latest = max(self._latest, made.number)
 
-    def _read_from(self, file: IO[bytes]) -> list[Correction]:
-        """Return the complete lines after the last position; a line that is cut off is left for later."""
+    def _read_from(self, file: IO[bytes]) -> None:
+        """Include the complete lines after the last position; a line that is cut off is left for later."""
         size = os.fstat(file.fileno()).st_size
         if size < self._position:  # the file was replaced
-            self._position = 0
+            self._position = self._n_lines = 0
         file.seek(self._position)
         content = file.read()
         complete = content[: content.rfind(b"\n") + 1]
         self._position += len(complete)
-        first = self._position - len(complete)
-        return [parse(line, f"{self.path} (byte {first})") for line in complete.split(b"\n") if line.strip()]
+        for line in complete.split(b"\n")[:-1]:
+            self._n_lines += 1
+            if not line.strip():
+                continue
+            try:
+                made = parse(line, f"line {self._n_lines}")
+            except CaptuneError as error:
+                self.problems.append(f"{str(self.path)!r}: a line was skipped. {error}")
+                continue
+            # Whoever wrote the n-th line knew at most n - 1 others: a larger number is not true.
+            number = min(made.number or self._n_lines, self._n_lines)
+            self._include(replace(made, number=max(1, number)))
 
 
 def parse(line: bytes, source: str) -> Correction:
@@ -205,17 +247,13 @@ def parse(line: bytes, source: str) -> Correction:
     try:
         content = parse_json(line.decode("utf-8"))
     except ValueError as error:
-        raise RunFolderError(
-            f"{source} has a line that is not a correction: {line[:80]!r} ({error}). Restore the file, or remove the "
-            "line if it cannot be repaired."
-        ) from error
+        raise RunFolderError(f"{source} is not a correction: {line[:80]!r} ({error}).") from error
     if not isinstance(content, dict):
-        raise RunFolderError(f"{source} has a line that is not a correction: {line[:80]!r}.")
+        raise RunFolderError(f"{source} is not a correction: {line[:80]!r}.")
     known = {entry.name for entry in fields(Correction)}
-    said = build_card(Correction, {key: value for key, value in content.items() if key in known}, source)
-    if said.kind in ("label", "not", "skip") and not said.images:
-        raise RunFolderError(f"{source} has a {said.kind!r} without images.")
-    return said
+    made = build_card(Correction, {key: value for key, value in content.items() if key in known}, source)
+    raise_all(made.problems(), f"{source} cannot be used")
+    return made
 
 
 @contextmanager

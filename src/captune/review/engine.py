@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,32 +21,31 @@ from captune.core.settings import RunSettings
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.precomputed import ClassTexts, Embeddings
 from captune.data.task import AdaptationTask, LabeledImages
-from captune.data.vocabulary import Vocabulary
+from captune.data.vocabulary import NONE, Vocabulary
 from captune.describers.base import describe_classes, describer_of
 from captune.describers.none import NoDescriber
-from captune.embeddings.embed import EmbeddedImages, embed_images, embed_texts
+from captune.embeddings.embed import EmbeddedImages, embed_classes, embed_images, embed_texts
 from captune.embeddings.predictions import Predictions
 from captune.methods.base import Context
 from captune.plan import Plan, change_settings
 from captune.results.classifier import Classifier, predict_collection
+from captune.results.evidence import Evidence
 from captune.results.finishing import Finished, environment_of, finish
 from captune.results.run import Run
 from captune.results.run_folder import claim_folder, update_review
 from captune.review.answers import Answer, Answers
-from captune.review.corrections import CHECK, FILE, Correction, Corrections
+from captune.review.corrections import FILE, Corrections
 from captune.review.estimate import AccuracyEstimate
 
 METHOD = "transductive"
 """The method of a session: every change takes effect within a second."""
 
 
-def applied(corrections: Sequence[Correction]) -> str:
-    """Return a digest of the corrections that change the classifier: all but checks and skipped images."""
-    used = [said.id for said in corrections if said.kind != "skip" and said.suggestion != CHECK]
-    return digest("\n".join(used).encode(), 8)
-
-
-NOTHING_APPLIED = applied(())
+def applied(answers: Answers) -> str:
+    """Return a digest of what the classifier depends on: classes, their texts and labels; not checks."""
+    texts = [(name, [(part, answers.descriptions.get(part)) for part in answers.parts(name)]) for name in answers.names]
+    labels = sorted((image, a.label, a.part, a.is_group) for image, a in answers.training().items())
+    return digest(repr((texts, labels)).encode("utf-8", "surrogatepass"), 8)
 
 
 @dataclass(frozen=True)
@@ -89,16 +88,13 @@ class Engine:
         self._keeps_zero_shot: bool | None = None
         self._last: Finished | None = None
         self.notes: list[str] = []
+        self.explanation = ""
+        """Which method adapts and why, if it is not the one of the run; told with the first change."""
 
     @property
     def settings(self) -> RunSettings:
         """Return the settings of every run."""
         return self.plan.settings
-
-    @property
-    def is_adapted(self) -> bool:
-        """Return whether the classifier was made here, and not adopted from a run."""
-        return self._last is not None
 
     @property
     def method(self) -> str:
@@ -125,32 +121,40 @@ class Engine:
         self.probabilities = found.probabilities
 
     def adapt(self, answers: Answers, training: Mapping[str, Answer]) -> Floats:
-        """Adapt to all images with the labels of some, and return the probabilities of all, `(images, classes)`."""
+        """Adapt to all images with the labels of some, and return the probabilities of all, `(images, classes)`.
+
+        The parts of merged classes are adapted as classes of their own, and united afterward: a merge never moves an
+        image from its new class to another one.
+        """
         vocabulary = self.vocabulary(answers)
-        backbone = self._remembered(vocabulary, answers)
-        task = self._task(vocabulary, answers, training)
-        context = Context(self.runtime, self.cache, self.settings.batch_size, self._describer(answers))
-        self.notes = []
+        backbone = self._remembered(vocabulary)
+        task = self._task(vocabulary, answers, training, backbone)
+        context = Context(self.runtime, self.cache, self.settings.batch_size, self._describer(vocabulary))
         plan = dataclasses.replace(self.plan, task=task, images=self._embedded)
         # Without labels, zero-shot is kept or not as in a run: decided once, until the method changes.
         has_labels = len(task.labeled) > 0
         self._last = finish(plan, backbone, context, False if has_labels else self._keeps_zero_shot)
         if not has_labels:
             self._keeps_zero_shot = self._last.kept == "zero_shot"
-        self.classifier, self.probabilities = self._last.classifier, self._last.predictions.probabilities
+        n_parts = [len(answers.parts(name)) for name in answers.names]
+        self.classifier = self._last.classifier.united(answers.names, n_parts)
+        self.probabilities = self.classifier.unite(self._last.predictions.probabilities)
+        self.notes, self.explanation = [self.explanation] if self.explanation else [], ""
         return self.probabilities
 
     def vocabulary(self, answers: Answers) -> Vocabulary:
-        """Return the classes with the descriptions that people gave; others are up to the method."""
-        plain = Vocabulary(tuple(answers.names), (self.settings.template,))
-        described = {}
-        for class_id, name in enumerate(answers.names):
-            sentences = answers.descriptions.get(name, ())
+        """Return the parts of all classes with the descriptions that people gave; others are up to the method."""
+        parts = [part for name in answers.names for part in answers.parts(name)]
+        origins = [origin for name in answers.names for origin in answers.origins(name)]
+        plain = Vocabulary(tuple(parts), (self.settings.template,))
+        described: dict[int, tuple[str, ...]] = {}
+        for part_id, (part, origin) in enumerate(zip(parts, origins, strict=True)):
+            sentences = answers.descriptions.get(part, ())
             if not self.has_text_encoder:
-                described[class_id] = answers.origins(name)
+                described[part_id] = (origin,)
             elif sentences:
-                is_from_start = sentences == self.start.descriptions.get(name)
-                described[class_id] = sentences if is_from_start else (*plain.texts(class_id), *sentences)
+                is_from_start = sentences == self.start.descriptions.get(part)
+                described[part_id] = sentences if is_from_start else (*plain.texts(part_id), *sentences)
         return plain.with_descriptions(described)
 
     @property
@@ -166,19 +170,13 @@ class Engine:
                 "session with class names and a backbone."
             )
 
-    def run(
-        self,
-        answers: Answers,
-        corrections: Corrections,
-        predictions: Predictions,
-        estimate: AccuracyEstimate | None,
-    ) -> Run:
+    def run(self, answers: Answers, predictions: Predictions, estimate: AccuracyEstimate) -> Run:
         """Return the current state as a run."""
         assert self._last is not None
         review = {
-            "accuracy": None if estimate is None else estimate.as_dict(),
+            "accuracy": estimate.as_dict() if estimate else None,
             "n_labels": sum(not answer.is_check for answer in answers.used().values()),
-            "applied": applied(corrections.active()),
+            "applied": applied(answers),
             "start": dataclasses.asdict(self.start),
         }
         readable = np.setdiff1d(np.arange(len(self.all_images)), np.asarray(list(self.skipped), dtype=np.int64))
@@ -188,7 +186,7 @@ class Engine:
             predictions=Predictions(readable, predictions.probabilities),
             skipped=self.skipped,
             classifier=self.with_encoder(),
-            evidence=self._last.collect(predictions),
+            evidence=self._evidence(predictions),
             review=review,
         )
 
@@ -199,7 +197,7 @@ class Engine:
         answers: Answers,
         corrections: Corrections,
         predictions: Predictions,
-        estimate: AccuracyEstimate | None,
+        estimate: AccuracyEstimate,
     ) -> Path:
         """Write the run folder and add the corrections to the file in it."""
         target = Path(folder) if folder is not None else self.folder
@@ -209,9 +207,9 @@ class Engine:
         if self._last is None:  # nothing changed but the estimate
             if not is_own:
                 raise InputError(f"Nothing changed yet. Copy the run folder {str(self.folder)!r} instead.")
-            update_review(target, accuracy=None if estimate is None else estimate.as_dict())
+            update_review(target, accuracy=estimate.as_dict() if estimate else None)
             return target
-        made = self.run(answers, corrections, predictions, estimate)
+        made = self.run(answers, predictions, estimate)
         with ExitStack() as stack:
             stack.enter_context(claim_folder(target, overwrite or is_own, None))
             made.write(target)
@@ -237,27 +235,44 @@ class Engine:
             offered,
         )
 
-    def _describer(self, answers: Answers) -> Any:  # noqa: ANN401 (a describer)
-        offered = {name: list(texts) for name, texts in self.start.offered.items() if name in answers.names}
+    def _evidence(self, predictions: Predictions) -> Evidence | None:
+        assert self._last is not None
+        n_parts = self.classifier.n_parts
+        found = self._last.collect(predictions if n_parts is None else self._last.predictions)
+        if found is None or n_parts is None:
+            return found
+        return found.united(n_parts, self.classifier.unite, predictions.probabilities)
+
+    def _describer(self, vocabulary: Vocabulary) -> Any:  # noqa: ANN401 (a describer)
+        offered = {name: list(texts) for name, texts in self.start.offered.items() if name in vocabulary.names}
         return (describer_of(offered) if offered else None) or NoDescriber()
 
-    def _task(self, vocabulary: Vocabulary, answers: Answers, training: Mapping[str, Answer]) -> AdaptationTask:
-        ids = {name: i for i, name in enumerate(answers.names)}
-        known = sorted(
-            (self._rows[image], ids[answer.label], not answer.is_group) for image, answer in training.items()
-        )
-        positions, labels, single = np.asarray(known, dtype=np.int64).reshape(-1, 3).T
-        rest: Ints = np.setdiff1d(np.arange(len(self._embedded)), positions)
+    def _task(
+        self, vocabulary: Vocabulary, answers: Answers, training: Mapping[str, Answer], backbone: Backbone
+    ) -> AdaptationTask:
+        ids, texts = {part: i for i, part in enumerate(vocabulary.names)}, embed_classes(backbone, vocabulary)
+        known, unknown = list[tuple[int, int, bool]](), list[int]()
+        for image, answer in training.items():
+            row = self._rows[image]
+            if answer.label == NONE:
+                unknown.append(row)
+                continue
+            parts = [ids[part] for part in answers.parts(answer.label)]
+            # An answer that was given after a merge counts for the part whose text is nearest.
+            own = ids[answer.part] if answer.part in ids else parts[int((texts[parts] @ self.vectors[row]).argmax())]
+            known.append((row, own, not answer.is_group))
+        positions, labels, single = np.asarray(sorted(known), dtype=np.int64).reshape(-1, 3).T
+        rest: Ints = np.setdiff1d(np.arange(len(self._embedded)), [*positions, *unknown])
         # With a label for every image there is nothing left to predict; a method still needs images to adapt to.
         unlabeled = self._embedded.subset(rest) if len(rest) else self._embedded
         labeled = LabeledImages(self._embedded.subset(positions), labels, single.astype(np.bool_))
-        return AdaptationTask(vocabulary, unlabeled, labeled)
+        return AdaptationTask(vocabulary, unlabeled, labeled, unknown=self._embedded.subset(sorted(unknown)))
 
-    def _remembered(self, vocabulary: Vocabulary, answers: Answers) -> Precomputed:
+    def _remembered(self, vocabulary: Vocabulary) -> Precomputed:
         """Return a table of all sentences as a backbone; sentences that are new are embedded first."""
         sentences = [text for c in range(len(vocabulary)) for text in vocabulary.texts(c)]
         sentences += [t.format(name) for name in vocabulary.names for t in vocabulary.templates]
-        sentences += [text for name in answers.names for text in self.start.offered.get(name, ())]
+        sentences += [text for part in vocabulary.names for text in self.start.offered.get(part, ())]
         new = [text for text in dict.fromkeys(sentences) if text not in self._texts]
         if not self.has_text_encoder:
             new = [text for text in new if text in self.start.names]
@@ -273,4 +288,5 @@ class Engine:
             return self.classifier
         tuner = type(old)(self.backbone, old.vocabulary, old.settings)
         tuner.load_state_dict(old.state_dict())
-        return Classifier(tuner.to(self.runtime.device), self.classifier.tuner_name, self.classifier.class_vectors)
+        plain = Classifier(tuner.to(self.runtime.device), self.classifier.tuner_name, self.classifier.class_vectors)
+        return plain.united(self.classifier.names, self.classifier.n_parts or ())

@@ -1,36 +1,35 @@
 """How accurate are the predictions? An estimate with a 95 % interval, from images drawn at random.
 
 Images that were labeled because they are informative say nothing about accuracy: they are neither typical nor
-unseen by the classifier. Checks are drawn separately, and never used for adaptation. The n-th check is the image at a
-random fraction of all unlabeled images, sorted by predicted class and confidence; the fractions follow a golden-ratio
-sequence from a random start. Every image is therefore equally likely to be drawn, so the mean is unbiased whatever
-the classifier does later, and the checks are spread evenly over classes and confidences, as in stratified sampling.
+unseen by the classifier. Checks are drawn separately, and never used for adaptation. Every image has a random number
+that depends on its name and the random seed alone, and checks are handed out by this number, smallest first. So the
+sample is independent of predictions and answers, whatever the classifier does later, and images that are added to a
+run take their place among the others.
 """
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
-from captune.core.arrays import Floats, Ints
+from captune.core.arrays import Bools, Ints
 
-FEWEST_LOOKS = 10
-GOLDEN = (5**0.5 - 1) / 2
-FEWEST_FOR_STRATA = 20
-"""With fewer checks the variance within strata cannot be estimated."""
+FEWEST_CHECKS = 10
 
 
 @dataclass(frozen=True)
 class AccuracyEstimate:
-    """Accuracy estimated from checks, with 95 % intervals; fractions from 0 to 1.
+    """Accuracy estimated from checks, with 95 % intervals; fractions from 0 to 1, NaN without checks.
 
     Attributes:
         n_checks: Number of checked images.
-        n_correct: Number of them whose prediction is right.
+        n_correct: Number of them whose prediction is right; none is for an image that fits no class.
         accuracy: Estimated accuracy on the images that nobody labeled.
         low: Lower end of its interval.
         high: Upper end of its interval.
@@ -40,19 +39,24 @@ class AccuracyEstimate:
         n_classes: Number of classes among the checks.
     """
 
-    n_checks: int
-    n_correct: int
-    accuracy: float
-    low: float
-    high: float
-    balanced_accuracy: float
-    balanced_low: float
-    balanced_high: float
-    n_classes: int
+    n_checks: int = 0
+    n_correct: int = 0
+    accuracy: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    balanced_accuracy: float = math.nan
+    balanced_low: float = math.nan
+    balanced_high: float = math.nan
+    n_classes: int = 0
+
+    def __bool__(self) -> bool:
+        return self.n_checks > 0
 
     @property
     def sentence(self) -> str:
         """Return the estimate in words."""
+        if not self:
+            return "names not verified: nobody checked an image"
         return (
             f"{100 * self.accuracy:.0f} % right ({100 * self.low:.0f} to {100 * self.high:.0f}), "
             f"from {self.n_checks} checked images"
@@ -60,41 +64,43 @@ class AccuracyEstimate:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields and the sentence as JSON values."""
-        return {**asdict(self), "sentence": self.sentence}
+        fields = {name: None if math.isnan(value) else value for name, value in asdict(self).items()}
+        return {**fields, "sentence": self.sentence}
 
 
 def describe_accuracy(accuracy: AccuracyEstimate | Mapping[str, Any] | None, folder: str) -> str:
     """Return the estimated accuracy in words or, without checks, how to get one."""
-    if accuracy is None:
-        command = f"captune estimate {shlex.quote(folder)} --count {FEWEST_LOOKS} --out checks.csv"
-        return f"Names not verified. To find out, check {FEWEST_LOOKS} images: {command}"
+    if not accuracy:
+        command = f"captune estimate {shlex.quote(folder)} --count {FEWEST_CHECKS} --out checks.csv"
+        return f"Names not verified. To find out, check {FEWEST_CHECKS} images: {command}"
     sentence = accuracy.sentence if isinstance(accuracy, AccuracyEstimate) else accuracy["sentence"]
     return f"{sentence}."
 
 
-def draw_checks(predicted: Ints, confidence: Floats, may_draw: Ints, first: int, count: int, seed: int) -> Ints:
-    """Return the next images to check, without repetition; `first` is the number of checks drawn before.
+def random_numbers(names: Iterable[str], seed: int) -> Ints:
+    """Return a random number for each image, which is independent of everything but its name and the seed."""
+    key = str(seed).encode()[:64]
+    digests = [blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8, key=key).digest() for name in names]
+    return np.frombuffer(b"".join(digests), dtype=">i8").astype(np.int64)
 
-    `may_draw` are the positions of the images that nobody labeled.
+
+def draw_checks(numbers: Ints, may_draw: Bools, count: int) -> Ints:
+    """Return the next images to check among those that may be drawn, both `(images,)`."""
+    free = np.flatnonzero(may_draw)
+    return free[np.argsort(numbers[free], kind="stable")[:count]]
+
+
+def estimate_accuracy(predicted: Ints, truth: Ints) -> AccuracyEstimate:
+    """Estimate accuracy from the predicted and true classes of checked images, each `(checks,)`.
+
+    An image that fits none of the classes has a negative true class; no prediction of a class is right for it.
     """
-    order = may_draw[np.lexsort((confidence[may_draw], predicted[may_draw]))]
-    start = np.random.default_rng([seed, 17]).random()
-    drawn: dict[int, None] = {}
-    for number in range(first, first + 4 * count + 64):
-        if len(drawn) == count or len(drawn) == len(order):
-            break
-        drawn[int(order[int((start + number * GOLDEN) % 1.0 * len(order))])] = None
-    return np.fromiter(drawn, dtype=np.int64)
-
-
-def estimate_accuracy(predicted: Ints, confidence: Floats, truth: Ints) -> AccuracyEstimate | None:
-    """Estimate accuracy from checked images: predicted and true classes and confidences, each `(checks,)`."""
     n_checks = len(truth)
     if not n_checks:
-        return None
+        return AccuracyEstimate()
     is_correct = (predicted == truth).astype(np.float64)
     accuracy = float(is_correct.mean())
-    low, high = exact_interval(accuracy, n_checks / _design_effect(is_correct, predicted, confidence))
+    low, high = exact_interval(accuracy, n_checks)
     classes, counts = np.unique(truth, return_counts=True)
     recalls = np.array([is_correct[truth == c].mean() for c in classes])
     # The variance of a mean of recalls; recalls of one or two images are shrunk toward accuracy.
@@ -106,21 +112,6 @@ def estimate_accuracy(predicted: Ints, confidence: Floats, truth: Ints) -> Accur
     return AccuracyEstimate(
         n_checks, int(is_correct.sum()), accuracy, low, high, balanced, balanced_low, balanced_high, len(classes)
     )
-
-
-def _design_effect(is_correct: Any, predicted: Ints, confidence: Floats) -> float:  # noqa: ANN401
-    """Return the variance of the mean as a share of that of a simple random sample, at most 1.
-
-    Neighbors in the order by class and confidence were drawn from the same stratum, so half of their squared
-    differences estimates the variance within strata.
-    """
-    n_checks = len(is_correct)
-    total = float(is_correct.var())
-    if n_checks < FEWEST_FOR_STRATA or total == 0:
-        return 1.0
-    ordered = is_correct[np.lexsort((confidence, predicted))]
-    within = float(np.square(np.diff(ordered)).mean()) / 2
-    return float(np.clip(within / (total * n_checks / (n_checks - 1)), 0.5, 1.0))
 
 
 def exact_interval(share: float, n: float) -> tuple[float, float]:

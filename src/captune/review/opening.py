@@ -9,6 +9,7 @@ from typing import Any
 from captune.core.cards import build_card, parse_json
 from captune.core.errors import InputError
 from captune.core.files import is_file, is_folder
+from captune.core.wording import option
 from captune.data.images import ImageCollection
 from captune.data.inputs import Images, collect_images
 from captune.data.labels import read_labels
@@ -19,8 +20,9 @@ from captune.plan import Plan, change_settings, make_plan
 from captune.results.classifier import Classifier
 from captune.results.run import Run
 from captune.results.run_folder import CARD
+from captune.review.answers import collect_answers
 from captune.review.corrections import FILE, Corrections
-from captune.review.engine import METHOD, NOTHING_APPLIED, Engine, Start, applied
+from captune.review.engine import METHOD, Engine, Start, applied
 from captune.review.session import Session
 
 
@@ -70,7 +72,14 @@ def open_run(
     plan = _plan_of(record.card["settings"], record.card.get("sources", {}), classifier, source, start, settings)
     engine = Engine(plan, classifier.backbone, start, quiet)
     engine.folder = Path(folder)
-    is_current = record.card.get("review", {}).get("applied", NOTHING_APPLIED) == applied(corrections.active())
+    begun, now = (
+        applied(collect_answers(made, start.names, start.descriptions, start.labels))
+        for made in ((), corrections.active())
+    )
+    is_current = record.card.get("review", {}).get("applied", begun) == now
+    if record.method != engine.method and "method" not in settings:
+        keep = option("method", record.method)
+        engine.explanation = f"Adapted with {engine.method}, which takes seconds, instead of {record.method} ({keep})"
     if is_current and not settings:
         engine.adopt(classifier)
     return Session(engine, corrections, plan.settings.seed)

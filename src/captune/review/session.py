@@ -1,4 +1,4 @@
-"""A session: embeddings in memory, and everything that a person says has its effect within a second."""
+"""A session: embeddings in memory, and every answer has its effect within a second."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from captune.core.text import one_form, shown
 from captune.core.wording import speaks_flags
 from captune.data.images import ImageCollection
 from captune.data.tables import first_few
-from captune.data.vocabulary import name_problems
+from captune.data.task import NONE_ID
+from captune.data.vocabulary import NONE, name_problems
 from captune.embeddings.predictions import Predictions
 from captune.results.classifier import Classifier
+from captune.review.answer_files import read_answers
 from captune.review.answers import Answer, Answers, collect_answers
 from captune.review.changes import Change, compare
-from captune.review.corrections import Correction, Corrections, Kind
+from captune.review.corrections import CHECK, Correction, Corrections, Kind
 from captune.review.engine import Engine, applied
-from captune.review.estimate import AccuracyEstimate, describe_accuracy, estimate_accuracy
-from captune.review.exchange import read_answers
-from captune.review.groups import Group, cluster, count_groups, describe_groups
-from captune.review.suggestions import CHECK_SHARE, Suggestion, choose_with_checks, sentence
+from captune.review.estimate import AccuracyEstimate, describe_accuracy, draw_checks, estimate_accuracy, random_numbers
+from captune.review.image_groups import Group, cluster, count_groups, describe_groups
+from captune.review.suggestions import CHECK_SHARE, Suggestion, choose_images, sentence, spread_checks
 
 Image = int | str
 """An image: its position or its name."""
 
 
 class Session:
-    """Images with their embeddings in memory, classes that can be changed, and what people said so far.
+    """Images with their embeddings in memory, classes that can be changed, and the answers so far.
 
-    Every change returns what it did to the predictions. Answers are recorded at once (`corrections`); `adapt` is
-    called after every change, with the method that was used last.
+    Every change first reads what others answered meanwhile, and returns what it did to the predictions. Answers are
+    recorded at once (`corrections`); `adapt` is called after every change, with the method that was used last.
     """
 
     def __init__(self, engine: Engine, corrections: Corrections | None = None, seed: int = 0) -> None:
@@ -43,11 +44,11 @@ class Session:
         self.corrections = Corrections() if corrections is None else corrections
         self._owners: tuple[Ints, Floats] | None = None
         self._by_name: dict[str, int] | None = None
+        self._random_numbers: Ints | None = None
         self.answers = self._collect()
-        if not hasattr(engine, "probabilities"):
-            engine.adapt(self.answers, self._training())
-        self._applied = applied(self.corrections.active())
-        self._predictions = self._pinned(engine.probabilities)
+        if not hasattr(engine, "probabilities") or engine.classifier.names != self.names:
+            engine.adapt(self.answers, self._training(self.answers))
+        self._predictions = self._pinned(self.answers)
 
     @property
     def images(self) -> ImageCollection:
@@ -80,150 +81,177 @@ class Session:
         """Return the current classifier, which also classifies new images."""
         return self.engine.with_encoder()
 
-    # What people say
+    # Answers of people
 
-    def label(self, images: Image | Sequence[Image], name: str, *, suggestion: str = "") -> Change:
-        """Record that images are of a class; `suggestion` is the kind of the suggestion that showed them."""
+    def label(
+        self,
+        answers: Image | Sequence[Image] | Mapping[Image, str] | Path | Sequence[Path],
+        name: str | None = None,
+        *,
+        suggestion: str | Mapping[Image, str] = "",
+    ) -> Change:
+        """Record the classes of images and adapt once.
+
+        `answers` are images of the class `name` (or `captune.NONE`), a mapping from images to classes, or, without a
+        name, files with answers: filled tables, tables of labels, Label Studio exports (.json), or corrections of other
+        people (.jsonl). `suggestion` is the kind of the suggestion that showed the images, or one for each of them.
+        """
+        self.refresh()
+        if isinstance(answers, Mapping):
+            return self._label_each(answers, suggestion)
+        if name is None:
+            return self._import([answers] if isinstance(answers, (str, Path)) else list(answers))  # type: ignore[arg-type]
         self._check_class(name, may_add=True)
-        found = self._image_names(images)
+        if not isinstance(suggestion, str):
+            raise InputError("Expected one suggestion for images of one class.")
+        found = self._image_names(answers)  # type: ignore[arg-type]
         what = f"labeled {len(found)} image{'s' if len(found) != 1 else ''} as {name!r}"
-        return self._say(what, "label", name, images=found, suggestion=suggestion)
+        return self._record(what, "label", name, images=found, suggestion=suggestion)
 
-    def label_many(self, answers: Mapping[Image, str], *, suggestions: Mapping[Image, str] | None = None) -> Change:
-        """Record the classes of several images, and adapt once."""
+    def _label_each(self, answers: Mapping[Image, str], suggestion: str | Mapping[Image, str]) -> Change:
         for name in answers.values():
             self._check_class(name, may_add=True)
-        shown = suggestions or {}
-        said = [
-            Correction("label", name, self._image_names(image), suggestion=shown.get(image, ""), person=self.person)
+        kinds = dict.fromkeys(answers, suggestion) if isinstance(suggestion, str) else suggestion
+        self.corrections.extend(
+            Correction("label", name, self._image_names(image), suggestion=kinds.get(image, ""), person=self.person)
             for image, name in answers.items()
-        ]
-        self.corrections.extend(said)
-        return self._update(f"labeled {len(said)} images")
+        )
+        return self._update(f"labeled {len(answers)} images")
 
-    def take_answers(self, path: str | Path) -> Change:
-        """Record the answers in a filled table, a table of labels or a Label Studio export, and adapt once."""
-        filled = read_answers(path)
-        missing = first_few(repr(f.image) for f in filled if f.image and not self.knows(f.image))
-        unknown = [name for name in dict.fromkeys(f.label for f in filled) if name and name not in self.names]
-        problems = [f"no image {image}" for image in missing]
-        problems += [f"{name!r} is not a class.{nearest(name, self.names)}" for name in first_few(unknown)]
-        raise_all(problems, f"Cannot use the answers in {str(path)!r} (new classes must be added first)")
-        said = [
-            Correction("label", f.label, self._group_names(f.group), group=f.group, person=self.person)
-            for f in filled
-            if f.group >= 0 and f.label
-        ]
-        said += [
-            Correction("label" if f.label else "skip", f.label, (f.image,), suggestion=f.suggestion, person=self.person)
-            for f in filled
-            if f.image
-        ]
-        self.corrections.extend(said)
-        return self._update(f"took {len(filled)} answers from {path}")
-
-    def take(self, files: Sequence[str | Path]) -> Change:
-        """Add the corrections files of other people, and adapt once."""
-        return self._update(f"took {self.corrections.merge(files)} corrections of other people")
+    def _import(self, files: Sequence[str | Path]) -> Change:
+        """Record the answers in files; what is about other groups than today's is listed and left alone."""
+        others = [file for file in files if Path(file).suffix.lower() == ".jsonl"]
+        filled = [(path, one) for path in files if path not in others for one in read_answers(path)]
+        groups = {group.digest(self.images): group.number for group in self.groups()} if filled else {}
+        problems, left, made = list[str](), list[str](), list[Correction]()
+        for path, one in filled:
+            if one.image and (found := self._find(one.image)) is None:
+                problems.append(f"{path}: no image {one.image!r}")
+            elif one.label and one.label not in (*self.names, NONE):
+                problems.append(f"{path}: {one.label!r} is not a class.{nearest(one.label, self.names)}")
+            elif one.image:
+                kind: Kind = "label" if one.label else "skip"
+                made.append(Correction(kind, one.label, (str(found),), suggestion=one.suggestion, person=self.person))
+            elif one.label and one.digest not in groups:
+                left.append(f"group {one.group} ({one.label!r}) of {path} has other images now: answer it again")
+            elif one.label:
+                number = groups[one.digest]
+                images = self._group_names(number)
+                made.append(Correction("label", one.label, images, group=number, person=self.person))
+        raise_all(first_few(problems), "Cannot use these answers (new classes must be added first)")
+        n_theirs = self.corrections.merge(others)
+        self.corrections.extend(made)
+        return self._update(f"imported {len(made) + n_theirs} answers", notes=left)
 
     def exclude(self, images: Image | Sequence[Image], name: str) -> Change:
         """Record that images are not of a class."""
+        self.refresh()
         self._check_class(name)
         found = self._image_names(images)
-        return self._say(f"{len(found)} images are not {name!r}", "not", name, images=found)
+        return self._record(f"{len(found)} images are not {name!r}", "not", name, images=found)
 
-    def skip(self, images: Image | Sequence[Image], *, suggestion: str = "") -> None:
+    def skip(self, images: Image | Sequence[Image], *, suggestion: str = "") -> Change:
         """Record that a person cannot name images, so that they are not suggested again."""
-        self.corrections.add("skip", images=self._image_names(images), suggestion=suggestion)
-        self.answers = self._collect()
+        self.refresh()
+        found = self._image_names(images)
+        return self._record(f"skipped {len(found)} images", "skip", images=found, suggestion=suggestion)
 
-    def name_group(self, group: int, name: str, *, besides: Image | Sequence[Image] = ()) -> Change:
-        """Record that a whole group is of a class, besides some of its images, which do not belong to it."""
+    def name_group(self, group: int, name: str, *, except_: Image | Sequence[Image] = ()) -> Change:
+        """Record that a whole group is of a class, except for some of its images."""
+        self.refresh()
         self._check_class(name, may_add=True)
-        others = self._image_names(besides) if isinstance(besides, (int, str)) or len(besides) else ()
+        others = self._image_names(except_) if isinstance(except_, (int, str)) or len(except_) else ()
         belonging = tuple(image for image in self._group_names(group) if image not in others)
         if others:
             self.corrections.add("not", name, images=others, group=group)
         what = f"named group {group} ({len(belonging)} images) {name!r}"
-        return self._say(what, "label", name, images=belonging, group=group)
+        return self._record(what, "label", name, images=belonging, group=group)
 
     def rename(self, old: str, new: str) -> Change:
         """Give a class another name; the name of another class merges them."""
+        self.refresh()
         self._check_class(old)
         if new in self.names:
             return self.merge([old, new], new)
-        return self._say(f"renamed {old!r} to {new!r}", "rename", self._new_name(new), names=(old,))
+        return self._record(f"renamed {old!r} to {new!r}", "rename", self._new_name(new, [old]), names=(old,))
 
     def merge(self, names: Sequence[str], into: str) -> Change:
-        """Make one class of several."""
+        """Make one class of several, which keeps their texts and labels: images leave it for no other reason."""
+        self.refresh()
         for name in names:
             self._check_class(name)
         if len(set(names)) < 2:
             raise InputError(f"Expected at least two classes to merge, got {list(names)}.")
-        target = into if into in self.names else self._new_name(into)
+        target = into if into in self.names else self._new_name(into, names)
         if len(set(self.names) - set(names) | {target}) < 2:
             raise InputError("This would leave fewer than two classes.")
-        return self._say(f"merged {', '.join(names)} into {into!r}", "merge", target, names=tuple(dict.fromkeys(names)))
+        what = f"merged {', '.join(names)} into {into!r}"
+        return self._record(what, "merge", target, names=tuple(dict.fromkeys(names)))
 
     def add(self, name: str, descriptions: Sequence[str] = ()) -> Change:
         """Add a class."""
+        self.refresh()
         self.engine.check_texts()
-        return self._say(f"added {name!r}", "add", self._new_name(name), sentences=_sentences(descriptions))
+        return self._record(f"added {name!r}", "add", self._new_name(name), sentences=_sentences(descriptions))
 
     def remove(self, name: str) -> Change:
         """Remove a class that does not occur; labels of it are kept, but not used."""
+        self.refresh()
         self._check_class(name)
         if len(self.names) < 3:
             raise InputError(f"Cannot remove {name!r}: at least two classes are needed.")
-        return self._say(f"removed {name!r}", "remove", name)
+        return self._record(f"removed {name!r}", "remove", name)
 
     def describe(self, name: str, descriptions: Sequence[str]) -> Change:
-        """Replace the descriptions of a class."""
+        """Replace the descriptions of a class; one that was merged is one text from now on."""
+        self.refresh()
         self._check_class(name)
         self.engine.check_texts()
-        return self._say(f"described {name!r}", "describe", name, sentences=_sentences(descriptions))
+        return self._record(f"described {name!r}", "describe", name, sentences=_sentences(descriptions))
 
     def undo(self) -> Change:
-        """Take back the last correction of this person that still holds."""
+        """Undo the last correction of this person that still holds."""
+        self.refresh()
         last = self.corrections.last()
         if last is None:
-            raise InputError("There is nothing to undo.")
-        self.corrections.undo(last)
-        return self._update(f"took back {last.kind!r} {last.label or ''}".rstrip())
+            others = self.corrections.active()
+            whose = f" The last answer is of {others[-1].person or 'somebody'!r}, who can undo it." if others else ""
+            raise InputError(f"There is nothing of {self.person!r} to undo.{whose}")
+        return self._update(self.corrections.undo(last))
 
     def refresh(self) -> Change | None:
         """Read what others wrote to the corrections file, and adapt if there is something new."""
-        return self._update("read corrections of others") if self.corrections.refresh() else None
+        return self._update("read answers of others") if self.corrections.refresh() else None
 
-    # What captune says
+    # Suggestions and results
 
     def adapt(self, method: str | None = None, **settings: Any) -> Change:  # noqa: ANN401 (checked by the method)
         """Adapt again, with another method or other settings; they are kept for later changes."""
+        self.refresh()
         if method is not None or settings:
             self.engine.set_method(method, settings)
         return self._update(f"adapted with {self.engine.method}", force=True)
 
     def suggest(
-        self, count: int = 20, *, checks: float = CHECK_SHARE, besides: Sequence[Image] = ()
+        self, count: int = 20, *, checks: float = CHECK_SHARE, except_: Sequence[Image] = ()
     ) -> list[Suggestion]:
         """Return images worth looking at; a share of `checks` is drawn at random, to estimate accuracy.
 
-        The same state gives the same suggestions. `besides` are images that are being shown already.
+        The same state gives the same suggestions. `except_` are images that are being shown already.
         """
         if count < 1 or not 0 <= checks <= 1:
             raise InputError(f"Expected count of at least 1 and checks from 0 to 1, got {count} and {checks}.")
         ids = {name: class_id for class_id, name in enumerate(self.names)}
         labels = np.full(len(self.images), -1)
-        for image, answer in self._training(groups=False).items():
-            labels[self.position(image)] = ids[answer.label]
-        hidden = {*self.answers.labels, *self.answers.skipped, *self._image_names(besides)}
-        may_choose = np.flatnonzero(~self._mask(hidden))
-        shown = [self.position(image) for image in besides if not isinstance(image, int)]
+        for image, answer in self._training(self.answers, groups=False).items():
+            labels[self.position(image)] = ids.get(answer.label, -1)
+        is_free = ~self._mask({*self.answers.labels, *self.answers.skipped, *self._image_names(except_)})
+        drawn = draw_checks(self._numbers(), is_free, round(checks * count))
+        rest = np.setdiff1d(np.flatnonzero(is_free), drawn)
+        n_rest = min(count - len(drawn), len(rest))
         probabilities = self._predictions.probabilities
-        n_before = sum(answer.is_check for answer in self.answers.labels.values()) + len(shown)
-        found = choose_with_checks(
-            self.engine.vectors, probabilities, labels, may_choose, count, n_before, checks, self.seed
-        )
+        typical = choose_images(self.engine.vectors, probabilities, labels, rest, n_rest, self.seed)
+        found = spread_checks(typical, drawn)
         owners = self._group_of()[0]
         predicted, confidence = self._predictions.labels, self._predictions.confidence
         return [
@@ -252,13 +280,16 @@ class Session:
             raise InputError(f"There is no group {number}. Groups: 0 to {int(self._group_of()[0].max())}.")
         return found
 
-    def estimate(self) -> AccuracyEstimate | None:
-        """Return the accuracy on images that nobody labeled, from the checks; None without checks."""
+    def estimate(self) -> AccuracyEstimate:
+        """Return the accuracy on images that nobody labeled, from the checks; without checks, it says so."""
         checks = {self.position(i): a for i, a in self.answers.used().items() if a.is_check and self.knows(i)}
-        rows = np.asarray(sorted(checks), dtype=np.int64)
-        truth = np.asarray([self.names.index(checks[row].label) for row in rows.tolist()], dtype=np.int64)
-        probabilities = self.engine.probabilities[rows]
-        return estimate_accuracy(probabilities.argmax(axis=1), probabilities.max(axis=1), truth) if len(rows) else None
+        numbers = self._numbers()
+        # Checks that were drawn among confident predictions count as far as they would have been drawn anyway.
+        last = max((numbers[row] for row, a in checks.items() if a.suggestion == CHECK), default=-(2**63))
+        rows = [row for row, a in sorted(checks.items()) if a.suggestion == CHECK or numbers[row] <= last]
+        ids = {name: class_id for class_id, name in enumerate(self.names)}
+        truth = np.asarray([ids.get(checks[row].label, NONE_ID) for row in rows], dtype=np.int64)
+        return estimate_accuracy(self.engine.probabilities[rows].argmax(axis=1), truth)
 
     def verification(self) -> str:
         """Return what is known about accuracy as a sentence, and what to do if nothing is."""
@@ -266,6 +297,7 @@ class Session:
 
     def save(self, folder: str | Path | None = None, *, overwrite: bool = False) -> Path:
         """Write the run folder: the one that was opened, or a new one, with a copy of the corrections."""
+        self.refresh()
         return self.engine.save(folder, overwrite, self.answers, self.corrections, self._predictions, self.estimate())
 
     # Names and positions
@@ -280,40 +312,40 @@ class Session:
         return image in self._positions()
 
     def position(self, image: Image) -> int:
-        """Return the position of an image."""
+        """Return the position of an image, given by position, by name or, if it is a file, by any path to it."""
         if isinstance(image, str):
-            found = self._positions().get(image)
+            found = self._find(image)
             if found is None:
                 raise InputError(f"No image {image!r}.{nearest(image, list(self._positions())[:5000])}")
-            return found
+            return self._positions()[found]
         if not 0 <= image < len(self.images):
             raise InputError(f"No image {image}: expected a position from 0 to {len(self.images) - 1}.")
         return int(image)
 
     def __repr__(self) -> str:
         found = self.estimate()
-        accuracy = "names not verified" if found is None else found.sentence
-        return f"Session({len(self.images)} images, {len(self.names)} classes, {len(self.labels)} labels; {accuracy})"
+        counts = f"{len(self.images)} images, {len(self.names)} classes, {len(self.labels)} labels"
+        return f"Session({counts}; {found.sentence})"
 
     # Inside
 
-    def _say(self, what: str, kind: Kind, name: str = "", **details: Any) -> Change:  # noqa: ANN401
+    def _record(self, what: str, kind: Kind, name: str = "", **details: Any) -> Change:  # noqa: ANN401
         self.corrections.add(kind, name, **details)
         renamed = dict.fromkeys(details["names"], name) if kind in ("rename", "merge") else {}
         return self._update(what, renamed)
 
-    def _update(self, what: str, renamed: dict[str, str] | None = None, force: bool = False) -> Change:
-        """Apply all corrections, adapt, and return what changed."""
+    def _update(
+        self, what: str, renamed: dict[str, str] | None = None, force: bool = False, notes: Sequence[str] = ()
+    ) -> Change:
+        """Apply all corrections, adapt, and return what changed; names and predictions are replaced together."""
         before, problems = (self._predictions.labels, self.names), self.answers.problems
-        self.answers = self._collect()
-        now_applied = applied(self.corrections.active())
-        if force or now_applied != self._applied:  # checks and skipped images change nothing
-            self.engine.adapt(self.answers, self._training())
-            self._applied = now_applied
-        self._predictions = self._pinned(self.engine.probabilities)
-        notes = [*self.engine.notes, *(problem for problem in self.answers.problems if problem not in problems)]
+        answers = self._collect()
+        if force or applied(answers) != applied(self.answers):  # checks and skipped images change nothing
+            self.engine.adapt(answers, self._training(answers))
+        self._predictions, self.answers = self._pinned(answers), answers
+        told = [*notes, *self.engine.notes, *(problem for problem in answers.problems if problem not in problems)]
         owners = None if self._owners is None else self._owners[0]
-        return compare(what, before, (self._predictions.labels, self.names), owners, notes, renamed)
+        return compare(what, before, (self._predictions.labels, self.names), owners, told, renamed)
 
     def _collect(self) -> Answers:
         start = self.engine.start
@@ -323,38 +355,32 @@ class Session:
             answers.problems.append(
                 f"{len(missing)} answers are about images that are not here, the first is {missing[0]!r}"
             )
+        answers.problems += self.corrections.problems
         return answers
 
-    def _training(self, groups: bool = True) -> dict[str, Answer]:
+    def _training(self, answers: Answers, groups: bool = True) -> dict[str, Answer]:
         """Return the labels that adaptation may use: all but checks."""
         return {
             image: answer
-            for image, answer in self.answers.used().items()
-            if not answer.is_check and self.knows(image) and (not answer.is_group or (groups and answer.is_typical))
+            for image, answer in answers.training().items()
+            if self.knows(image) and (groups or not answer.is_group)
         }
 
-    def _excluded(self) -> list[tuple[int, int]]:
-        """Return pairs of an image and a class that it does not have."""
-        ids = {name: i for i, name in enumerate(self.names)}
-        return [
-            (self.position(image), ids[name])
-            for image, names in self.answers.excluded.items()
-            if self.knows(image)
-            for name in names
-            if name in ids
-        ]
-
-    def _pinned(self, probabilities: Floats) -> Predictions:
+    def _pinned(self, answers: Answers) -> Predictions:
         """Return predictions in which images have the names that a person gave them, and none that a person denied."""
-        pinned = np.array(probabilities)
-        ids = {name: i for i, name in enumerate(self.names)}
-        for position, class_id in self._excluded():
-            pinned[position, class_id] = 0.0
-            pinned[position] /= max(float(pinned[position].sum()), 1e-12)
-        for image, answer in self.answers.used().items():
-            if not answer.is_group and self.knows(image):
-                pinned[self.position(image)] = 0.0
-                pinned[self.position(image), ids[answer.label]] = 1.0
+        pinned = np.array(self.engine.probabilities)
+        ids = {name: i for i, name in enumerate(answers.names)}
+        for image, names in answers.excluded.items():
+            denied = [ids[name] for name in names if name in ids]
+            if denied and self.knows(image):
+                row = pinned[self.position(image)]
+                row[denied] = 0.0
+                row /= max(float(row.sum()), 1e-12)
+        for image, answer in answers.used().items():
+            if not answer.is_group and answer.label in ids and self.knows(image):
+                row = pinned[self.position(image)]
+                row[:] = 0.0
+                row[ids[answer.label]] = 1.0
         return Predictions(np.arange(len(pinned)), pinned)
 
     def _group_of(self) -> tuple[Ints, Floats]:
@@ -369,6 +395,21 @@ class Session:
             self._by_name = {self.images.name(i): i for i in range(len(self.images))}
         return self._by_name
 
+    def _find(self, image: str) -> str | None:
+        """Return the name of an image that is given by name or, as the shell completes it, by path."""
+        known = self._positions()
+        if image in known or self.images.kind != "files":
+            return image if image in known else None
+        path, root = Path(image).absolute(), self.images.root.absolute()
+        inside = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
+        return inside if inside in known else None
+
+    def _numbers(self) -> Ints:
+        """Return the random number of each image, by which checks are drawn."""
+        if self._random_numbers is None:
+            self._random_numbers = random_numbers(self._positions(), self.seed)
+        return self._random_numbers
+
     def _mask(self, images: Mapping[str, Answer] | Sequence[str] | set[str]) -> Bools:
         mask = np.zeros(len(self.images), dtype=np.bool_)
         mask[[self.position(image) for image in images if self.knows(image)]] = True
@@ -382,7 +423,7 @@ class Session:
         return tuple(self.images.name(position) for position in self.group(group).images.tolist())
 
     def _check_class(self, name: str, may_add: bool = False) -> None:
-        if one_form(str(name)) not in self.names:
+        if one_form(str(name)) not in (*self.names, *([NONE] if may_add else [])):
             add = f"captune label RUN --add {shlex.quote(str(name))}" if speaks_flags() else f"add({name!r})"
             hint = (
                 f" Add it first if it is a new one: {add}."
@@ -391,7 +432,7 @@ class Session:
             )
             raise InputError(f"{name!r} is not a class.{nearest(name, self.names)}{hint}")
 
-    def _new_name(self, name: str) -> str:
+    def _new_name(self, name: str, replaced: Sequence[str] = ()) -> str:
         tidy = one_form(name) if isinstance(name, str) else ""
         taken = {known.casefold(): known for known in self.names}
         if not tidy:
@@ -399,6 +440,8 @@ class Session:
         if tidy.casefold() in taken:
             raise InputError(f"There is already a class {taken[tidy.casefold()]!r}.")
         raise_all(name_problems([*self.names, tidy]), f"Cannot use the name {shown(tidy)}")
+        if other := self.answers.merged_with(tidy, replaced):
+            raise InputError(f"{tidy!r} is a part of the merged class {other!r}. Undo the merge, or use another name.")
         return tidy
 
 

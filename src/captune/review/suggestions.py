@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from captune.core.arrays import Floats, Ints
-from captune.review.corrections import CHECK
-from captune.review.estimate import draw_checks
-from captune.review.groups import cluster
+from captune.review.corrections import CHECK, PRECISION
+from captune.review.image_groups import cluster
 
 CHECK_SHARE = 0.2
 """Share of the suggested images that are drawn at random, to estimate accuracy."""
@@ -31,7 +30,7 @@ class Suggestion:
         confidence: Probability of this class.
         group: Number of the group it belongs to.
         represents: Number of images it represents.
-        kind: `typical`, or `check` for an image drawn at random.
+        kind: `typical`, `check` for an image drawn at random, or `precision` for one drawn where `accept` needs it.
         reason: Why it was chosen, as a sentence.
     """
 
@@ -65,6 +64,8 @@ def choose_images(
     (Zhdanov, Diverse mini-batch active learning, 2019). Every few images, one is chosen among those predicted as the
     class with the fewest labels. `labels` `(images,)` is -1 without a label.
     """
+    if count < 1:
+        return Choice(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), ())
     n_images, n_classes = probabilities.shape
     labeled = np.flatnonzero(labels >= 0)
     n_wanted = max(len(labeled) + count, n_classes)
@@ -73,7 +74,7 @@ def choose_images(
     n_clusters = int(owners.max()) + 1
     sizes = np.bincount(owners, minlength=n_clusters)
     worth = np.bincount(owners, weights=unclear + CLEAR_WORTH, minlength=n_clusters)
-    n_looks = np.minimum(np.bincount(owners[labeled], minlength=n_clusters), 1)
+    n_chosen = np.minimum(np.bincount(owners[labeled], minlength=n_clusters), 1)
     predicted, n_seen = probabilities.argmax(axis=1), np.bincount(labels[labeled], minlength=n_classes)
     is_free = np.zeros(n_images, dtype=np.bool_)
     is_free[may_choose] = True
@@ -86,36 +87,19 @@ def choose_images(
             is_left = np.bincount(predicted[is_free], minlength=n_classes) > 0
             may_be_next = is_free & (predicted == np.where(is_left, n_seen, n_images).argmin())
         is_empty = np.bincount(owners[may_be_next], minlength=n_clusters) == 0
-        number = int(np.lexsort((-worth, n_looks, is_empty))[0])
+        number = int(np.lexsort((-worth, n_chosen, is_empty))[0])
         members = typical[starts[number] : starts[number + 1]]
         position = int(members[may_be_next[members]][0])
         chosen.append(position)
         is_free[position] = False
-        n_looks[number] += 1  # a second image of a cluster only if all have one
+        n_chosen[number] += 1  # a second image of a cluster only if all have one
         n_seen[predicted[position]] += 1
     taken = np.asarray(chosen, dtype=np.int64)
     return Choice(taken, sizes[owners[taken]], ("typical",) * len(chosen))
 
 
-def choose_with_checks(
-    vectors: Floats,
-    probabilities: Floats,
-    labels: Ints,
-    may_choose: Ints,
-    count: int,
-    n_checks_before: int,
-    check_share: float,
-    seed: int,
-) -> Choice:
-    """Choose images, of which a share are checks; the checks are spread over the others."""
-    n_checks = min(round(check_share * count), len(may_choose))
-    predicted, confidence = probabilities.argmax(axis=1), probabilities.max(axis=1)
-    checks = draw_checks(predicted, confidence, may_choose, n_checks_before, n_checks, seed)
-    rest = np.setdiff1d(may_choose, checks)
-    n_rest = min(count - len(checks), len(rest))
-    found = choose_images(vectors, probabilities, labels, rest, n_rest, seed) if n_rest > 0 else None
-    if found is None:
-        return Choice(checks, np.ones(len(checks), dtype=np.int64), (CHECK,) * len(checks))
+def spread_checks(found: Choice, checks: Ints) -> Choice:
+    """Return choices with checks spread over them."""
     places = np.linspace(0, len(found.positions), len(checks) + 2)[1:-1].round().astype(np.int64)
     kinds = np.insert(np.asarray(found.kinds, dtype=object), places, CHECK)
     positions = np.insert(found.positions, places, checks)
@@ -126,5 +110,7 @@ def sentence(kind: str, represents: int, confidence: float) -> str:
     """Return why an image was chosen."""
     if kind == CHECK:
         return "drawn at random, to estimate accuracy"
+    if kind == PRECISION:
+        return "drawn at random among confident predictions, to certify their precision"
     state = "whose name is unclear" if confidence < 0.5 else "that look alike"
     return f"represents {represents} images {state}"

@@ -8,10 +8,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from captune.core.errors import CaptuneError, InputError, RunFolderError
+from captune.core.errors import CaptuneError, InputError
 from captune.review.answers import collect_answers
 from captune.review.corrections import Correction, Corrections
 
@@ -43,22 +44,78 @@ def test_a_line_that_was_cut_off_is_removed_before_the_next_answer(tmp_path: Pat
     assert path.read_bytes().startswith(whole)
 
 
-def test_a_damaged_line_in_the_middle_is_an_error_that_keeps_the_file(tmp_path: Path) -> None:
+HOSTILE = [
+    b'{"kind": "label", "lab',
+    b"[]",
+    b"7",
+    b"\xff",
+    b'{"kind": "shout"}',
+    b'{"kind": "label", "label": "cat"}',
+    b'{"kind": "describe", "label": "cat", "sentences": ["half of \\ud800"]}',
+    b'{"kind": "label", "label": "cat", "images": ["a.jpg"], "id": "\\udfff"}',
+    b'{"kind": "describe", "label": "cat", "sentences": ["' + b"x" * 1_000_000 + b'"]}',
+    b'{"kind": "add", "label": "' + b"x" * 140_000 + b'"}',
+]
+
+
+@pytest.mark.parametrize("line", HOSTILE)
+def test_a_line_that_is_no_correction_is_skipped_and_told(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "corrections.jsonl"
     Corrections(path).add("label", "cat", images=("a.jpg",))
-    content = b'{"kind": "label", "lab\n' + path.read_bytes()
-    path.write_bytes(content)
-    with pytest.raises(RunFolderError, match="not a correction"):
-        Corrections(path)
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    Corrections(path).add("label", "dog", images=("b.jpg",))
+    content, again = path.read_bytes(), Corrections(path)
+    assert [made.label for made in again] == ["cat", "dog"]
+    assert len(again.problems) == 1
+    assert "line 2" in again.problems[0]
+    assert line in content
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"label": "x" * 140_000}, {"sentences": ("\ud800",)}, {"id": "\ud800"}, {"sentences": ("x" * 1_000_000,)}]
+)
+def test_what_could_not_be_read_again_is_not_recorded(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    path = tmp_path / "corrections.jsonl"
+    Corrections(path).add("add", "cat")
+    content = path.read_bytes()
+    with pytest.raises(InputError):
+        Corrections(path).add("add", **{"label": "dog", **wrong})
     assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize("line", [b"[]", b'{"kind": "shout"}', b'{"kind": "label", "label": "cat"}', b"7", b"\xff"])
-def test_lines_that_are_no_corrections_are_refused(tmp_path: Path, line: bytes) -> None:
+def test_order_does_not_depend_on_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "corrections.jsonl"
-    path.write_bytes(line + b"\n")
-    with pytest.raises(RunFolderError, match=r"corrections\.jsonl"):
-        Corrections(path)
+    times = iter(["2026-01-01T12:00", "2026-01-01T11:00", "2026-01-01T10:00"])
+    monkeypatch.setattr("captune.review.corrections.now", lambda: next(times))
+    made = Corrections(path, "anna")
+    for label in ("cat", "dog"):
+        made.add("label", label, images=("a.jpg",), time=next(times))
+    again = Corrections(path, "anna")
+    assert collect_answers(again.active(), NAMES).used()["a.jpg"].label == "dog"
+    last = again.last()
+    assert last is not None
+    assert last.label == "dog"
+    again.undo(last)
+    assert collect_answers(again.active(), NAMES).used()["a.jpg"].label == "cat"
+
+
+def test_a_number_from_elsewhere_cannot_come_before_or_after_everything(tmp_path: Path) -> None:
+    path = tmp_path / "corrections.jsonl"
+    path.write_bytes(Correction("label", "fox", ("a.jpg",), number=2**62).line())
+    made = Corrections(path, "anna")
+    made.add("label", "dog", images=("a.jpg",))
+    assert [one.number for one in Corrections(path)] == [1, 2]
+
+
+def test_files_of_two_people_give_the_same_answers_in_either_order(tmp_path: Path) -> None:
+    for person, label in (("anna", "cat"), ("ben", "dog")):
+        Corrections(tmp_path / f"{person}.jsonl", person).add("label", label, images=("a.jpg",))
+    joined = []
+    for first, second in (("anna", "ben"), ("ben", "anna")):
+        made = Corrections(None, first)
+        made.merge([tmp_path / f"{first}.jsonl", tmp_path / f"{second}.jsonl"])
+        joined.append(collect_answers(made.active(), NAMES).used()["a.jpg"].label)
+    assert joined[0] == joined[1]
 
 
 def test_two_writers_do_not_lose_each_others_answers(tmp_path: Path) -> None:
@@ -141,9 +198,40 @@ def test_answers_follow_renamed_and_merged_classes() -> None:
     answers = collect_answers(said.active(), NAMES, {"cat": ["a cat"], "dog": ["a dog"]})
     assert answers.names == ["pet", "fox"]
     assert {image: answer.label for image, answer in answers.used().items()} == {"a.jpg": "pet", "b.jpg": "pet"}
-    assert answers.descriptions == {"pet": ("a cat", "a dog")}
+    assert answers.descriptions == {"kitten": ("a cat",), "dog": ("a dog",)}
+    assert answers.parts("pet") == ("kitten", "dog")
     assert answers.origins("pet") == ("cat", "dog")
+    assert [answer.part for answer in answers.used().values()] == ["kitten", "dog"]
     assert answers.problems == []
+
+
+def test_renames_travel_with_the_answers() -> None:
+    """Answers of an old run, whose names were corrected there, fit a new run that has the right names."""
+    made = Corrections(person="anna")
+    made.add("label", "chaparal", images=("a.jpg",))
+    made.add("rename", "fox", names=("chaparal",))
+    made.add("label", "chaparal", images=("b.jpg",))  # of somebody who did not know the new name
+    answers = collect_answers(made.active(), NAMES)
+    assert {image: answer.label for image, answer in answers.used().items()} == {"a.jpg": "fox", "b.jpg": "fox"}
+    assert answers.problems == []
+
+
+def test_undo_of_an_answer_of_somebody_else_says_whose_it_was() -> None:
+    made = Corrections(person="anna")
+    made.extend([Correction("label", "fox", ("b.jpg",), person="ben")])
+    assert "of ben" in made.undo(made.active()[0])
+    own = made.add("label", "fox", images=("b.jpg",))
+    assert "of" not in made.undo(own)
+
+
+def test_an_image_that_was_chosen_on_purpose_never_becomes_a_check() -> None:
+    made = Corrections(person="anna")
+    made.add("label", "cat", images=("a.jpg",))
+    made.add("label", "cat", images=("a.jpg",), suggestion="check")
+    made.add("label", "cat", images=("b.jpg",), suggestion="check")
+    made.add("label", "dog", images=("b.jpg",))
+    found = collect_answers(made.active(), NAMES).used()
+    assert (found["a.jpg"].is_check, found["b.jpg"].is_check) == (False, True)
 
 
 def test_nothing_is_lost_when_a_class_is_removed() -> None:

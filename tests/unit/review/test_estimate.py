@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from captune.core.arrays import Floats, Ints
-from captune.review.estimate import AccuracyEstimate, describe_accuracy, draw_checks, estimate_accuracy, exact_interval
+from captune.review.estimate import (
+    AccuracyEstimate,
+    describe_accuracy,
+    draw_checks,
+    estimate_accuracy,
+    exact_interval,
+    random_numbers,
+)
 
 
 def make_predictions(accuracy: float, seed: int, n_images: int = 2000) -> tuple[Ints, Floats, Ints]:
@@ -23,12 +30,13 @@ def make_predictions(accuracy: float, seed: int, n_images: int = 2000) -> tuple[
 @pytest.mark.parametrize("n_checks", [10, 50])
 def test_intervals_cover_the_truth_and_the_mean_is_unbiased(accuracy: float, n_checks: int) -> None:
     covered, estimates = [], []
+    names = [f"{i}.jpg" for i in range(2000)]
+    worlds = [make_predictions(accuracy, seed) for seed in range(4)]
     for seed in range(400):
-        predicted, confidence, truth = make_predictions(accuracy, seed % 4)
-        rows = draw_checks(predicted, confidence, np.arange(len(truth)), 0, n_checks, seed)
+        predicted, _, truth = worlds[seed % 4]
+        rows = draw_checks(random_numbers(names, seed), np.ones(2000, dtype=np.bool_), n_checks)
         assert len(np.unique(rows)) == n_checks
-        found = estimate_accuracy(predicted[rows], confidence[rows], truth[rows])
-        assert found is not None
+        found = estimate_accuracy(predicted[rows], truth[rows])
         true_accuracy = float(np.mean(predicted == truth))
         covered.append(found.low <= true_accuracy <= found.high)
         estimates.append(found.accuracy - true_accuracy)
@@ -36,41 +44,22 @@ def test_intervals_cover_the_truth_and_the_mean_is_unbiased(accuracy: float, n_c
     assert abs(np.mean(estimates)) < 3 * np.std(estimates) / 20 + 1e-3
 
 
-def test_checks_spread_over_classes_better_than_a_random_sample() -> None:
-    predicted, confidence, truth = make_predictions(0.6, 0)
-    is_right = predicted == truth
-    errors: list[list[float]] = [[], []]
-    for seed in range(300):
-        rows = draw_checks(predicted, confidence, np.arange(len(truth)), 0, 50, seed)
-        simple = np.random.default_rng(seed).choice(len(truth), 50, replace=False)
-        for kind, sample in enumerate((rows, simple)):
-            errors[kind].append(float(is_right[sample].mean() - is_right.mean()))
-    assert np.std(errors[0]) < np.std(errors[1])
+def test_an_image_keeps_its_number_when_others_are_added() -> None:
+    names = [f"{i}.jpg" for i in range(50)]
+    more = [*(f"new-{i}.jpg" for i in range(20)), *names]
+    np.testing.assert_array_equal(random_numbers(more, 7)[20:], random_numbers(names, 7))
+    assert not np.array_equal(random_numbers(names, 8), random_numbers(names, 7))
+    assert len(np.unique(random_numbers(["\ud800", "ü"], 7))) == 2
 
 
 def test_later_batches_continue_the_sequence() -> None:
-    predicted, confidence, _ = make_predictions(0.6, 0)
-    everything = np.arange(len(predicted))
-    whole = draw_checks(predicted, confidence, everything, 0, 20, 3)
-    assert draw_checks(predicted, confidence, everything, 8, 12, 3).tolist() == whole[8:].tolist()
-
-
-def test_only_images_that_may_be_drawn_are_drawn() -> None:
-    predicted, confidence, _ = make_predictions(0.6, 0, 30)
-    some = np.arange(0, 30, 3)
-    assert set(draw_checks(predicted, confidence, some, 0, 5, 0).tolist()) <= set(some.tolist())
-    assert sorted(draw_checks(predicted, confidence, some, 0, 50, 0).tolist()) == some.tolist()
-    assert len(draw_checks(predicted, confidence, some[:0], 0, 5, 0)) == 0
-
-
-def test_the_interval_is_no_wider_than_that_of_a_simple_random_sample() -> None:
-    predicted, confidence, truth = make_predictions(0.6, 0)
-    for seed in range(50):
-        rows = draw_checks(predicted, confidence, np.arange(len(truth)), 0, 50, seed)
-        found = estimate_accuracy(predicted[rows], confidence[rows], truth[rows])
-        assert found is not None
-        low, high = exact_interval(found.accuracy, 50)
-        assert found.high - found.low <= high - low + 1e-9
+    numbers = random_numbers([f"{i}.jpg" for i in range(100)], 3)
+    is_free = np.ones(100, dtype=np.bool_)
+    whole = draw_checks(numbers, is_free, 20)
+    is_free[whole[:8]] = False
+    assert draw_checks(numbers, is_free, 12).tolist() == whole[8:].tolist()
+    assert len(draw_checks(numbers, is_free, 500)) == 92
+    assert len(draw_checks(numbers, ~is_free & False, 5)) == 0
 
 
 def test_the_exact_interval() -> None:
@@ -81,10 +70,16 @@ def test_the_exact_interval() -> None:
 def test_balanced_accuracy_is_the_mean_of_the_classes() -> None:
     truth = np.array([0] * 8 + [1] * 2)
     predicted = np.array([0] * 8 + [0] * 2)
-    found = estimate_accuracy(predicted, np.ones(10, dtype=np.float32), truth)
-    assert found is not None
+    found = estimate_accuracy(predicted, truth)
     assert (found.accuracy, found.balanced_accuracy, found.n_correct, found.n_classes) == (0.8, 0.5, 8, 2)
     assert found.balanced_low < 0.5 < found.balanced_high
+
+
+def test_without_checks_the_estimate_says_so() -> None:
+    found = estimate_accuracy(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+    assert not found
+    assert found.as_dict()["accuracy"] is None
+    assert "not verified" in found.sentence
 
 
 def test_the_words() -> None:

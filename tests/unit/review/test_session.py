@@ -10,7 +10,9 @@ import pytest
 import captune
 from captune.core.arrays import Ints
 from captune.core.errors import InputError
-from captune.review.corrections import Corrections
+from captune.report.page import write_report
+from captune.review.answer_files import groups_table
+from captune.review.corrections import Correction, Corrections
 from captune.review.session import Session
 
 NAMES = ("cat", "dog", "fox", "owl")
@@ -73,7 +75,7 @@ def test_undo_restores_the_predictions(world: tuple[Session, Ints]) -> None:
         session.undo()
     assert session.names == NAMES
     np.testing.assert_array_equal(session.predictions.probabilities, before)
-    with pytest.raises(InputError, match="nothing to undo"):
+    with pytest.raises(InputError, match="to undo"):
         session.undo()
 
 
@@ -94,8 +96,8 @@ def test_suggestions_are_new_deterministic_and_cover_the_classes(world: tuple[Se
         assert not set(positions) & set(seen)
         assert sum(suggestion.kind == "check" for suggestion in batch) == 2
         assert all(suggestion.reason and suggestion.represents >= 1 for suggestion in batch)
-        session.label_many(
-            {s.position: NAMES[labels[s.position]] for s in batch}, suggestions={s.position: s.kind for s in batch}
+        session.label(
+            {s.position: NAMES[labels[s.position]] for s in batch}, suggestion={s.position: s.kind for s in batch}
         )
         seen += positions
     assert set(labels[seen].tolist()) == set(range(4))
@@ -106,14 +108,14 @@ def test_skipped_and_shown_images_are_not_suggested_again(world: tuple[Session, 
     first = session.suggest(5)
     session.skip([suggestion.position for suggestion in first])
     second = session.suggest(5)
-    third = session.suggest(5, besides=[suggestion.image for suggestion in second])
+    third = session.suggest(5, except_=[suggestion.image for suggestion in second])
     every = [suggestion.position for batch in (first, second, third) for suggestion in batch]
     assert len(set(every)) == 15
 
 
 def test_all_images_can_be_labeled(world: tuple[Session, Ints]) -> None:
     session, labels = world
-    session.label_many({i: NAMES[c] for i, c in enumerate(labels.tolist())})
+    session.label({i: NAMES[c] for i, c in enumerate(labels.tolist())})
     assert accuracy(session, labels) == 1.0
     assert session.suggest(5) == []
 
@@ -125,7 +127,7 @@ def test_a_group_is_named_with_one_answer(world: tuple[Session, Ints]) -> None:
     for group in groups:
         majority = int(np.bincount(labels[group.images]).argmax())
         odd = [int(i) for i in group.images if labels[i] != majority]
-        session.name_group(group.number, NAMES[majority], besides=odd)
+        session.name_group(group.number, NAMES[majority], except_=odd)
     assert accuracy(session, labels) > 0.95
     assert all(group.share > 0.8 for group in session.groups())
     with pytest.raises(InputError, match="no group 99"):
@@ -143,12 +145,12 @@ def test_an_image_never_has_a_class_that_a_person_denied(world: tuple[Session, I
 
 def test_checks_are_not_used_for_adaptation(world: tuple[Session, Ints]) -> None:
     session, labels = world
-    assert session.estimate() is None
+    assert session.estimate().n_checks == 0
+    assert "not verified" in session.estimate().sentence
     before = np.array(session.engine.probabilities)
     answer(session, labels, 10, checks=1.0)
     np.testing.assert_array_equal(session.engine.probabilities, before)
     found = session.estimate()
-    assert found is not None
     rows = sorted(session.labels)
     assert found.accuracy == pytest.approx(np.mean(before[rows].argmax(axis=1) == labels[rows]))
     assert found.low < found.accuracy < found.high
@@ -170,6 +172,96 @@ def test_a_saved_session_is_opened_where_it_was_left(world: tuple[Session, Ints]
     again.label(7, "dog")
     third = captune.open_run(tmp_path / "run", images)  # the answer was recorded, but the run not saved
     np.testing.assert_allclose(third.predictions.probabilities, again.predictions.probabilities, atol=1e-6)
+
+
+def test_two_sessions_never_disagree_about_the_classes(world: tuple[Session, Ints], tmp_path: Path) -> None:
+    """One removes a class, the other one skips an image and saves."""
+    session, _ = world
+    session.save(tmp_path / "run")
+    images, _, _ = make_world()
+    first, second = (captune.open_run(tmp_path / "run", images, person=person) for person in ("anna", "ben"))
+    first.remove("owl")
+    second.skip(0)
+    second.save()
+    for one in (second, captune.open_run(tmp_path / "run", images)):
+        assert one.names == one.classifier.names == NAMES[:3]
+        assert one.predictions.probabilities.shape == (N_IMAGES, 3)
+    assert len(captune.load(tmp_path / "run").names) == 3
+
+
+def test_a_change_is_checked_against_what_others_did(world: tuple[Session, Ints], tmp_path: Path) -> None:
+    session, _ = world
+    session.save(tmp_path / "run")
+    images, _, _ = make_world()
+    first, second = (captune.open_run(tmp_path / "run", images, person=person) for person in ("anna", "ben"))
+    first.rename("owl", "eagle")
+    second.label(3, "eagle")
+    with pytest.raises(InputError, match="'owl' is not a class"):
+        second.label(4, "owl")
+    assert second.names == (*NAMES[:3], "eagle")
+
+
+def test_a_table_of_groups_is_not_applied_to_other_groups(tmp_path: Path) -> None:
+    images, texts, _ = make_world()
+    session = captune.open(images, texts, person="anna")
+    before = session.groups()
+    lines = "".join(groups_table(before, session.images)).splitlines()
+    table = tmp_path / "groups.csv"
+    table.write_text("\n".join([lines[0], *(f"{line}fox" for line in lines[1:])]), encoding="utf-8")
+    more, _, _ = make_world(1)
+    vectors = np.concatenate([more.vectors[:40], images.vectors])
+    names = [*(f"new-{i}" for i in range(40)), *(images.name(i) for i in range(len(images)))]
+    other = captune.open(captune.Embeddings(vectors, names), texts, person="anna")
+    change = other.label(table)
+    same = {group.digest(other.images) for group in other.groups()} & {group.digest(session.images) for group in before}
+    assert len(change.notes) == len(before) - len(same) > 0
+    assert {made.label for made in other.corrections} <= {"fox"}
+    assert len(other.corrections) == len(same)
+    session.label(table)
+    assert len(session.corrections) == len(before)
+
+
+@pytest.mark.parametrize("n_labels", [0, 12])
+def test_a_merged_class_is_the_union_of_its_parts(world: tuple[Session, Ints], n_labels: int, tmp_path: Path) -> None:
+    session, labels = world
+    if n_labels:
+        answer(session, labels, n_labels)
+    united = np.isin(session.predictions.labels, [1, 2])
+    change = session.merge(["dog", "fox"], "red animal")
+    assert session.names == ("cat", "red animal", "owl")
+    np.testing.assert_array_equal(session.predictions.labels == 1, united)
+    assert change.n_changed == 0
+    session.label(int(np.flatnonzero(labels == 2)[-1]), "red animal")
+    session.save(tmp_path / "run")
+    images, _, _ = make_world()
+    loaded = captune.load(tmp_path / "run")
+    assert loaded.names == session.names
+    found = loaded.score_embeddings(images.vectors)
+    np.testing.assert_allclose(found, session.engine.probabilities, atol=1e-5)
+    again = captune.open_run(tmp_path / "run", images)
+    np.testing.assert_allclose(again.predictions.probabilities, session.predictions.probabilities, atol=1e-5)
+    write_report([tmp_path / "run"])
+    with pytest.raises(InputError, match="part of the merged class"):
+        session.rename("owl", "fox")
+    for _ in range(2):
+        session.undo()
+    assert session.names == NAMES
+
+
+def test_none_of_these_is_an_answer(world: tuple[Session, Ints], tmp_path: Path) -> None:
+    session, labels = world
+    answer(session, labels, 8)
+    session.label([0, 4], captune.NONE)
+    session.label(5, captune.NONE, suggestion="check")
+    session.label(6, NAMES[labels[6]], suggestion="check")
+    assert {session.labels[i].label for i in (0, 4, 5)} == {captune.NONE}
+    found = session.estimate()
+    assert (found.n_checks, found.n_correct) == (2, 1)  # an image that fits no class has no right label
+    suggested = [suggestion.position for suggestion in session.suggest(100)]
+    assert not {0, 4, 5} & set(suggested)
+    session.save(tmp_path / "run")
+    images, _, _ = make_world()
+    assert captune.open_run(tmp_path / "run", images).labels == session.labels
 
 
 def test_labels_that_are_known_already_count() -> None:
@@ -196,7 +288,7 @@ def test_labels_that_are_known_already_count() -> None:
         (lambda s: s.rename("cat", "d\x1b[31mog"), "not text"),
         (lambda s: s.rename("cat", "dog\u200b"), "look the same"),
         (lambda s: s.rename("cat", "\ud800"), "not text"),
-        (lambda s: s.name_group(99_999, "cat", besides=[0]), "group"),
+        (lambda s: s.name_group(99_999, "cat", except_=[0]), "group"),
         (lambda s: s.describe("cat", ["a cat"]), "text encoder"),
         (lambda s: s.suggest(0), "at least 1"),
         (lambda s: s.adapt("capp"), "capp"),
@@ -214,13 +306,13 @@ def test_names_of_other_people_that_cannot_be_used_are_told_and_left_out(
     world: tuple[Session, Ints], tmp_path: Path
 ) -> None:
     session, _ = world
+    (tmp_path / "theirs.jsonl").write_bytes(Correction("rename", "d\x1b[31mog", names=("cat",)).line())
     theirs = Corrections(tmp_path / "theirs.jsonl", "ben")
-    theirs.add("rename", "d\x1b[31mog", names=("cat",))
     theirs.add("rename", "dog\u200b", names=("cat",))
     for name in NAMES[1:]:
         theirs.add("remove", name)
     theirs.add("label", "cat", images=("nowhere.png",))
-    change = session.take([tmp_path / "theirs.jsonl"])
+    change = session.label([tmp_path / "theirs.jsonl"])
     assert session.names == NAMES[:2][:1] + NAMES[-1:]  # two classes are left
     told = "\n".join(change.notes)
     assert all(words in told for words in ("not text", "look the same", "2 class names", "nowhere.png"))

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from captune.core.arrays import Floats, Ints
-from captune.review.estimate import draw_checks
-from captune.review.suggestions import choose_images, choose_with_checks
+from captune.review.suggestions import choose_images, spread_checks
 
 SIZES = (60, 50, 40, 30, 25, 20, 15, 10)
 
@@ -89,12 +88,12 @@ def test_every_class_gets_its_turn() -> None:
         assert np.count_nonzero(labels == name)
 
 
-def test_checks_are_the_next_ones_of_their_sequence() -> None:
+def test_checks_are_spread_over_the_others() -> None:
     vectors, _ = make_blobs(0)
-    probabilities = uncertain(len(vectors))
-    everything = np.arange(len(vectors))
-    found = choose_with_checks(vectors, probabilities, no_labels(len(vectors)), everything, 10, 3, 0.3, 0)
-    checks = [int(p) for p, kind in zip(found.positions, found.kinds, strict=True) if kind == "check"]
-    expected = draw_checks(probabilities.argmax(axis=1), probabilities.max(axis=1), everything, 3, 3, 0)
-    assert checks == expected.tolist()
+    everything = np.arange(3, len(vectors))
+    typical = choose_images(vectors, uncertain(len(vectors)), no_labels(len(vectors)), everything, 7, 0)
+    found = spread_checks(typical, np.arange(3))
+    assert [int(p) for p, kind in zip(found.positions, found.kinds, strict=True) if kind == "check"] == [0, 1, 2]
+    assert found.kinds[0] != "check"
     assert len(set(found.positions.tolist())) == 10
+    assert len(spread_checks(typical, np.empty(0, dtype=np.int64)).positions) == 7

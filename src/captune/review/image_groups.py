@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from captune.core.arrays import Bools, Floats, Ints, evenly_spaced
+from captune.core.files import digest
 from captune.core.scratch import row_parts
+from captune.data.images import ImageCollection
 
 GROUPS_PER_CLASS = 2
 FEWEST_PER_GROUP = 5
@@ -40,6 +42,10 @@ class Group:
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def digest(self, images: ImageCollection) -> str:
+        """Return what identifies the group: a digest of the names of its images, whatever its number."""
+        return digest("\n".join(sorted(images.name(int(i)) for i in self.images)).encode("utf-8", "surrogatepass"), 6)
 
 
 def count_groups(n_images: int, n_classes: int) -> int:

@@ -1,14 +1,12 @@
-"""A session that several windows share: answers are saved at once, adaptation and files follow in the background."""
+"""A session that several windows share: answers are saved at once, and adaptation follows in the background."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import tempfile
 import threading
 import time
 import traceback
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,31 +19,23 @@ from captune.core.arrays import Floats, Ints
 from captune.core.errors import CaptuneError, InputError
 from captune.embeddings.projection import project, project_quickly
 from captune.exports.base import export
-from captune.report.page import write_report
 from captune.review.changes import Change
 from captune.review.corrections import Correction, Corrections
-from captune.review.groups import Group
 from captune.review.session import Session
 
 MOST_CHOICES = 9
 """Classes that are offered for an image, one per number key."""
 SECONDS_SHOWN = 600.0
 """An image that a window shows is not suggested to another one for so long."""
-SECONDS_BETWEEN_CHECKS = 2.0
+SECONDS_BETWEEN_LOOKS = 2.0
 """How often the file is checked for answers of other programs."""
-SECONDS_BETWEEN_SAVES, SAVING_SHARE = 60.0, 0.1
-"""Predictions, classifier and report are written so often, but saving takes at most this share of the time."""
-MOST_EXPORTS = 4
-"""Exports that are kept until they are fetched."""
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """What is known at one moment; requests read it without waiting for a running adaptation."""
+    """What is known at one moment; requests read it without waiting for the session."""
 
     version: int
-    session: Session
-    """The session as it was: a shallow copy, whose answers and predictions are replaced and never changed."""
     names: tuple[str, ...]
     origins: dict[str, tuple[str, ...]]
     """What the classes were called at the start of the session, by which renamed ones are recognized."""
@@ -81,8 +71,8 @@ class Snapshot:
         return [renamed.get(self.origins[name][0], name) for name in self.names]
 
 
-class SharedSession:
-    """A session with a thread that adapts after every answer, and one that saves the run folder."""
+class Desk:
+    """A session with a thread that adapts whenever something new was said."""
 
     def __init__(self, session: Session) -> None:
         if session.corrections.path is None:
@@ -91,23 +81,16 @@ class SharedSession:
         self.is_busy = False
         self._map_points, self.map_kind = project_quickly(session.engine.vectors), "quick"
         self._answers = Corrections(session.corrections.path, session.person)
-        self._saving, self._adapting, self._reading = threading.Lock(), threading.Lock(), threading.Lock()
-        self._new: list[str] = []
+        self._saving, self._thinking = threading.Lock(), threading.Lock()
+        self._said: list[str] = []
         self._shown: dict[int, tuple[str, float]] = {}
-        self._exports: dict[str, tuple[str, bytes]] = {}
-        self._version_saved = -1 if session.engine.is_adapted else 0
-        self._grouped = threading.Event()
         self.current = self.previous = self.first = self._take_snapshot(0, None)
-        self._wake, self._closed = threading.Event(), threading.Event()
-        self._threads = [
-            threading.Thread(target=work, name=f"captune-{name}", daemon=True)
-            for name, work in (("adapt", self._follow), ("save", self._save_regularly))
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._wake, self._is_closed = threading.Event(), False
+        self._follower = threading.Thread(target=self._follow, name="captune-adapt", daemon=True)
+        self._follower.start()
         self._map_maker: threading.Thread | None = None
 
-    # Answers
+    # What people say
 
     def answer(self, kind: str, images: Sequence[int], label: str, suggestion: str, key: str) -> str:
         """Save an answer about images and return its id; when this returns, it survives a kill."""
@@ -117,37 +100,36 @@ class SharedSession:
         with self._saving:
             if kind != "skip" and label not in self.current.names:
                 raise InputError(f"There is no class {label!r} any more.")
-            own_id: dict[str, Any] = {"id": key} if key else {}
-            answer = Correction(
+            told: dict[str, Any] = {"id": key} if key else {}
+            said = Correction(
                 kind,  # type: ignore[arg-type]
                 label,
                 names,
                 suggestion=suggestion,
                 person=self.session.person,
-                **own_id,
+                **told,
             )
-            self._answers.extend([answer])
-            self._new.append(_in_words(kind, len(names), label))
+            self._answers.extend([said])
+            self._said.append(_in_words(kind, len(names), label))
         self._wake.set()
-        return answer.id
+        return said.id
 
     def undo(self, key: str = "") -> dict[str, Any]:
-        """Undo a correction, by default the last one of this person, and return it."""
+        """Take back a correction, by default the last one of this person, and return it."""
         with self._saving:
             self._answers.refresh()
-            active = {answer.id: answer for answer in self._answers.active()}
+            active = {said.id: said for said in self._answers.active()}
             last = active.get(key) if key else self._answers.last()
             if last is None:
                 raise InputError("There is nothing to undo.")
-            self._answers.undo(last)
-            self._new.append(f"undid {last.kind!r} {last.label}".rstrip())
+            self._said.append(self._answers.undo(last))
         self._wake.set()
-        shown = {key: getattr(last, key) for key in ("id", "kind", "label", "suggestion", "person")}
+        shown = {key: getattr(last, key) for key in ("id", "kind", "label", "suggestion")}
         return {**shown, "images": self._positions(last.images)}
 
     def change(self, work: Callable[[Session], Change]) -> dict[str, Any]:
         """Change classes or name a group, adapt, and return what changed."""
-        with self._saving, self._adapting:
+        with self._saving, self._thinking:
             self.is_busy = True
             try:
                 change = work(self.session)
@@ -156,15 +138,14 @@ class SharedSession:
                 self.is_busy = False
         return self.current.change or {}
 
-    # Questions
+    # What captune says
 
-    def suggestions(self, window: str, count: int) -> list[dict[str, Any]]:
-        """Return images worth an answer that no other window shows."""
-        self._grouped.wait()
-        with self._reading:
+    def looks(self, window: str, count: int) -> list[dict[str, Any]]:
+        """Return images worth a look that no other window shows."""
+        with self._thinking:
             now = time.monotonic()
             others = [i for i, (who, when) in self._shown.items() if who != window and now - when < SECONDS_SHOWN]
-            found = self.current.session.suggest(count, besides=others)
+            found = self.session.suggest(count, except_=others)
             for one in found:
                 self._shown[one.position] = window, now
         return [{**self.facts(one.position), "kind": one.kind, "reason": one.reason} for one in found]
@@ -182,18 +163,17 @@ class SharedSession:
         }
 
     def groups(self) -> list[dict[str, Any]]:
-        """Return all groups, those first where one answer corrects most, with the reason."""
-        self._grouped.wait()
-        with self._reading:
-            found = self.current.session.groups()
-        found.sort(key=lambda group: (group.n_labeled > 0, -_worth(group)))
+        """Return all groups, those whose names are least certain first."""
+        with self._thinking:
+            found = self.session.groups()
+        found.sort(key=lambda group: (group.n_labeled > 0, -len(group) * (1 - group.confidence)))
         return [
             {
                 "number": group.number,
                 "name": group.name,
                 "size": len(group),
                 "share": round(group.share, 4),
-                "reason": _why(group),
+                "confidence": round(group.confidence, 4),
                 "alternatives": [[name, round(share, 4)] for name, share in group.alternatives],
                 "n_labeled": group.n_labeled,
                 "images": group.images.tolist(),
@@ -213,14 +193,11 @@ class SharedSession:
         return [{"old": a, "new": b, "images": images} for (a, b), images in listed]
 
     def map(self) -> Floats:
-        """Return the places of all images, `(images, 2)`."""
-        return self._map_points
-
-    def improve_map(self) -> None:
-        """Start to compute better places, once."""
+        """Return the places of all images, `(images, 2)`; the first call starts to compute better ones."""
         if self._map_maker is None:
             self._map_maker = threading.Thread(target=self._draw_map, name="captune-map", daemon=True)
             self._map_maker.start()
+        return self._map_points
 
     def state(self) -> dict[str, Any]:
         """Return what the head of the page and the list of classes show."""
@@ -234,101 +211,49 @@ class SharedSession:
             "estimate": now.estimate,
             "change": now.change,
             "problem": now.problem,
-            "is_saved": self.is_saved,
             "classes": now.classes,
         }
 
-    # Files
-
-    @property
-    def is_saved(self) -> bool:
-        """Return whether predictions, classifier and report know all answers."""
-        return self._version_saved == self.current.version and not self._new
-
-    def save(self) -> Path:
-        """Write predictions and classifier, and then the report, if something is new."""
-        with self._adapting:
-            version = self.current.version
+    def export(self, format: str) -> tuple[str, bytes]:
+        """Save the run, and return an export of it: its file name and content."""
+        with self._thinking, tempfile.TemporaryDirectory() as temporary:
             folder = self.session.save()
-        if version != self._version_saved:
-            write_report([folder])
-        self._version_saved = version
-        return folder
-
-    def export(self, format: str) -> tuple[str, str]:
-        """Save the run and make an export of it, which `exported` returns; return its key and file name."""
-        folder = self.save()
-        with self._reading, tempfile.TemporaryDirectory() as temporary:
             suffix = {"onnx": ".onnx", "csv": ".csv"}.get(format, ".json")
             target = Path(temporary) / f"{folder.name}-{format}{suffix}"
             export(folder, format, target)
-            key = uuid.uuid4().hex
-            self._exports[key] = target.name, target.read_bytes()
-            while len(self._exports) > MOST_EXPORTS:
-                del self._exports[next(iter(self._exports))]
-        return key, target.name
-
-    def exported(self, key: str) -> tuple[str, bytes] | None:
-        """Return the file name and content of an export."""
-        return self._exports.get(key)
+            return target.name, target.read_bytes()
 
     def close(self) -> None:
-        """Stop the threads, and save what they have not saved yet."""
-        self._closed.set()
+        """Stop the threads; everything that was said is saved already."""
+        self._is_closed = True
         self._wake.set()
-        for thread in self._threads:
-            thread.join(timeout=60)
-        self._adapt_if_new()
-        if not self.is_saved:
-            self._try_to_save()
+        self._follower.join(timeout=30)
 
     # Inside
 
     def _follow(self) -> None:
         """Adapt after every answer; several that arrive meanwhile are taken together."""
-        with self._adapting:
+        with self._thinking:
             self.session.groups()  # takes a while the first time; the page will ask for it soon
-            self.current = dataclasses.replace(self.current, session=copy.copy(self.session))
-            self._grouped.set()
-        while not self._closed.is_set():
-            self._wake.wait(SECONDS_BETWEEN_CHECKS)
+        while not self._is_closed:
+            self._wake.wait(SECONDS_BETWEEN_LOOKS)
             self._wake.clear()
-            self._adapt_if_new()
-
-    def _adapt_if_new(self) -> None:
-        with self._adapting:
-            new, self._new = self._new, []
-            self.is_busy = bool(new)
-            try:
-                change = self.session.refresh()
-                if change is not None:
-                    what = ", ".join(dict.fromkeys(new)) or change.what
-                    self._publish(dataclasses.replace(change, what=what))
-            except Exception as error:  # whatever happens, the next answer is followed
-                self._report_problem(error, "Adaptation failed")
-            finally:
-                self.is_busy = False
-
-    def _save_regularly(self) -> None:
-        pause = SECONDS_BETWEEN_SAVES
-        while not self._closed.wait(pause):
-            if not self.is_saved:
-                started = time.monotonic()
-                self._try_to_save()
-                pause = max(SECONDS_BETWEEN_SAVES, (time.monotonic() - started) / SAVING_SHARE)
-
-    def _try_to_save(self) -> None:
-        try:
-            self.save()
-        except Exception as error:
-            self._report_problem(error, "Predictions, classifier and report could not be saved (answers are)")
-
-    def _report_problem(self, error: Exception, what: str) -> None:
-        problem = f"{what}: {error}"
-        if not isinstance(error, CaptuneError):
-            traceback.print_exc()
-            problem = f"{what}; the details are where captune review was started."
-        self.current = dataclasses.replace(self.current, version=self.current.version + 1, problem=problem)
+            with self._thinking:
+                said, self._said = self._said, []
+                self.is_busy = bool(said)
+                try:
+                    change = self.session.refresh()
+                    if change is not None:
+                        what = ", ".join(dict.fromkeys(said)) or change.what
+                        self._publish(dataclasses.replace(change, what=what))
+                except Exception as error:  # whatever happens, the next answer is followed
+                    problem = str(error)
+                    if not isinstance(error, CaptuneError):
+                        traceback.print_exc()
+                        problem = "Adaptation failed; the details are where captune review was started."
+                    self.current = dataclasses.replace(self.current, version=self.current.version + 1, problem=problem)
+                finally:
+                    self.is_busy = False
 
     def _draw_map(self) -> None:
         try:
@@ -343,35 +268,23 @@ class SharedSession:
     def _take_snapshot(self, version: int, change: Change | None) -> Snapshot:
         session = self.session
         estimate = session.estimate()
+        answers = session.labels
         return Snapshot(
             version=version,
-            session=copy.copy(session),
             names=session.names,
             origins={name: session.answers.origins(name) for name in session.names},
             predicted=session.predictions.labels,
             confidence=session.predictions.confidence,
             probabilities=session.predictions.probabilities,
-            labeled=frozenset(session.labels),
+            labeled=frozenset(answers),
             descriptions=session.descriptions,
-            estimate=None if estimate is None else estimate.as_dict(),
-            n_answers=len([answer for answer in session.corrections.active() if answer.kind in ("label", "not")]),
+            estimate=estimate.as_dict() if estimate else None,
+            n_answers=len([said for said in session.corrections.active() if said.kind in ("label", "not")]),
             change=None if change is None else change.as_dict(),
         )
 
     def _positions(self, images: Sequence[str]) -> list[int]:
         return [self.session.position(image) for image in images if self.session.knows(image)]
-
-
-def _worth(group: Group) -> float:
-    """Return how many images one answer is expected to correct: those in doubt, if the group is of one class."""
-    return len(group) * (1 - group.confidence) * group.share
-
-
-def _why(group: Group) -> str:
-    doubtful = round(len(group) * (1 - group.confidence))
-    if not doubtful:
-        return "nearly certain"
-    return f"{doubtful:,} of {len(group):,} in doubt" + ("" if group.share >= 0.5 else ", of several classes")
 
 
 def _in_words(kind: str, count: int, label: str) -> str:

@@ -17,14 +17,14 @@ from captune.data.images import PATH_COLUMNS, ImageCollection
 from captune.data.labels import LABEL_COLUMNS
 from captune.data.tables import read_columns
 from captune.review.answers import Answer
-from captune.review.groups import Group
+from captune.review.image_groups import Group
 from captune.review.suggestions import Suggestion
 
 ANSWER = "answer"
 SAME, UNKNOWN = "=", "?"
 """Answers of a person: the current label is right; cannot tell."""
-LOOKS = ("path", "label", "confidence", "group", "represents", "kind", "reason", ANSWER)
-GROUPS = ("group", "label", "images", "share", "confidence", "alternatives", "examples", ANSWER)
+SUGGESTIONS = ("path", "label", "confidence", "group", "represents", "kind", "reason", ANSWER)
+GROUPS = ("group", "digest", "label", "images", "share", "confidence", "alternatives", "examples", ANSWER)
 MOST_EXAMPLES = 5
 
 
@@ -36,19 +36,21 @@ class Filled:
         label: The class; empty if the person cannot tell.
         image: The image, unless the answer is about a group.
         group: Number of the group, -1 for an image.
+        digest: What the images of the group were when the table was made; empty if the table does not say.
         suggestion: Why the image was shown.
     """
 
     label: str
     image: str = ""
     group: int = -1
+    digest: str = ""
     suggestion: str = ""
 
 
-def looks_table(suggestions: Sequence[Suggestion]) -> Iterator[str]:
+def suggestions_table(suggestions: Sequence[Suggestion]) -> Iterator[str]:
     """Return suggestions as a table, with an empty column for the answers."""
     rows = ((s.image, s.label, f"{s.confidence:.3f}", s.group, s.represents, s.kind, s.reason, "") for s in suggestions)
-    return table(LOOKS, rows)
+    return table(SUGGESTIONS, rows)
 
 
 def groups_table(groups: Sequence[Group], images: ImageCollection) -> Iterator[str]:
@@ -56,6 +58,7 @@ def groups_table(groups: Sequence[Group], images: ImageCollection) -> Iterator[s
     rows = (
         (
             group.number,
+            group.digest(images),
             group.name,
             len(group),
             f"{group.share:.2f}",
@@ -86,7 +89,7 @@ def write_answers(path: str | Path, labels: Iterable[tuple[str, Answer]]) -> int
     if target.suffix.lower() == ".json":
         write_json(target, [_task(image, answer) for image, answer in listed])
     else:
-        kinds = ("check" if a.is_check else "group" if a.is_group else "image" for _, a in listed)
+        kinds = (a.suggestion if a.is_check else "group" if a.is_group else "image" for _, a in listed)
         rows = ((image, a.label, kind, a.person) for (image, a), kind in zip(listed, kinds, strict=True))
         write_whole(target, table(("path", "label", "source", "person"), rows))
     return len(listed)
@@ -109,14 +112,15 @@ def _read_labels(file: Path) -> Iterator[Filled]:
 def _read_filled(file: Path) -> Iterator[Filled]:
     header = _header(file)
     about = ("group",) if "group" in header and not set(PATH_COLUMNS) & set(header) else PATH_COLUMNS
-    columns: list[Sequence[str]] = [about, LABEL_COLUMNS, (ANSWER,), *([("kind",)] if "kind" in header else [])]
-    for subject, label, answer, *kind in read_columns(file, columns):
-        said = one_form(answer)
-        name = one_form(label) if said == SAME else "" if said == UNKNOWN else said
-        if said and about is PATH_COLUMNS:
-            yield Filled(name, subject.strip(), suggestion=kind[0].strip() if kind else "")
-        elif said:
-            yield Filled(name, group=group_number(subject, f"a group in {str(file)!r}"))
+    further = "kind" if about is PATH_COLUMNS else "digest"
+    columns: list[Sequence[str]] = [about, LABEL_COLUMNS, (ANSWER,), *([(further,)] if further in header else [])]
+    for subject, label, cell, *last in read_columns(file, columns):
+        answer, detail = one_form(cell), last[0].strip() if last else ""
+        name = one_form(label) if answer == SAME else "" if answer == UNKNOWN else answer
+        if answer and about is PATH_COLUMNS:
+            yield Filled(name, subject.strip(), suggestion=detail)
+        elif answer:
+            yield Filled(name, group=group_number(subject, f"a group in {str(file)!r}"), digest=detail)
 
 
 def group_number(text: str, what: str) -> int:
@@ -168,5 +172,5 @@ def _image_of(data: dict[str, Any]) -> str:
 
 def _task(image: str, answer: Answer) -> dict[str, Any]:
     result = {"from_name": "label", "to_name": "image", "type": "choices", "value": {"choices": [answer.label]}}
-    data = {"image": image, "path": image, **({"kind": "check"} if answer.is_check else {})}
+    data = {"image": image, "path": image, **({"kind": answer.suggestion} if answer.is_check else {})}
     return {"data": data, "annotations": [{"result": [result], "completed_by": {"email": answer.person}}]}
