@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.core.cards import seal
+from captune.core.cards import add_digest
 
 ADAPT = ("adapt", "photos", "--classes", "cat,dog", "--backbone", "hf:model", "--workers", "0", "--out", "new-run")
 
@@ -83,7 +83,7 @@ def _swap_model() -> None:
     shutil.copytree("run", "moved")
     card = json.loads(Path("moved/classifier/classifier.json").read_text())
     card["backbone_fingerprint"] = "another model"
-    Path("moved/classifier/classifier.json").write_text(json.dumps(seal(card)))
+    Path("moved/classifier/classifier.json").write_text(json.dumps(add_digest(card)))
 
 
 def _swap_names() -> None:

@@ -6,6 +6,7 @@ import errno
 import mmap
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import IO, Any
 
 import pytest
 
-from captune.core import files
 from captune.core.errors import CaptuneError
 from faults.dying import EVENTS, changed_path
 from faults.records import record
@@ -93,12 +93,12 @@ class _File:
 def watch(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a disk see every change that captune makes."""
     sys.addaudithook(disk.hook)
-    opened = files._open_aside
+    opened = tempfile.NamedTemporaryFile
 
     def fsync(file: int) -> None:  # nothing is really synced: there is no power cut here, and it takes long
         disk.change(os.readlink(f"/proc/self/fd/{file}"))  # noqa: PTH115
 
-    monkeypatch.setattr(files, "_open_aside", lambda folder: _File(opened(folder), disk))
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", lambda **options: _File(opened(**options), disk))
     monkeypatch.setattr(os, "fsync", fsync)
 
 

@@ -27,7 +27,7 @@ from captune.benchmark.environment import Environment
 from captune.benchmark.measuring import measure
 from captune.benchmark.runner import make_job, run_cells
 from captune.benchmark.suite import read_suite
-from captune.core.locking import hold
+from captune.core.files import locked
 
 from .conftest import Command
 
@@ -162,7 +162,7 @@ def test_two_suites_on_one_folder_measure_a_cell_once(tmp_path: Path, data: Path
     results.cell_file(cell).unlink()
     answers: list[Any] = []
     second = threading.Thread(target=lambda: answers.append(measure(job)))
-    with hold(results.run_folder(cell).with_name(f".{cell.name}.lock"), "busy"):
+    with locked(results.run_folder(cell).with_name(f".{cell.name}.lock"), "busy"):
         second.start()  # it waits, because the first is at this cell
         time.sleep(0.5)
         assert not answers

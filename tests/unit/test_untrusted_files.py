@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -135,6 +137,34 @@ def test_a_name_is_no_markup_on_the_screen(capsys: pytest.CaptureFixture[str], t
     assert shown.count(name) >= 2  # the table and the sentence
     assert main(["report", str(tmp_path / name)]) == 2
     assert name in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["figures", "classifier", "exports"])
+def test_a_run_of_somebody_else_moves_no_file_into_a_folder_of_mine(tmp_path: Path, name: str) -> None:
+    folder = make_run(tmp_path / "run", tmp_path / "images", ("cat", "dog"), per_class=6)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / name).symlink_to(mine)
+    (folder / ".captune-new" / name).mkdir(parents=True)
+    (folder / ".captune-new" / name / "classifier.json").write_text("theirs", encoding="utf-8")
+    shutil.copy(folder / "run.json", folder / ".captune-new" / "run.json")
+    for words in (["report", str(folder)], ["suggest", str(folder)], ["export", str(folder), "--format", "csv"]):
+        main(words)
+    main(["predict", str(folder), str(tmp_path / "images")])
+    assert list(mine.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["run.json", "predictions.csv", "evidence.safetensors", "pseudo_labels.csv"])
+def test_a_pipe_in_a_run_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    folder = make_run(tmp_path / "run", tmp_path / "images", ("cat", "dog"), per_class=6)
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    signal.alarm(60)  # a report that waits for the pipe ends here
+    try:
+        assert main(["report", str(folder)]) == 2
+    finally:
+        signal.alarm(0)
 
 
 def test_a_table_that_was_edited_cannot_show_other_files(tmp_path: Path) -> None:

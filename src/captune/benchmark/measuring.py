@@ -23,8 +23,7 @@ from captune.concepts.groups import groups_of_predictions
 from captune.core import runtime
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import RunFolderError
-from captune.core.files import write_json
-from captune.core.locking import hold
+from captune.core.files import locked, write_json
 from captune.data.precomputed import Embeddings
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import embed_images
@@ -64,7 +63,7 @@ def measure(job: Job) -> dict[str, Any]:
     folder = Path(job.run_folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = _lock_of(folder)
-    with hold(lock, f"Another process is measuring this cell into {job.result!r}", SECONDS_TO_WAIT):
+    with locked(lock, f"Another process is measuring this cell into {job.result!r}", SECONDS_TO_WAIT):
         content = _finished_by_another(job)
         if content is None:
             content = _measure_or_restart(job, folder)
@@ -83,7 +82,7 @@ def clear_killed(folder: Path, keep_run: bool) -> None:
     """Clean up after a process that was killed between writing its cell's file and removing its run folder."""
     lock = _lock_of(folder)
     if lock.exists():
-        with suppress(RunFolderError), hold(lock, ""):  # else it is still running and cleans up itself
+        with suppress(RunFolderError), locked(lock, ""):  # else it is still running and cleans up itself
             _clear(folder, keep_run)
             lock.unlink(missing_ok=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,13 +16,16 @@ from captune.core.files import digest
 T = TypeVar("T")
 MAX_BYTES = 1 << 28
 MAX_DEPTH = 64
-SEAL = "digest"
+DIGEST = "digest"
 """Key of the digest in a card that must not be edited."""
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 (anything that JSON can hold)
     """Return the content of a JSON file; one that is not JSON, too large or nested too deeply is a ValueError."""
-    if path.stat().st_size > MAX_BYTES:
+    facts = path.stat()
+    if not stat.S_ISREG(facts.st_mode):
+        raise ValueError("it is not a regular file")  # reading a pipe could block forever
+    if facts.st_size > MAX_BYTES:
         raise ValueError(f"the file is larger than {MAX_BYTES:,} bytes")
     return parse_json(path.read_text(encoding="utf-8"))
 
@@ -60,14 +64,14 @@ def check_card(content: Any, source: str, format: str, version: int) -> dict[str
     return content
 
 
-def seal(content: Mapping[str, Any]) -> dict[str, Any]:
+def add_digest(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of a card with a digest of everything in it."""
-    return {**content, SEAL: _digest_of(content)}
+    return {**content, DIGEST: _digest_of(content)}
 
 
-def check_seal(content: Mapping[str, Any], source: str) -> None:
+def check_digest(content: Mapping[str, Any], source: str) -> None:
     """Raise an error if a card was changed since it was sealed; cards of captune 0.1.0 have no digest."""
-    if content.get(SEAL) and content[SEAL] != _digest_of(content):
+    if content.get(DIGEST) and content[DIGEST] != _digest_of(content):
         raise RunFolderError(
             f"{source!r} does not match its own digest: it was damaged, or edited by hand. Copy it again, or make it "
             "again with captune."
@@ -84,7 +88,7 @@ def build_card(cls: type[T], content: dict[str, Any], source: str) -> T:
 
 
 def _digest_of(content: Mapping[str, Any]) -> str:
-    plain = json.loads(json.dumps({key: value for key, value in content.items() if key != SEAL}))
+    plain = json.loads(json.dumps({key: value for key, value in content.items() if key != DIGEST}))
     return digest(json.dumps(plain, sort_keys=True).encode())
 
 

@@ -1,33 +1,37 @@
-"""Atomic file writing, digests, and checks for files and folders."""
+"""Writing whole files and folders, locks, digests, and checks for files and folders."""
 
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
 import json
 import os
+import shutil
+import socket
+import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
-from captune.core.errors import CaptuneError
-
-try:
-    import fcntl
-except ImportError:  # without POSIX locks, temporary files of killed processes stay
-    fcntl = None  # type: ignore[assignment]
+from captune.core.errors import CaptuneError, RunFolderError
 
 ROWS_AT_ONCE = 8192
 LEFTOVERS = ".captune-*.part"
 """Temporary files: being written, or left behind by a killed process."""
-SECONDS_OF_OTHERS = 86_400.0
-"""Age at which temporary files of other machines are deleted: some shared file systems do not share locks."""
+SECONDS_OF_LEFTOVERS = 86_400.0
+"""Age at which temporary files in a shared folder are deleted: by then, nobody is writing them any more."""
+NEW = ".captune-new"
+"""Folder inside the target in which new files are written; the target itself may be a mount point or a link."""
+_NO_LOCKS_HERE = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}
+"""Errors of file systems without locks; there, folders are shared at the user's own risk."""
 
 
 def cache_folder() -> Path:
@@ -39,7 +43,14 @@ def cache_folder() -> Path:
         usual = user_cache_path("captune", appauthor=False)
         if usual.is_absolute() and "~" not in usual.parts:
             return usual
-    return Path(tempfile.gettempdir()) / f"captune-{os.getuid()}"
+    folder = Path(tempfile.gettempdir()) / f"captune-{os.getuid()}"
+    with suppress(FileNotFoundError):
+        facts = folder.lstat()
+        if facts.st_uid != os.getuid() or not stat.S_ISDIR(facts.st_mode):
+            raise CaptuneError(
+                f"The cache folder {str(folder)!r} belongs to another user. Choose one with CAPTUNE_CACHE=FOLDER."
+            )
+    return folder
 
 
 def write_whole(path: Path, content: bytes | str | Iterable[str]) -> None:
@@ -48,17 +59,15 @@ def write_whole(path: Path, content: bytes | str | Iterable[str]) -> None:
     aside = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _open_aside(path.parent) as file:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".captune-", suffix=".part", delete=False) as file:
             aside = Path(file.name)
             for piece in pieces:
                 # Bytes of paths that are not UTF-8 are escaped; in JSON, the escape means the same character.
                 file.write(piece.encode("utf-8", "backslashreplace") if isinstance(piece, str) else piece)
             file.flush()
             os.fsync(file.fileno())
-            aside.chmod(0o666 & ~_umask())
-            if fcntl is None:  # Windows only renames closed files
-                file.close()
-            aside.replace(path)  # still open and locked, so that no other process deletes it
+        aside.chmod(0o666 & ~_umask())
+        aside.replace(path)  # a link is replaced, not followed
         sync_folder(path.parent)
     except BaseException as error:
         if aside is not None:
@@ -71,32 +80,11 @@ def write_whole(path: Path, content: bytes | str | Iterable[str]) -> None:
 
 
 def drop_leftovers(folder: Path) -> None:
-    """Delete temporary files of killed processes in a shared folder; files that are being written stay."""
-    if fcntl is None:
-        return
+    """Delete temporary files that a killed process left in a shared folder a day ago or earlier."""
     for path in folder.glob(LEFTOVERS):
-        with suppress(OSError):  # locked or just renamed by its writer, or no permission
-            if not path.name.startswith(_prefix()) and time.time() - path.stat().st_mtime < SECONDS_OF_OTHERS:
-                continue
-            file = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_named(file, path):
-                    path.unlink()
-            finally:
-                os.close(file)
-
-
-def _open_aside(folder: Path) -> IO[bytes]:
-    """Open a new temporary file, locked until it is closed or its process ends."""
-    while True:
-        file = tempfile.NamedTemporaryFile(dir=folder, prefix=_prefix(), suffix=".part", delete=False)  # noqa: SIM115
-        if fcntl is not None:
-            with suppress(OSError):  # a file system without locks, where nothing is deleted
-                fcntl.flock(file, fcntl.LOCK_EX)
-        if _is_named(file.fileno(), Path(file.name)):
-            return file
-        file.close()  # deleted by another process before it was locked
+        with suppress(OSError):
+            if time.time() - path.lstat().st_mtime > SECONDS_OF_LEFTOVERS:
+                path.unlink()
 
 
 def sync_folder(folder: Path) -> None:
@@ -109,18 +97,117 @@ def sync_folder(folder: Path) -> None:
             os.close(number)
 
 
-def _prefix() -> str:
-    """Return the prefix of this machine's temporary files."""
-    machine = os.uname().nodename if hasattr(os, "uname") else ""
-    return f".captune-{digest(machine.encode(), 4)}-"
+@contextmanager
+def locked(path: Path, busy: str, wait: float = 0.0) -> Iterator[None]:
+    """Lock a file until the block or the process ends, or raise `busy` with the name of its owner after `wait` seconds.
 
-
-def _is_named(file: int, path: Path) -> bool:
-    """Return whether an open file still has this path."""
+    The file itself stays: where a run was killed, it is the sign that there is something to resume.
+    """
+    refuse_links(path.parent, (path.name,))
+    lock = FileLock(path, timeout=wait, preserve_lock_file=True, poll_interval=0.2)
     try:
-        return os.path.samestat(os.fstat(file), path.stat())
-    except FileNotFoundError:
-        return False
+        lock.acquire()
+    except Timeout:
+        raise RunFolderError(f"{busy}{_owner(path)}. Wait for it to finish, or stop it first.") from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS_HERE:
+            raise RunFolderError(f"{str(path)!r} cannot be written: {error.strerror}.") from error
+    try:
+        with suppress(OSError):  # the name is a courtesy; the lock also works without it, as on a full disk
+            path.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def replaced(target: Path, files: Sequence[str], others: Sequence[str] = ()) -> Iterator[Path]:
+    """Yield a folder for new files, which replace those of `target` when the block has ended without an error.
+
+    `files` are all names that the block may write. It writes the last of them, the card, last: with it, the new files
+    are complete. `others` are deleted with the old files.
+    """
+    staging = target / NEW
+    try:
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir(parents=True)
+        yield staging
+        written = {path.relative_to(staging).as_posix() for path in staging.rglob("*") if not path.is_dir()}
+        assert written <= set(files), f"unknown files: {written - set(files)}"
+    except BaseException as error:
+        shutil.rmtree(staging, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise _cannot_write(target, error) from error
+        raise
+    finish_replacing(target, files, others)
+
+
+def finish_replacing(target: Path, files: Sequence[str], others: Sequence[str] = ()) -> None:
+    """Move complete new files into place, those of this process or of one that was killed; call it with the lock.
+
+    Until the card exists among the new files, the old ones are untouched. From then on, the new ones count.
+    """
+    staging, card = target / NEW, files[-1]
+    if not (staging / card).is_file():
+        return
+    folders = {Path(name).parent.as_posix() for name in files} - {"."}
+    refuse_links(target, (NEW, *folders, *files))
+    refuse_links(staging, (*folders, *files))
+    try:
+        if (target / card).exists():  # the old card goes last: without it, everything old that must go is gone
+            for name in others:
+                _remove(target / name)
+            (target / card).unlink(missing_ok=True)
+            sync_folder(target)
+        for name in files:
+            if (staging / name).is_file():
+                (target / name).parent.mkdir(exist_ok=True)
+                (staging / name).replace(target / name)
+        sync_folder(target)
+    except OSError as error:
+        raise _cannot_write(target, error) from error
+    shutil.rmtree(staging, ignore_errors=True)
+
+
+def refuse_links(folder: Path, names: Iterable[str]) -> None:
+    """Raise an error if one of these names in a folder is a link, a pipe or a device: nothing is written through it."""
+    _refuse(folder, names, os.lstat, "a link, a pipe or a device")
+
+
+def refuse_pipes(folder: Path, names: Iterable[str]) -> None:
+    """Raise an error if one of these names in a folder leads to a pipe or a device, which reading may never end."""
+    _refuse(folder, names, os.stat, "a pipe or a device")
+
+
+def _refuse(folder: Path, names: Iterable[str], facts_of: Callable[[Path], os.stat_result], what: str) -> None:
+    for name in names:
+        with suppress(OSError):  # it does not exist, or opening it is an error as well
+            mode = facts_of(folder / name).st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise RunFolderError(
+                    f"{str(folder / name)!r} is {what}, expected a file or folder of its own. Remove it, if you trust "
+                    "the rest of the folder."
+                )
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _cannot_write(target: Path, error: OSError) -> CaptuneError:
+    return CaptuneError(
+        f"The folder {str(target)!r} cannot be written: {error.strerror or error}. Check permissions and free space."
+    )
+
+
+def _owner(path: Path) -> str:
+    with suppress(OSError):
+        name = path.read_bytes()[:200].decode("utf-8", "replace").strip()
+        return f" ({name})" if name else ""
+    return ""
 
 
 def digest(content: bytes, size: int = 16) -> str:

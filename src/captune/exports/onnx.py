@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from captune import __version__
-from captune.core.cards import seal
+from captune.core.cards import add_digest
 from captune.core.errors import CaptuneError, InputError, missing_extra
 from captune.core.files import write_whole
 from captune.exports._checking import compare, read_examples, require_agreement
@@ -150,7 +150,7 @@ def _with_card(content: bytes, card: OnnxCard) -> bytes:
     import onnx
 
     model = onnx.load_model_from_string(content)
-    onnx.helper.set_model_props(model, {KEY: json.dumps(seal(asdict(card)), ensure_ascii=False)})
+    onnx.helper.set_model_props(model, {KEY: json.dumps(add_digest(asdict(card)), ensure_ascii=False)})
     model.producer_name, model.producer_version = "captune", __version__
     return model.SerializeToString()
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from captune.backbones.base import Backbone
 from captune.core import distributed, registry, runtime
 from captune.core.arrays import Floats, check_probabilities, softmax_rows
-from captune.core.cards import build_card, check_seal, read_card, seal
+from captune.core.cards import add_digest, build_card, check_digest, read_card
 from captune.core.errors import InputError, RunFolderError
 from captune.core.files import digest, write_json, write_whole
 from captune.core.runtime import Runtime
@@ -207,9 +207,8 @@ class Classifier(ImageClassifier):
             n_parts=self.n_parts or (),
         )
         write_whole(Path(folder) / WEIGHTS, content)
-        write_json(
-            Path(folder) / CARD, seal({key: value for key, value in dataclasses.asdict(card).items() if value != ()})
-        )
+        stored = {key: value for key, value in dataclasses.asdict(card).items() if value != ()}
+        write_json(Path(folder) / CARD, add_digest(stored))
 
     @classmethod
     def load(cls, folder: str | Path, backbone: Backbone | None = None) -> Classifier:
@@ -310,7 +309,7 @@ def _read(folder: Path) -> tuple[Card, bytes]:
         raise RunFolderError(missing.format(str(folder), WEIGHTS)) from error
     except OSError as error:
         raise RunFolderError(f"{str(folder / WEIGHTS)!r} cannot be read: {error.strerror}.") from error
-    check_seal(raw, str(folder / CARD))
+    check_digest(raw, str(folder / CARD))
     card = build_card(Card, raw, str(folder / CARD))
     if digest(content) != card.weights_digest:
         raise RunFolderError(

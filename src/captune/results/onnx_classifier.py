@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captune.core.arrays import Floats, check_embeddings, check_probabilities
-from captune.core.cards import build_card, check_card, check_seal, parse_json
+from captune.core.cards import build_card, check_card, check_digest, parse_json
 from captune.core.errors import ModelError, RunFolderError, missing_extra, raise_all
 from captune.core.files import is_file
 from captune.data.views import Preprocessing
@@ -145,7 +145,7 @@ def _read_card(metadata: dict[str, str], shown: str) -> OnnxCard:
     except ValueError as error:
         raise RunFolderError(f"The metadata of {shown!r} cannot be read: {error}. Export the run again.") from error
     content = check_card(raw, shown, FORMAT, VERSION)
-    check_seal(content, shown)
+    check_digest(content, shown)
     card = build_card(OnnxCard, content, shown)
     raise_all(name_problems(card.names), f"The class names of {shown!r} cannot be used")
     return card

@@ -18,8 +18,7 @@ from captune.core import runtime
 from captune.core.arrays import Floats, Ints
 from captune.core.display import Displayed, shortened
 from captune.core.errors import InputError, RunFolderError
-from captune.core.files import is_file, is_folder, table, write_json, write_whole
-from captune.core.replacing import replaced
+from captune.core.files import is_file, is_folder, replaced, table, write_json, write_whole
 from captune.core.settings import resolve_paths
 from captune.data.images import ImageCollection
 from captune.data.labels import read_labels
@@ -34,6 +33,7 @@ from captune.results.run_folder import (
     CARD,
     CLASSIFIER,
     DESCRIPTIONS,
+    FILES,
     FORMAT,
     OF_AN_OLD_RUN,
     VERSION,
@@ -337,7 +337,7 @@ class Run(Displayed):
     def write(self, folder: str | Path) -> Path:
         """Write a folder that is claimed already; a run that is there stays until the new one is complete."""
         target = Path(folder)
-        with replaced(target, CARD, OF_AN_OLD_RUN) as staging:
+        with replaced(target, FILES, OF_AN_OLD_RUN) as staging:
             self._write(staging)
         return target
 

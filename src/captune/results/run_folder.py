@@ -11,9 +11,16 @@ from typing import Any
 
 from captune.core.cards import read_card
 from captune.core.errors import RunFolderError
-from captune.core.files import LEFTOVERS, write_json
-from captune.core.locking import hold
-from captune.core.replacing import NEW, finish_replacing
+from captune.core.files import (
+    LEFTOVERS,
+    NEW,
+    finish_replacing,
+    is_file,
+    locked,
+    refuse_links,
+    refuse_pipes,
+    write_json,
+)
 from captune.core.wording import option
 from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS
 from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
@@ -25,8 +32,14 @@ CHECKPOINTS = "checkpoints"
 REPORT = "report.html"
 DESCRIPTIONS = "descriptions.yaml"
 EXPORTS = "exports"
+CORRECTIONS = "corrections.jsonl"
 OF_AN_OLD_RUN = (FILE, PSEUDO_LABELS, HISTORY, DESCRIPTIONS, REPORT, EXPORTS)
 """What a run may leave in its folder that the next one does not always replace."""
+FILES = (
+    *("classifier/classifier.json", "classifier/classifier.safetensors", "predictions.csv", "skipped.csv"),
+    *("settings.yaml", FILE, PSEUDO_LABELS, HISTORY, DESCRIPTIONS, CARD),
+)
+"""Everything that a run writes at once, run.json last."""
 LOCK = ".captune-lock"
 """Present while a run is active; without an owner, it means that the run was killed."""
 
@@ -44,8 +57,22 @@ def readable(path: str) -> str:
 def read_run_card(folder: str | Path) -> dict[str, Any]:
     """Return the content of run.json, or raise an error if the folder is not a complete run."""
     missing = f"{str(folder)!r} is not a run folder: {CARD} is missing. Make one: captune adapt ... --out {folder}"
-    finish_replacing(Path(folder), CARD, OF_AN_OLD_RUN)
-    return read_card(Path(folder) / CARD, FORMAT, VERSION, missing)
+    path = Path(folder)
+    refuse_pipes(path, FILES)
+    refuse_links(path, (CORRECTIONS,))
+    if is_file(path / NEW / CARD):
+        _finish_killed(path)
+    return read_card(path / CARD, FORMAT, VERSION, missing)
+
+
+def _finish_killed(folder: Path) -> None:
+    """Move new files into place that a killed process completed; a process that is still writing does so itself."""
+    lock = folder / LOCK
+    was_there = lock.exists()
+    with suppress(RunFolderError), locked(lock, ""):
+        finish_replacing(folder, FILES, OF_AN_OLD_RUN)
+        if not was_there:
+            lock.unlink(missing_ok=True)
 
 
 def update_review(folder: str | Path, **facts: Any) -> None:  # noqa: ANN401 (JSON values)
@@ -55,7 +82,7 @@ def update_review(folder: str | Path, **facts: Any) -> None:  # noqa: ANN401 (JS
 
 
 @contextmanager
-def claim_folder(folder: str | Path, overwrite: bool, resume: bool | None = False, card: str = CARD) -> Iterator[Path]:
+def claim_folder(folder: str | Path, overwrite: bool, resume: bool | None = False) -> Iterator[Path]:
     """Lock an output folder, after checking that it can be written and that nothing of value would be replaced.
 
     Pass None for `resume` if the command cannot resume.
@@ -64,14 +91,17 @@ def claim_folder(folder: str | Path, overwrite: bool, resume: bool | None = Fals
     lock, checkpoints = target / LOCK, target / CHECKPOINTS
     with ExitStack() as stack:
         try:
+            refuse_links(target, (*FILES, CLASSIFIER, CHECKPOINTS, EXPORTS, CORRECTIONS, LOCK, NEW))
             was_killed = lock.exists()
             if not was_killed:  # check first: no lock file is left in a folder that cannot be used
-                _check_claim(target, overwrite, resume, card, was_killed)
+                _check_claim(target, overwrite, resume, was_killed)
             target.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(hold(lock, f"Another captune is writing to the output folder {str(target)!r}"))
-            finish_replacing(target, card, OF_AN_OLD_RUN if card == CARD else ())
-            _check_claim(target, overwrite, resume, card, was_killed)
-            for leftover in (*target.glob(LEFTOVERS), *target.glob(f"*/{LEFTOVERS}")):
+            stack.enter_context(locked(lock, f"Another captune is writing to the output folder {str(target)!r}"))
+            finish_replacing(target, FILES, OF_AN_OLD_RUN)
+            _check_claim(target, overwrite, resume, was_killed)
+            for leftover in (
+                path for part in ("", CLASSIFIER, CHECKPOINTS) for path in (target / part).glob(LEFTOVERS)
+            ):
                 leftover.unlink(missing_ok=True)
             shutil.rmtree(target / NEW, ignore_errors=True)  # incomplete files of a killed process
             if overwrite and holds_checkpoints(checkpoints):
@@ -81,7 +111,7 @@ def claim_folder(folder: str | Path, overwrite: bool, resume: bool | None = Fals
         try:
             yield target
         except BaseException:
-            is_complete = (target / card).is_file() and not holds_checkpoints(checkpoints)
+            is_complete = (target / CARD).is_file() and not holds_checkpoints(checkpoints)
             if is_complete or not _content(target):  # unchanged: there is nothing to resume
                 lock.unlink(missing_ok=True)
             raise
@@ -89,8 +119,8 @@ def claim_folder(folder: str | Path, overwrite: bool, resume: bool | None = Fals
             lock.unlink(missing_ok=True)
 
 
-def _check_claim(target: Path, overwrite: bool, resume: bool | None, card: str, was_killed: bool) -> None:
-    is_run, is_started = (target / card).is_file(), was_killed or holds_checkpoints(target / CHECKPOINTS)
+def _check_claim(target: Path, overwrite: bool, resume: bool | None, was_killed: bool) -> None:
+    is_run, is_started = (target / CARD).is_file(), was_killed or holds_checkpoints(target / CHECKPOINTS)
     if is_run and resume and not was_killed:
         raise RunFolderError(f"The run in {str(target)!r} is finished: there is nothing to resume.")
     may_write = (overwrite and (is_run or is_started)) or (resume and is_started)

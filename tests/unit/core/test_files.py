@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import io
 import json
-import multiprocessing
 import os
+import tempfile
 import time
-from collections.abc import Iterator
-from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from captune.core.errors import CaptuneError
-from captune.core.files import LEFTOVERS, drop_leftovers, is_file, is_folder, table, write_json, write_whole
+from captune.core import files
+from captune.core.errors import CaptuneError, RunFolderError
+from captune.core.files import (
+    NEW,
+    drop_leftovers,
+    finish_replacing,
+    is_file,
+    is_folder,
+    locked,
+    replaced,
+    table,
+    write_json,
+    write_whole,
+)
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -85,66 +93,28 @@ def test_any_name_may_be_asked_for(tmp_path: Path) -> None:
         assert not (odd and is_folder(odd))
 
 
-def write_slowly(path: Path, begun: Event, goes_on: Event) -> None:
-    def pieces() -> Iterator[str]:
-        yield "first, "
-        begun.set()
-        assert goes_on.wait(60)
-        yield "second"
-
-    write_whole(path, pieces())
-
-
-def test_only_what_a_kill_left_behind_is_dropped(tmp_path: Path) -> None:
-    processes = multiprocessing.get_context("fork")
-    events = [(processes.Event(), processes.Event()) for _ in range(2)]
-    writers = [
-        processes.Process(target=write_slowly, args=(tmp_path / name, *own))
-        for name, own in zip(("alive", "killed"), events, strict=True)
-    ]
-    for writer, (has_begun, _) in zip(writers, events, strict=True):
-        writer.start()
-        assert has_begun.wait(60)
-    assert len(list(tmp_path.glob(LEFTOVERS))) == 2
-    drop_leftovers(tmp_path)
-    assert len(list(tmp_path.glob(LEFTOVERS))) == 2  # both are at work
-    writers[1].kill()
-    writers[1].join()
-    drop_leftovers(tmp_path)
-    assert len(list(tmp_path.glob(LEFTOVERS))) == 1
-    events[0][1].set()
-    writers[0].join()
-    assert [path.name for path in tmp_path.iterdir()] == ["alive"]
-    assert (tmp_path / "alive").read_text() == "first, second"
-
-
-def test_unfinished_files_of_other_machines_are_left_alone_for_a_day(tmp_path: Path) -> None:
-    young, old, other = (tmp_path / f".captune-{name}.part" for name in ("other1", "other2", "x"))
+def test_unfinished_files_are_left_alone_for_a_day(tmp_path: Path) -> None:
+    young, old = (tmp_path / f".captune-{name}.part" for name in ("other1", "other2"))
     for path in (young, old):
         path.write_text("half")
     os.utime(old, (time.time() - 2 * 86_400,) * 2)
-    other.symlink_to(tmp_path / "elsewhere")
     drop_leftovers(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([young.name, other.name])
+    assert [path.name for path in tmp_path.iterdir()] == [young.name]
     drop_leftovers(tmp_path / "gone")
 
 
-def test_a_file_that_was_taken_for_a_leftover_before_its_lock_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = []
-    lock = fcntl.flock
-
-    def too_late(file: Any, how: int) -> None:
-        made.append(file.name)
-        if len(made) == 1:
-            Path(file.name).unlink()
-        lock(file, how)
-
-    monkeypatch.setattr(fcntl, "flock", too_late)
-    write_whole(tmp_path / "a", "x")
-    assert len(made) == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+def test_a_temporary_cache_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CAPTUNE_CACHE", raising=False)
+    monkeypatch.setattr(files, "user_cache_path", lambda *_, **__: Path("~/.cache/captune"))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    own = tmp_path / f"captune-{os.getuid()}"
+    assert files.cache_folder() == own
+    own.mkdir()
+    assert files.cache_folder() == own
+    own.rmdir()
+    own.symlink_to(tmp_path)
+    with pytest.raises(CaptuneError, match="CAPTUNE_CACHE"):
+        files.cache_folder()
 
 
 @pytest.mark.parametrize("name", ["a\rb.png", "a\nb.png", "a\r\nb.png", 'a"b,c.png', "\r"])
@@ -153,3 +123,44 @@ def test_names_with_line_breaks_are_read_back(name: str) -> None:
     assert list(csv.reader(io.StringIO(text, newline=""))) == [["path", "label"], [name, "cat"], ["b.png", "dog"]]
     assert text.startswith("path,label\n")
     assert text.endswith("b.png,dog\n")
+
+
+def replace(target: Path, **contents: str) -> None:
+    with replaced(target, ("sub/b", "a", "card")) as staging:
+        for name, content in contents.items():
+            write_whole(staging / name.replace("_", "/"), content)
+
+
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    outside, target = tmp_path / "outside", tmp_path / "run"
+    outside.mkdir()
+    target.mkdir()
+    (target / "sub").symlink_to(outside)
+    with pytest.raises(RunFolderError):
+        replace(target, a="1", sub_b="2", card="3")
+    (target / "a").symlink_to(outside / "a")
+    with pytest.raises(RunFolderError), locked(target / "a", "busy"):
+        pass
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["the folder", "a folder in it", "a file in it"])
+def test_links_among_unfinished_files_are_refused(tmp_path: Path, what: str) -> None:
+    outside, new = tmp_path / "outside", tmp_path / "run" / NEW
+    new.mkdir(parents=True)
+    outside.mkdir()
+    for name in ("a", "b", "card"):
+        (outside / name).write_text("private")
+    if what == "the folder":
+        new.rmdir()
+        new.symlink_to(outside)
+    elif what == "a folder in it":
+        (new / "card").write_text("x")
+        (new / "sub").symlink_to(outside)
+    else:
+        (new / "card").write_text("x")
+        (new / "a").symlink_to(outside / "a")
+    with pytest.raises(RunFolderError):
+        finish_replacing(tmp_path / "run", ("sub/b", "a", "card"))
+    assert sorted(path.name for path in outside.iterdir()) == ["a", "b", "card"]
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [NEW]

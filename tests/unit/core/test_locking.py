@@ -19,20 +19,20 @@ from pathlib import Path
 import pytest
 
 from captune.core.errors import RunFolderError
-from captune.core.locking import hold
+from captune.core.files import locked
 
 FORKS = multiprocessing.get_context("fork")
 
 
 def keep(path: Path, is_held: Event, may_go: Event) -> None:
-    with hold(path, "busy"):
+    with locked(path, "busy"):
         is_held.set()
         may_go.wait(60)
 
 
 def try_once(path: Path) -> None:
     try:
-        with hold(path, "busy"):
+        with locked(path, "busy"):
             os._exit(0)
     except RunFolderError:
         os._exit(3)
@@ -59,10 +59,10 @@ def kept_elsewhere(path: Path) -> Iterator[tuple[BaseProcess, Event]]:
 def test_who_holds_it_is_told_and_a_kill_frees_it(tmp_path: Path) -> None:
     with kept_elsewhere(tmp_path / "lock") as (other, _):
         with pytest.raises(RunFolderError, match=rf"^The folder is busy \(process {other.pid} on .*\)\."):
-            hold(tmp_path / "lock", "The folder is busy").__enter__()
+            locked(tmp_path / "lock", "The folder is busy").__enter__()
         other.kill()
         other.join()
-        with hold(tmp_path / "lock", "busy"):
+        with locked(tmp_path / "lock", "busy"):
             assert f"process {os.getpid()} " in (tmp_path / "lock").read_text()
 
 
@@ -70,35 +70,35 @@ def test_whoever_waits_gets_it_when_it_is_free(tmp_path: Path) -> None:
     with kept_elsewhere(tmp_path / "lock") as (_, may_go):
         threading.Timer(0.3, may_go.set).start()
         began = time.monotonic()
-        with hold(tmp_path / "lock", "busy", wait=60):
+        with locked(tmp_path / "lock", "busy", wait=60):
             assert 0.2 < time.monotonic() - began < 50
 
 
 def test_a_thread_that_is_refused_does_not_free_the_lock_of_its_process(tmp_path: Path) -> None:
-    with hold(tmp_path / "lock", "busy"):
+    with locked(tmp_path / "lock", "busy"):
         assert not is_free(tmp_path / "lock")
         with pytest.raises(RunFolderError, match=rf"process {os.getpid()}\b"):
-            hold(tmp_path / "lock", "busy").__enter__()
+            locked(tmp_path / "lock", "busy").__enter__()
         assert not is_free(tmp_path / "lock")
     assert is_free(tmp_path / "lock")
 
 
 def test_a_file_that_its_holder_removed_is_made_again(tmp_path: Path) -> None:
-    with hold(tmp_path / "lock", "busy"):
+    with locked(tmp_path / "lock", "busy"):
         (tmp_path / "lock").unlink()
         assert is_free(tmp_path / "lock")
-    with hold(tmp_path / "lock", "busy"):
+    with locked(tmp_path / "lock", "busy"):
         assert (tmp_path / "lock").exists()
 
 
 def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match="cannot be written"):
-        hold(tmp_path / "file" / "lock", "busy").__enter__()
+        locked(tmp_path / "file" / "lock", "busy").__enter__()
 
 
 def hold_with_worker(path: Path, kind: str, sent: Connection) -> None:
-    with hold(path, "busy"):
+    with locked(path, "busy"):
         worker = multiprocessing.get_context(kind).Process(target=time.sleep, args=(60,))
         worker.start()
         sent.send(worker.pid)
@@ -134,5 +134,5 @@ def test_a_file_system_without_locks_is_used_without(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with hold(tmp_path / "lock", "busy"):
+    with locked(tmp_path / "lock", "busy"):
         assert (tmp_path / "lock").exists()

@@ -21,7 +21,7 @@ from toys import write_images
 import captune
 from captune.backbones.hf import HuggingFace
 from captune.core import registry
-from captune.core.cards import seal
+from captune.core.cards import add_digest
 from captune.core.errors import CaptuneError, InputError, MissingExtraError, ModelError, RunFolderError
 from captune.data.images import find_images
 from captune.data.views import Preprocessing
@@ -217,17 +217,17 @@ def test_files_that_are_not_ours_are_clear_errors(model: Path, tmp_path: Path) -
     for metadata, value in (
         ({}, KEY),
         ({KEY: "{"}, "x.onnx"),
-        ({KEY: json.dumps(seal({**card, "names": 3}))}, "names"),
+        ({KEY: json.dumps(add_digest({**card, "names": 3}))}, "names"),
         ({KEY: json.dumps({**card, "names": [NAMES[1], NAMES[0], *NAMES[2:]]})}, "its own digest"),
         ({KEY: "[" * 200_000}, "nested"),
         ({KEY: json.dumps({**card, "version": 9})}, "9"),
         ({KEY: json.dumps([1])}, "x.onnx"),
-        ({KEY: json.dumps(seal({**card, "names": [*NAMES, "one more"]}))}, f"{len(NAMES) + 1} columns"),
+        ({KEY: json.dumps(add_digest({**card, "names": [*NAMES, "one more"]}))}, f"{len(NAMES) + 1} columns"),
     ):
         with pytest.raises(RunFolderError, match=value):
             captune.load(damaged(model, tmp_path / "x.onnx", metadata))
     for wrong in ({"image_size": 10**9}, {"resize": 10**9}, {"mean": [math.nan, 0, 0]}, {"std": [0, 1, 1]}):
-        content = seal({**card, "preprocessing": {**card["preprocessing"], **wrong}})
+        content = add_digest({**card, "preprocessing": {**card["preprocessing"], **wrong}})
         with pytest.raises(ModelError, match="Expected"):
             captune.load(damaged(model, tmp_path / "x.onnx", {KEY: json.dumps(content)}))
     (tmp_path / "half.onnx").write_bytes(model.read_bytes()[:1000])

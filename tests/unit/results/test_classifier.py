@@ -21,7 +21,7 @@ from captune.backbones._hub import with_absolute_folder
 from captune.backbones.base import load_backbone
 from captune.backbones.hf import HuggingFace
 from captune.core import runtime
-from captune.core.cards import seal
+from captune.core.cards import add_digest
 from captune.core.errors import InputError, ModelError, RunFolderError
 from captune.core.files import digest
 from captune.data.images import find_images
@@ -152,7 +152,7 @@ def test_cached_embeddings_do_not_fit_a_changed_encoder(
 
 def edit_card(folder: Path, **changes: Any) -> None:
     card = json.loads((folder / CARD).read_text())
-    (folder / CARD).write_text(json.dumps(seal({**card, **changes})))
+    (folder / CARD).write_text(json.dumps(add_digest({**card, **changes})))
 
 
 def test_a_classifier_of_an_older_version_may_name_a_setting_that_is_gone(clip: HuggingFace, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from toys import write_images
 
 import captune
 from captune.core.errors import CaptuneError, RunFolderError
-from captune.core.replacing import NEW
+from captune.core.files import NEW
 from captune.results.image_classifier import load
 from captune.results.run_folder import CARD, CHECKPOINTS, LOCK, claim_folder, read_run_card
 from faults.wholeness import result_of
