@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 
 from captune.backbones.base import load_backbone
-from captune.concepts.alignment import choose_descriptions, mean_descriptions
+from captune.concepts.alignment import choose_descriptions
 from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings, detect_mismatch
 from captune.core import runtime
-from captune.core.arrays import Floats, Ints
+from captune.core.arrays import Floats, Ints, unit_rows
 from captune.data.images import find_images
 from captune.data.labels import read_labels
 from captune.data.vocabulary import Vocabulary, read_class_names, read_descriptions
@@ -99,7 +99,7 @@ def describe_row(scene: Scene, label: str, settings: MismatchSettings, truth: se
         own = {c: scene.sentences[c] for c in found[-1] if c in scene.sentences}
         chosen = choose_descriptions(scene.images, findings.remaining, own, scene.logit_scale, seed=seed)
         best.append(scene.precision({c: own[c][choice.index] for c, choice in chosen.items()}, "cosine"))
-        mean.append(scene.precision(mean_descriptions(own), "probability"))
+        mean.append(scene.precision({c: unit_rows(texts.sum(axis=0)) for c, texts in own.items()}, "probability"))
     right = np.mean([len(f & truth) / len(f) if f else 1.0 for f in found])
     recall = np.mean([len(f & truth) / max(1, len(truth)) for f in found])
     size = np.mean([len(f) for f in found])
@@ -146,7 +146,7 @@ def main() -> None:
     print(f"| none: names alone | 0 | - | 0.00 | - | {alone:.3f} | {alone:.3f} |")
     for label, settings in DETECTIONS.items():
         describe_row(scene, label, settings, truth, words.seeds)
-    everything = mean_descriptions(scene.sentences, scene.texts)
+    everything = {c: unit_rows(texts.sum(axis=0) + scene.texts[c]) for c, texts in scene.sentences.items()}
     print(
         f"| all classes described, mean with the name | {len(everything)} | - | - | - | - | "
         f"{scene.precision(everything, 'probability'):.3f} |"

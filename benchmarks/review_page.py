@@ -18,7 +18,7 @@ import numpy as np
 
 import captune
 from captune.review.corrections import FILE, Corrections
-from captune.web.review.app import reviewing
+from captune.web.review.review_app import reviewing
 from captune.web.server import Service, running
 
 WIDTH = 512
@@ -88,7 +88,8 @@ def measure(address: str) -> None:
         while json.loads(get("api/state"))["version"] < version:
             time.sleep(0.02)
 
-    for path in ("api/state", "api/looks?window=a&count=12", "api/groups", "api/map/classes"):
+    timed("20 suggestions, with groups", lambda: post("api/suggestions", window="a", count=20))
+    for path in ("api/state", "api/groups", "api/map/classes"):
         content = timed(path, lambda path=path: get(path))
         print(f"  {'':<42} {len(content) / 1e6:7.2f} MB")
     follow(0)
@@ -101,6 +102,7 @@ def measure(address: str) -> None:
     timed("... and has its effect", lambda: follow(2))
     timed("api/moves?since=start", lambda: get("api/moves?since=start"))
     started = time.perf_counter()
+    post("api/map")
     get("api/map/points")
     while json.loads(get("api/state"))["map"] != "full":
         time.sleep(0.2)

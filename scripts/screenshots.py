@@ -21,10 +21,9 @@ from PIL import Image
 from captune import load
 from captune.report.page import write_report
 from captune.review.opening import open_run
-from captune.web.limits import Limits
 from captune.web.prediction import predicting
-from captune.web.review.app import reviewing
-from captune.web.server import Service, running
+from captune.web.review.review_app import reviewing
+from captune.web.server import Limits, Service, running
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync")
 DESK, TALL, PHONE = {"width": 1280, "height": 860}, {"width": 1280, "height": 1280}, {"width": 390, "height": 844}
@@ -114,10 +113,9 @@ def photograph_review(camera: Camera, run: Path, scratch: Path) -> None:
     copy = shutil.copytree(run, scratch / run.resolve().name)
     with Service("127.0.0.1", 0) as service, reviewing(open_run(copy), copy.name) as app, running(service, app):
         camera.answer_all(service.address)
-        camera.take("review-looks-light", f"{service.address}#looks", seconds=2, wait_for="#choices button")
-        camera.take(
-            "review-looks-phone-dark", f"{service.address}#looks", "dark", PHONE, seconds=2, wait_for="#choices"
-        )
+        first = f"{service.address}#suggestions"
+        camera.take("review-suggestions-light", first, seconds=2, wait_for="#choices button")
+        camera.take("review-suggestions-phone-dark", first, "dark", PHONE, seconds=2, wait_for="#choices")
         camera.take("review-groups-dark", f"{service.address}#groups", "dark", seconds=3, wait_for="article.group")
         camera.take("review-classes-light", f"{service.address}#classes", seconds=2)
         finished = "#map-box:has(#legend button) #map-note:empty"

@@ -23,7 +23,7 @@ from captune.results.onnx_classifier import OnnxClassifier
 from captune.world import write_world
 
 pytestmark = pytest.mark.slow
-PAGES = ("looks", "groups", "classes", "map", "compare")
+PAGES = ("suggestions", "groups", "classes", "map", "compare")
 AXE = Path(os.environ.get("CAPTUNE_AXE", Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"))
 
 
@@ -48,7 +48,7 @@ def address(run: Path) -> Iterator[str]:
 def open_tab(browser: Any, address: str) -> Iterator[Callable[..., BrowserTab]]:
     tabs: list[BrowserTab] = []
 
-    def open_one(page: str = "looks", **options: Any) -> BrowserTab:
+    def open_one(page: str = "suggestions", **options: Any) -> BrowserTab:
         tabs.append(BrowserTab(browser, f"{address}#{page}", **options))
         tabs[-1].page.locator(f"#{page}").wait_for(state="visible")
         return tabs[-1]
@@ -60,7 +60,7 @@ def open_tab(browser: Any, address: str) -> Iterator[Callable[..., BrowserTab]]:
         tab.page.context.close()
 
 
-def wait_for_look(tab: BrowserTab) -> str:
+def wait_for_suggestion(tab: BrowserTab) -> str:
     tab.page.locator("#choices button").first.wait_for(timeout=120_000)
     return str(tab.page.locator(".stage .note").inner_text()).split(":")[0]
 
@@ -69,7 +69,7 @@ def test_twenty_images_are_labeled_by_keyboard(open_tab: Callable[..., BrowserTa
     tab = open_tab()
     seen, expected = [], []
     for number in range(20):
-        image = wait_for_look(tab)
+        image = wait_for_suggestion(tab)
         assert image not in seen
         seen.append(image)
         names = tab.page.locator("#choices .name").all_inner_texts()
@@ -88,7 +88,7 @@ def test_twenty_images_are_labeled_by_keyboard(open_tab: Callable[..., BrowserTa
 
 def test_undo_brings_the_image_back(open_tab: Callable[..., BrowserTab], run: Path) -> None:
     tab = open_tab()
-    first = wait_for_look(tab)
+    first = wait_for_suggestion(tab)
     tab.page.keyboard.press("2")
     wait_until(lambda: len(saved_answers(run)) == 1)
     tab.page.keyboard.press("u")
@@ -152,7 +152,7 @@ def test_two_windows_lose_nothing(open_tab: Callable[..., BrowserTab], run: Path
     images = set()
     for _ in range(5):
         for tab in tabs:
-            images.add(wait_for_look(tab))
+            images.add(wait_for_suggestion(tab))
             tab.page.keyboard.press("Enter")
     wait_until(lambda: len(saved_answers(run)) == 10)
     assert len(images) == 10
@@ -164,15 +164,15 @@ def test_two_windows_lose_nothing(open_tab: Callable[..., BrowserTab], run: Path
 def test_a_killed_server_loses_no_answer(browser: Any, run: Path) -> None:
     first = ReviewProcess(run)
     tab = BrowserTab(browser, first.address)
-    wait_for_look(tab)
+    wait_for_suggestion(tab)
     for _ in range(3):
         tab.page.keyboard.press("Enter")
-        wait_for_look(tab)
+        wait_for_suggestion(tab)
     wait_until(lambda: len(saved_answers(run)) == 3)
     first.kill()
     for _ in range(3):  # the page goes on with the images it has
         tab.page.keyboard.press("Enter")
-        wait_for_look(tab)
+        wait_for_suggestion(tab)
     tab.page.wait_for_function("() => document.getElementById('trouble').textContent.includes('will be saved')")
     again = ReviewProcess(run, first.port)
     try:
@@ -234,18 +234,18 @@ def test_labels_are_downloaded(open_tab: Callable[..., BrowserTab]) -> None:
     tab = open_tab()
     tab.page.locator("#exports summary").click()
     with tab.page.expect_download(timeout=60_000) as waiting:
-        tab.page.get_by_role("link", name="Labels as CSV").click()
+        tab.page.get_by_role("button", name="Labels as CSV").click()
     path = waiting.value.path()
     assert Path(path).read_text(encoding="utf-8").startswith("path,")
 
 
 def test_an_export_that_fails_says_why(browser: Any, run: Path, address: str) -> None:
     tab = BrowserTab(browser, address)
-    wait_for_look(tab)
+    wait_for_suggestion(tab)
     shutil.rmtree(run)
     run.write_text("in the way", encoding="utf-8")
     tab.page.locator("#exports summary").click()
-    tab.page.get_by_role("link", name="Labels as CSV").click()
+    tab.page.get_by_role("button", name="Labels as CSV").click()
     tab.page.locator("#trouble").wait_for(state="visible", timeout=60_000)
     assert str(run) in tab.page.inner_text("#trouble")
     tab.page.context.close()
@@ -257,15 +257,15 @@ def share_right(rows: str) -> float:
     return sum(row["path"].split("/")[0] == row["label"] for row in table) / len(table)
 
 
-def label_and_export(browser: Any, images: Path, backbone: str, out: Path, n_looks: int) -> tuple[float, float]:
-    """Answer looks by keyboard as somebody who knows the classes, and export; return accuracies before and after."""
+def label_and_export(browser: Any, images: Path, backbone: str, out: Path, n_answers: int) -> tuple[float, float]:
+    """Answer by keyboard as somebody who knows the classes, and export; return accuracies before and after."""
     options = ("--classes", str(images), "--backbone", backbone, "--out", str(out), "--workers", "0")
     server = ReviewProcess(images, 0, *options)
     try:
         before = share_right((out / "predictions.csv").read_text(encoding="utf-8"))
         tab = BrowserTab(browser, server.address)
-        for _ in range(n_looks):
-            image = wait_for_look(tab)
+        for _ in range(n_answers):
+            image = wait_for_suggestion(tab)
             truth, names = image.split("/")[0], tab.page.locator("#choices .name").all_inner_texts()
             if truth in names:
                 tab.page.keyboard.press(str(names.index(truth) + 1))
@@ -276,15 +276,15 @@ def label_and_export(browser: Any, images: Path, backbone: str, out: Path, n_loo
             tab.page.wait_for_function(
                 "(old) => !document.querySelector('.stage .note')?.textContent.startsWith(old + ':')", arg=image
             )
-        progress = f"{n_looks} answers"
+        progress = f"{n_answers} answers"
         tab.page.wait_for_function(
             "(text) => document.getElementById('progress').textContent.startsWith(text)", arg=progress, timeout=120_000
         )
-        tab.page.locator("#exports summary").click()
         found = {}
         for name in ("Labels as CSV", "Classifier as ONNX"):
             with tab.page.expect_download(timeout=300_000) as waiting:
-                tab.page.get_by_role("link", name=name).click()
+                tab.page.locator("#exports summary").click()
+                tab.page.get_by_role("button", name=name).click()
             found[name] = Path(waiting.value.path()).read_bytes()
         assert tab.complaints == []
     finally:

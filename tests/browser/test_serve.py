@@ -6,8 +6,11 @@ The service runs the embedded model on its own photographs, and with CAPTUNE_TES
 from __future__ import annotations
 
 import base64
+import functools
 import os
+import threading
 from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +18,8 @@ import pytest
 from browsing import BrowserTab
 
 import captune
-from captune.web.limits import Limits
 from captune.web.prediction import predicting
-from captune.web.server import Service, running
+from captune.web.server import Limits, Service, running
 from captune.world import class_names, write_world
 
 pytestmark = pytest.mark.slow
@@ -187,3 +189,29 @@ def test_an_aerial_photograph_is_classified(browser: Any, tmp_path: Path) -> Non
         tab.page.set_input_files("#file", photo)
         assert shown(tab)[0] == classifier.predict([photo])[0]
     assert tab.complaints == []
+
+
+def test_the_example_page_of_the_docs_asks_from_another_site(
+    browser: Any, served: Any, world: Path, tmp_path: Path
+) -> None:
+    docs = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    page, image = docs.partition("```html\n")[2].partition("```")[0], next(world.rglob("*.*g"))
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        site = f"http://localhost:{other.server_port}"
+        with (
+            Service("127.0.0.1", 0, Limits(), "chooseALongOne", origins=[site]) as service,
+            predicting(served[1], "patterns", service.limits) as app,
+            running(service, app),
+        ):
+            own = page.replace("http://127.0.0.1:8000/", service.address)
+            (tmp_path / "index.html").write_text(own, encoding="utf-8")
+            tab = browser.new_page()
+            tab.goto(f"{site}/")
+            tab.set_input_files("#file", str(image))
+            tab.wait_for_function("() => document.getElementById('label').textContent", timeout=60_000)
+            row = served[1].predict_proba([image])[0]
+            assert tab.inner_text("#label") == served[1].names[int(row.argmax())]
+            tab.close()
+        other.shutdown()

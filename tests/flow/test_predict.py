@@ -18,9 +18,8 @@ import captune as package
 from captune.cli import main
 from captune.core.settings import RunSettings
 from captune.results.image_classifier import ImageClassifier, SkippedWarning
-from captune.web.limits import Limits
 from captune.web.prediction import predicting
-from captune.web.server import Service, running
+from captune.web.server import Limits, Service, running
 
 NAMES = ["cat", "red dog"]
 BAD = {"bad.png": "not an image of a known format", "empty.jpg": "the file is empty"}

@@ -19,7 +19,7 @@ import captune
 from captune.review.corrections import FILE, Corrections
 from captune.review.opening import open_run
 from captune.review.session import Session
-from captune.web.review.app import reviewing
+from captune.web.review.review_app import reviewing
 from captune.web.server import Service, running
 from captune.world import write_world
 

@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.error import HTTPError
@@ -18,9 +18,8 @@ import numpy as np
 from PIL import Image
 
 from captune.data.views import Preprocessing
-from captune.web.limits import Limits
 from captune.web.prediction import predicting
-from captune.web.server import Service, running
+from captune.web.server import Limits, Service, running
 
 NAMES = ("red", "green", "blue", "<script>alert('x')</script>")
 
@@ -114,17 +113,19 @@ def picture(color: tuple[int, int, int] = (200, 10, 10), kind: str = "PNG", side
 
 
 @contextmanager
-def serving(host: str = "127.0.0.1", token: str = "", **limits: Any) -> Iterator[Client]:
+def serving(host: str = "127.0.0.1", token: str = "", origins: Sequence[str] = (), **limits: Any) -> Iterator[Client]:
     classifier, said, logged = Colors(), [], []
     with (
-        Service(host, 0, Limits(**limits), token, said.append, logged.append) as service,
+        Service(host, 0, Limits(**limits), token, said.append, logged.append, origins) as service,
         predicting(classifier, "colors & <b>", service.limits) as app,
         running(service, app),
     ):
         client = Client(service, classifier)
         client.said, client.logged, client.images = said, logged, app.state.images
         try:
-            client.ask("/predict", picture())  # starts the decoding process, which takes longer than some limits
+            client.ask(
+                "/predict", picture(), Authorization=f"Bearer {token}"
+            )  # starts the decoding process, which takes longer than some limits
             classifier.batches.clear()
             yield client
         finally:

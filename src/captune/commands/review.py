@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from captune.review.session import Session
 
 OUT = "captune-review"
+MOST_JSON = 5_000_000
+"""Bytes of one answer; the positions of some hundred thousand images."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,12 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Serve the page until interrupted."""
-    from captune.web.server import Service, check_installed, serve_until_stopped
+    from captune.web.server import Limits, Service, check_installed, serve_until_stopped
 
     check_installed()
-    with Service(options.host, options.port, token=options.token) as service:
+    with Service(options.host, options.port, Limits(max_bytes=MOST_JSON), options.token) as service:
         session = _open(options)
-        from captune.web.review.app import reviewing
+        from captune.web.review.review_app import reviewing
 
         folder = session.engine.folder
         assert folder is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from captune.web.limits import Limits
+from captune.web.server import Limits
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=Limits.timeout,
         metavar="SECONDS",
         help="time limit for a request and for its response",
+    )
+    parser.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="SITE",
+        help="site whose pages may send requests, such as https://example.org (CORS); repeat for several",
     )
     parser.add_argument("--quiet", action="store_true", help="do not log requests")
 
@@ -44,4 +51,5 @@ def run(options: argparse.Namespace) -> None:
     check_installed()
     from captune.web.prediction import serve
 
-    serve(options.run, options.host, options.port, limits, options.token, nothing if options.quiet else say)
+    log = nothing if options.quiet else say
+    serve(options.run, options.host, options.port, limits, options.token, log, options.allow_origin)

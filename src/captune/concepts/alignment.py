@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from captune.backbones.base import Backbone
 from captune.concepts.clustering import ShrinkingClusters
 from captune.concepts.mismatch import MismatchFindings, MismatchSettings, detect_mismatch, match_texts
 from captune.core import distributed
-from captune.core.arrays import Floats, Ints, softmax_rows, unit_rows
+from captune.core.arrays import Floats, Ints, softmax_rows
 from captune.core.errors import raise_all
+from captune.data.vocabulary import Vocabulary
 from captune.describers.base import Describer, Descriptions, describe_classes
+from captune.embeddings.embed import embed_classes, embed_texts
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Scope = Literal["auto", "mismatched", "all"]
+Scope = Literal["auto", "mismatched", "all", "none"]
 Choice = Literal["best", "mean"]
 
 CLEAR_DIFFERENCE = 2.0
@@ -27,103 +30,105 @@ CLEAR_DIFFERENCE = 2.0
 
 @dataclass(frozen=True)
 class Alignment:
-    """The result of concept alignment.
+    """Which text represents each class, decided once for pseudo-labels, tuner, report and saved classifier.
 
     Attributes:
-        findings: The result of mismatch detection.
+        vocabulary: The classes with the sentences that represent them.
+        described: Ids of the classes whose descriptions are used, ascending.
         descriptions: The describer's answers and problems, by class name.
-        sentences: The sentences that now represent a class, by class id.
-        vectors: Their embedding, by class id, `(width,)` each.
+        findings: The result of mismatch detection, None if misleading names were not looked for.
+        reason: Why all descriptions are used or none is, if labels or images decided that.
     """
 
-    findings: MismatchFindings
-    descriptions: Descriptions
-    sentences: Mapping[int, tuple[str, ...]]
-    vectors: Mapping[int, Floats]
+    vocabulary: Vocabulary
+    described: Ints
+    descriptions: Descriptions = field(default_factory=Descriptions)
+    findings: MismatchFindings | None = None
+    reason: str = ""
 
     def undescribed(self) -> Ints:
         """Return the classes with misleading names that have no description."""
-        return np.asarray([c for c in self.findings.mismatched if int(c) not in self.vectors], dtype=np.int64)
+        mismatched = self.findings.mismatched if self.findings is not None else self.described
+        return np.setdiff1d(mismatched, self.described)
+
+    def vectors(self, backbone: Backbone) -> dict[int, Floats]:
+        """Return the embeddings of the texts of described classes, `(width,)` each, by class id."""
+        texts = embed_classes(backbone, self.vocabulary)
+        return {int(class_id): texts[class_id] for class_id in self.described}
 
     def pack(self) -> distributed.Payload:
         """Return the alignment as tensors and JSON facts, to send it to other processes."""
         import torch
 
-        findings = {field.name: getattr(self.findings, field.name) for field in fields(MismatchFindings)}
-        arrays = {name: value for name, value in findings.items() if isinstance(value, np.ndarray)}
-        vectors = {f"vector.{class_id}": vector for class_id, vector in self.vectors.items()}
+        found = {} if self.findings is None else asdict(self.findings)
+        arrays = {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
         facts = {
-            "findings": {name: value for name, value in findings.items() if name not in arrays},
+            "findings": {name: value for name, value in found.items() if name not in arrays},
             "descriptions": [self.descriptions.found, self.descriptions.problems],
-            "sentences": [[class_id, list(sentences)] for class_id, sentences in self.sentences.items()],
+            "sentences": [[c, list(sentences)] for c, sentences in self.vocabulary.descriptions.items()],
+            "reason": self.reason,
         }
-        return {name: torch.tensor(array) for name, array in {**arrays, **vectors}.items()}, facts
+        arrays["described"] = self.described
+        return {name: torch.tensor(array) for name, array in arrays.items()}, facts
 
     @classmethod
-    def unpack(cls, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Alignment:
-        """Return the alignment that was packed."""
+    def unpack(cls, vocabulary: Vocabulary, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Alignment:
+        """Return the alignment of a vocabulary that was packed."""
         arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
-        sentences = {class_id: tuple(words) for class_id, words in facts["sentences"]}
-        packed = [class_id for class_id in sentences if f"vector.{class_id}" in arrays]
-        vectors = {class_id: arrays.pop(f"vector.{class_id}") for class_id in packed}
-        findings = MismatchFindings(**arrays, **facts["findings"])
-        return cls(findings, Descriptions(*facts["descriptions"]), sentences, vectors)
+        described = arrays.pop("described")
+        findings = MismatchFindings(**arrays, **facts["findings"]) if facts["findings"] else None
+        chosen = vocabulary.with_descriptions({c: tuple(words) for c, words in facts["sentences"]})
+        return cls(chosen, described, Descriptions(*facts["descriptions"]), findings, facts["reason"])
 
 
 def align_concepts(
-    image_embeddings: Floats,
-    class_embeddings: Floats,
-    names: Sequence[str],
-    logit_scale: float,
+    images: Floats,
+    vocabulary: Vocabulary,
+    backbone: Backbone,
     describer: Describer,
-    embed: Callable[[Sequence[str]], Floats],
     *,
-    settings: MismatchSettings | None = None,
-    labeled: tuple[Floats, Ints] | None = None,
-    classes: Ints | None = None,
     describe: Scope = "mismatched",
     choose: Choice = "best",
+    detection: MismatchSettings | None = None,
+    labeled: tuple[Floats, Ints] | None = None,
+    classes: Ints | None = None,
     phrase: str = "{}",
     n: int = 5,
     advance: Callable[[int], None] | None = None,
 ) -> Alignment:
-    """Detect misleading names among `classes`, describe them and choose descriptions that replace them.
+    """Describe classes and decide which text represents each, from embeddings of unlabeled images `(images, width)`.
 
-    The paper is `describe = "mismatched"` and `choose = "best"`: only misleading names are described, and the best of
-    n descriptions represents the class (Appendix B). With `choose = "mean"` it is the mean of all n; with
-    `describe = "all"` every class is described and represented by the mean of its name and descriptions; with
+    The paper is `describe = "mismatched"` and `choose = "best"`: only misleading names among `classes` are described,
+    and the best of n descriptions represents the class (Appendix B). With `choose = "mean"` it is the mean of all n;
+    with `describe = "all"` every class is described and represented by the mean of its name and descriptions; with
     `describe = "auto"` only if that suits the images better than the names do, or the labels of `labeled` images.
+    With `describe = "none"` all keep their names. Misleading names are looked for if they are to be described, or if
+    there are settings for it.
     """
-    findings = detect_mismatch(image_embeddings, class_embeddings, logit_scale, settings, classes)
-    chosen = findings.mismatched if describe == "mismatched" else findings.classes
-    ids = {names[class_id]: int(class_id) for class_id in chosen}
-    answers = describe_classes(describer, list(ids), phrase=phrase, n=n, advance=advance)
-    texts = {ids[name]: tuple(sentences) for name, sentences in answers.found.items()}
-    embedded = {class_id: embed(sentences) for class_id, sentences in texts.items()}
-    if describe in ("all", "auto"):
-        vectors = mean_descriptions(embedded, class_embeddings)
-        described: Floats = class_embeddings.copy()
-        for class_id, vector in vectors.items():
-            described[class_id] = vector
-        known = labeled or ()
-        is_used = (
-            describe == "all"
-            or choose_texts(image_embeddings, class_embeddings, described, logit_scale, *known).is_described
-        )
-        return Alignment(findings, answers, texts if is_used else {}, vectors if is_used else {})
-    if choose == "mean":
-        return Alignment(findings, answers, texts, mean_descriptions(embedded))
-    best = choose_descriptions(
-        image_embeddings,
-        findings.remaining,
-        embedded,
-        logit_scale,
-        runs=findings.runs,
-        seed=(settings or MismatchSettings()).seed,
-    )
-    sentences = {class_id: (texts[class_id][choice.index],) for class_id, choice in best.items()}
-    vectors = {class_id: embedded[class_id][choice.index] for class_id, choice in best.items()}
-    return Alignment(findings, answers, sentences, vectors)
+    eligible = np.arange(len(vocabulary)) if classes is None else np.unique(classes)
+    names, findings, scale = embed_classes(backbone, vocabulary), None, backbone.logit_scale
+    if detection is not None or describe == "mismatched":
+        findings = detect_mismatch(images, names, scale, detection, eligible)
+    asked = findings.mismatched if findings is not None and describe == "mismatched" else eligible
+    questions = [] if describe == "none" else [vocabulary.names[c] for c in asked]
+    answers = describe_classes(describer, questions, phrase=phrase, n=n, advance=advance)
+    sentences = {vocabulary.index_of(name): tuple(found) for name, found in answers.found.items()}
+    reason = ""
+    if describe == "mismatched" and choose == "best" and findings is not None:
+        embedded = {c: embed_texts(backbone, found) for c, found in sentences.items()}
+        seed = (detection or MismatchSettings()).seed
+        best = choose_descriptions(images, findings.remaining, embedded, scale, runs=findings.runs, seed=seed)
+        sentences = {c: (sentences[c][chosen.index],) for c, chosen in best.items()}
+    elif describe != "mismatched":
+        sentences = {c: (*vocabulary.texts(c), *found) for c, found in sentences.items()}
+    chosen = vocabulary.with_descriptions(sentences)
+    if describe == "auto" and sentences:
+        choice = choose_texts(images, names, embed_classes(backbone, chosen), scale, *(labeled or ()))
+        reason = choice.sentence
+        if not choice.is_described:
+            chosen, sentences = vocabulary, {}
+    described = np.asarray(sorted(sentences), dtype=np.int64)
+    return Alignment(chosen, described, answers, findings, reason)
 
 
 @dataclass(frozen=True)
@@ -176,20 +181,6 @@ def choose_descriptions(
             centroids[n_clusters] = [_cluster(images, n_clusters, seed, run) for run in range(runs)]
         chosen[class_id] = _choose(texts, centroids[n_clusters], logit_scale)
     return chosen
-
-
-def mean_descriptions(descriptions: Mapping[int, Floats], class_embeddings: Floats | None = None) -> dict[int, Floats]:
-    """Return the normalized mean of each class's descriptions, and of its name if class embeddings are passed.
-
-    Beyond the paper: nothing is chosen, so nothing can be chosen wrongly.
-    """
-    width = class_embeddings.shape[-1] if class_embeddings is not None else None
-    _check_shapes(descriptions, width)
-    sums = {
-        class_id: texts.sum(axis=0) + (0 if class_embeddings is None else class_embeddings[class_id])
-        for class_id, texts in descriptions.items()
-    }
-    return {class_id: unit_rows(total) for class_id, total in sums.items()}
 
 
 def _cluster(images: Floats, n_clusters: int, seed: int, run: int) -> Floats:

@@ -58,9 +58,9 @@ class Audit(Method):
             min_frequency=own.min_frequency,
             seed=context.runtime.seed,
         )
-        found = context.align_concepts(task, backbone, texts, detection, own.describe, own.choose)
+        found = context.align_concepts(task, backbone, own.describe, own.choose, detection)
         images, scale = context.embed(backbone, task.unlabeled).vectors, backbone.logit_scale
-        entries: Mapping[int, Mapping[int, Floats]] = {BY_NAME: {}, BY_DESCRIPTION: found.vectors}
+        entries: Mapping[int, Mapping[int, Floats]] = {BY_NAME: {}, BY_DESCRIPTION: found.vectors(backbone)}
         for entry, described in entries.items():
             labels = first_labels(images, texts, scale, described, k=own.k, allowed=task.target_classes)
             context.history.append((entry, labels))

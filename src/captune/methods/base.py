@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
 
 from captune.backbones.base import Backbone
-from captune.concepts.alignment import Alignment, Choice, Scope, align_concepts, choose_texts
+from captune.concepts.alignment import Alignment, Choice, Scope, align_concepts
 from captune.concepts.mismatch import MismatchSettings
 from captune.core import distributed
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError
-from captune.core.progress import Advance
 from captune.core.runtime import Runtime
 from captune.core.wording import option
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.task import AdaptationTask
 from captune.data.views import StrongView
-from captune.data.vocabulary import Vocabulary
-from captune.describers.base import Describer, describe_classes
+from captune.describers.base import Describer
 from captune.describers.none import NoDescriber
 from captune.embeddings.cache import EmbeddingCache
-from captune.embeddings.embed import EmbeddedImages, embed_classes, embed_images, embed_texts
+from captune.embeddings.embed import EmbeddedImages, embed_images
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.training.batch_sources import BatchSource, EmbeddingSource, PixelSource
 from captune.training.checkpoint import CheckpointFolder, add_prefix, with_prefix
@@ -67,31 +63,55 @@ class Context:
         self,
         task: AdaptationTask,
         backbone: Backbone,
-        class_vectors: Floats,
-        settings: MismatchSettings,
         describe: Scope = "mismatched",
         choose: Choice = "best",
+        detection: MismatchSettings | None = None,
     ) -> Alignment:
-        """Detect and describe a task's misleading class names on the first process, and report them."""
-        names = task.vocabulary.names
-        align = partial(
-            align_concepts,
-            self.embed(backbone, task.unlabeled).vectors,
-            class_vectors,
-            names,
-            backbone.logit_scale,
-            self.describer,
-            lambda sentences: embed_texts(backbone, sentences),
-            settings=settings,
-            labeled=self.labeled_vectors(task, backbone),
-            classes=task.target_classes,
-            describe=describe,
-            choose=choose,
-            phrase=self.domain,
-        )
+        """Decide which text represents each class, on the first process, and report what was found."""
+        if describe == "none" and detection is None:
+            return Alignment(task.vocabulary, np.empty(0, dtype=np.int64))
+        if describe == "all" and isinstance(self.describer, NoDescriber):
+            raise InputError(
+                "describe = 'all' needs descriptions, but the describer is 'none'. "
+                f"Choose one: {option('describer', 'file:descriptions.yaml')} or "
+                f"{option('describer', 'openai:gpt-4o-mini')}."
+            )
+
+        def align() -> Alignment:
+            is_slow = self.describer.is_remote
+            with self.runtime.progress("Describing classes", len(task.vocabulary) if is_slow else 0) as advance:
+                return align_concepts(
+                    self.embed(backbone, task.unlabeled).vectors,
+                    task.vocabulary,
+                    backbone,
+                    self.describer,
+                    describe=describe,
+                    choose=choose,
+                    detection=detection,
+                    labeled=self.labeled_vectors(task, backbone),
+                    classes=task.target_classes,
+                    phrase=self.domain,
+                    advance=advance,
+                )
+
         alone = distributed.size() == 1
-        found = align() if alone else Alignment.unpack(*distributed.from_first(lambda: align().pack()))
-        mismatched = [names[c] for c in found.findings.mismatched]
+        found = align() if alone else Alignment.unpack(task.vocabulary, *distributed.from_first(lambda: align().pack()))
+        self._report(found)
+        return found
+
+    def _report(self, found: Alignment) -> None:
+        """Show and record a decision about the texts of the classes."""
+        names, findings = found.vocabulary.names, found.findings
+        for name, problem in found.descriptions.problems.items():
+            self.say(f"{name}: {problem}")
+        if found.reason:
+            self.say(found.reason)
+        descriptions, problems = found.descriptions.found, dict(found.descriptions.problems)
+        if findings is None:
+            if descriptions:
+                self.record(step="descriptions", descriptions=descriptions, problems=problems)
+            return
+        mismatched = [names[c] for c in findings.mismatched]
         self.say(f"Misleading class names: {', '.join(mismatched) or 'none found'}.")
         if n_missing := len(found.undescribed()):
             self.say(
@@ -99,61 +119,15 @@ class Context:
                 f"usually helps: try {option('describer', 'openai:gpt-4o-mini')} or "
                 f"{option('describer', 'file:descriptions.yaml')}."
             )
-        for name, problem in found.descriptions.problems.items():
-            self.say(f"{name}: {problem}")
+        used = {names[c] for c in found.described}
         self.record(
             step="concept_alignment",
             mismatched=mismatched,
-            frequency={names[c]: round(float(found.findings.frequency[c]), 4) for c in found.findings.classes},
-            concentration={names[c]: round(float(found.findings.concentration[c]), 4) for c in found.findings.classes},
-            descriptions={names[c]: list(sentences) for c, sentences in found.sentences.items()},
-            problems=dict(found.descriptions.problems),
+            frequency={names[c]: round(float(findings.frequency[c]), 4) for c in findings.classes},
+            concentration={names[c]: round(float(findings.concentration[c]), 4) for c in findings.classes},
+            descriptions={name: list(texts) for name, texts in descriptions.items() if name in used},
+            problems=problems,
         )
-        return found
-
-    def described(self, vocabulary: Vocabulary, classes: Ints | None = None) -> Vocabulary:
-        """Return the vocabulary with each of the classes represented by its name and descriptions, asked for once."""
-        names = vocabulary.names if classes is None else [vocabulary.names[c] for c in classes]
-
-        def ask() -> distributed.Payload:
-            with self._describing(len(names)) as advance:
-                answers = describe_classes(self.describer, names, phrase=self.domain, advance=advance)
-            return {}, [answers.found, answers.problems]
-
-        _, (found, problems) = distributed.from_first(ask)
-        for name, problem in problems.items():
-            self.say(f"{name}: {problem}")
-        if found:
-            self.record(step="descriptions", descriptions=found, problems=problems)
-        ids = {vocabulary.index_of(name): sentences for name, sentences in found.items()}
-        return vocabulary.with_descriptions({c: (*vocabulary.texts(c), *ids[c]) for c in ids})
-
-    def describe_all(self, vocabulary: Vocabulary) -> Vocabulary:
-        """Return the vocabulary with every class described, or raise an error if there is no describer."""
-        if isinstance(self.describer, NoDescriber):
-            raise InputError(
-                "describe = 'all' needs descriptions, but the describer is 'none'. "
-                f"Choose one: {option('describer', 'file:descriptions.yaml')} or "
-                f"{option('describer', 'openai:gpt-4o-mini')}."
-            )
-        return self.described(vocabulary)
-
-    @contextmanager
-    def _describing(self, n_classes: int) -> Iterator[Advance | None]:
-        """Show the progress of a describer that takes its time."""
-        if not self.describer.is_remote:
-            yield None
-            return
-        with self.runtime.progress("Describing classes", n_classes) as advance:
-            yield advance
-
-    def descriptions_help(self, task: AdaptationTask, backbone: Backbone, described: Vocabulary) -> bool:
-        """Return and report whether to use descriptions: labels decide if they clearly can, else the images do."""
-        names, texts = embed_classes(backbone, task.vocabulary), embed_classes(backbone, described)
-        images = self.embed(backbone, task.unlabeled).vectors
-        found = choose_texts(images, names, texts, backbone.logit_scale, *self.labeled_vectors(task, backbone))
-        self.say(found.sentence)
-        return found.is_described
 
     def labeled_vectors(self, task: AdaptationTask, backbone: Backbone) -> tuple[Floats, Ints]:
         """Return the embeddings of the labeled images that can be read, `(labels, width)`, and their labels."""

@@ -14,19 +14,18 @@ import numpy as np
 import torch
 
 from captune.backbones.base import Backbone
+from captune.concepts.alignment import Alignment
 from captune.concepts.confusion import Tendency
 from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings
 from captune.core import registry
-from captune.core.arrays import Floats, Ints
+from captune.core.arrays import Ints
 from captune.core.errors import InputError
 from captune.core.settings import NonNegative, NonNegativeFloat, Positive, PositiveShare, Rate, Share
 from captune.data.task import AdaptationTask
-from captune.data.vocabulary import Vocabulary
 from captune.embeddings.embed import embed_classes
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import (
     Ranking,
-    aligned_texts,
     class_mask,
     first_labels,
     top_k_per_class,
@@ -174,19 +173,19 @@ class Cap(Method):
         images = context.embed(backbone, task.unlabeled).vectors
 
         # Section 3.1: describe misleading class names, and select the first pseudo-labels D_PL.
-        texts = embed_classes(backbone, task.vocabulary)
-        vocabulary, described = self._align_concepts(task, backbone, texts, context)
-        mixture = self._mixture(task, backbone, aligned_texts(texts, described), context)
-        first, mixture_labels = self._first_pseudo_labels(task, backbone, texts, described, mixture, context)
+        alignment = self._align_concepts(task, backbone, context)
+        mixture = self._mixture(task, backbone, alignment, context)
+        first, mixture_labels = self._first_pseudo_labels(task, backbone, alignment, mixture, context)
 
         # Section 3.3: the student learns from D_PL and from its own confident predictions.
         device = context.runtime.device
+        vocabulary = task.vocabulary if settings.class_texts == "names" else alignment.vocabulary
         tuner: Tuner = registry.load("tuners", settings.tuner)(backbone, vocabulary)
         if mixture is not None and isinstance(tuner, FeatureAdapter):
             tuner = tuner.with_mixture(mixture)
         tuner = tuner.to(device)
         source = context.batch_source(tuner, task, settings.strong_views)
-        allowed = torch.from_numpy(class_mask(task.target_classes, len(texts)))
+        allowed = torch.from_numpy(class_mask(task.target_classes, len(vocabulary)))
         objective = ConfusionObjective(
             tuner, source, allowed, settings.tau, settings.adapter_width, settings.independent_adapters
         ).to(device)
@@ -196,30 +195,24 @@ class Cap(Method):
             return MixtureSchedule(mixture, task, objective, first, mixture_labels, len(images), context, settings)
         return CapSchedule(task, objective, first, mixture_labels, len(images), context, settings)
 
-    def _align_concepts(
-        self, task: AdaptationTask, backbone: Backbone, texts: Floats, context: Context
-    ) -> tuple[Vocabulary, Mapping[int, Floats]]:
-        """Return the student's vocabulary, and the embeddings of the descriptions that replace class names."""
+    def _align_concepts(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Alignment:
         settings: CapSettings = self.settings
         if not settings.concept_alignment:
-            return task.vocabulary, {}
+            return context.align_concepts(task, backbone, "none")
         detection = PAPER_MISMATCH if settings.detection == "paper" else MismatchSettings()
         detection = replace(detection, seed=context.runtime.seed)
-        found = context.align_concepts(task, backbone, texts, detection, settings.describe, settings.choose)
-        if settings.class_texts == "names":
-            return task.vocabulary, found.vectors
-        names = {c: task.vocabulary.texts(c) if settings.describe != "mismatched" else () for c in found.sentences}
-        sentences = {c: names[c] + descriptions for c, descriptions in found.sentences.items()}
-        return task.vocabulary.with_descriptions(sentences), found.vectors
+        return context.align_concepts(task, backbone, settings.describe, settings.choose, detection)
 
-    def _mixture(self, task: AdaptationTask, backbone: Backbone, texts: Floats, context: Context) -> MixtureFit | None:
+    def _mixture(
+        self, task: AdaptationTask, backbone: Backbone, alignment: Alignment, context: Context
+    ) -> MixtureFit | None:
         """Return the mixture from which the student starts, if it does."""
         if self.settings.start_from == "zero_shot":
             return None
         labeled = context.embed(backbone, task.labeled.images)
         return fit_gaussian_mixture(
             context.embed(backbone, task.unlabeled).vectors,
-            texts,
+            embed_classes(backbone, alignment.vocabulary),
             backbone.logit_scale,
             labeled=labeled.vectors,
             labels=task.labeled.labels[labeled.image_index],
@@ -231,8 +224,7 @@ class Cap(Method):
         self,
         task: AdaptationTask,
         backbone: Backbone,
-        texts: Floats,
-        described: Mapping[int, Floats],
+        alignment: Alignment,
         mixture: MixtureFit | None,
         context: Context,
     ) -> tuple[PseudoLabels, Ints | None]:
@@ -242,9 +234,10 @@ class Cap(Method):
         if mixture is None:  # the paper
             # A cosine ranks the images of a few described classes best, a probability those of many.
             ranking: Ranking = "cosine" if settings.describe == "mismatched" else "probability"
+            names, described = embed_classes(backbone, task.vocabulary), alignment.vectors(backbone)
             scale = backbone.logit_scale
             first = first_labels(
-                images, texts, scale, described, k=settings.k, allowed=targets, rank_described_by=ranking
+                images, names, scale, described, k=settings.k, allowed=targets, rank_described_by=ranking
             )
             return first, None
         k = min(settings.k, max(1, len(images) // len(targets)))  # no more than a class can have

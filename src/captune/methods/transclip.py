@@ -56,8 +56,7 @@ class TransClip(Method):
         """Estimate the mixture from all unlabeled images; new images are classified without neighbors."""
         images = context.embed(backbone, task.unlabeled).vectors
         settings = asdict(self.settings)
-        describes = settings.pop("describe") == "all"
-        tuner = Gaussian(backbone, context.describe_all(task.vocabulary) if describes else task.vocabulary)
+        tuner = Gaussian(backbone, context.align_concepts(task, backbone, settings.pop("describe")).vocabulary)
         texts = tuner.class_embeddings().cpu().numpy()
         found = solve_transclip(images, texts, backbone.logit_scale, **settings)
         tuner.set_mixture(found)

@@ -12,8 +12,6 @@ from captune.backbones.base import Backbone
 from captune.concepts.mismatch import MismatchSettings
 from captune.core.settings import NonNegative, Positive
 from captune.data.task import AdaptationTask
-from captune.data.vocabulary import Vocabulary
-from captune.embeddings.embed import embed_classes
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.methods.base import Context, Method
 from captune.mixture.gaussian_mixture import MixtureSettings, fit_gaussian_mixture
@@ -60,7 +58,9 @@ class Transductive(Method):
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Describe the classes, fit a Gaussian mixture next to their texts, and return it as a classifier."""
         unlabeled, labeled = context.embed(backbone, task.unlabeled), context.embed(backbone, task.labeled.images)
-        vocabulary = self._described(task, backbone, context)
+        describe = self.settings.describe
+        detection = MismatchSettings(seed=context.runtime.seed) if describe == "mismatched" else None
+        vocabulary = context.align_concepts(task, backbone, describe, detection=detection).vocabulary
         tuner = Gaussian(backbone, vocabulary)
         settings = asdict(self.settings)
         del settings["describe"]
@@ -81,16 +81,3 @@ class Transductive(Method):
         context.history.append((found.rounds, made))
         context.record(step="clustering", rounds=found.rounds, predicted=made.counts().tolist())
         return tuner.to(context.runtime.device)
-
-    def _described(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Vocabulary:
-        vocabulary, describe = task.vocabulary, self.settings.describe
-        if describe == "none":
-            return vocabulary
-        if describe == "mismatched":
-            detection = MismatchSettings(seed=context.runtime.seed)
-            found = context.align_concepts(task, backbone, embed_classes(backbone, vocabulary), detection)
-            return vocabulary.with_descriptions(found.sentences)
-        described = context.described(vocabulary, task.target_classes)
-        if describe == "all" or described.descriptions == vocabulary.descriptions:
-            return described
-        return described if context.descriptions_help(task, backbone, described) else vocabulary

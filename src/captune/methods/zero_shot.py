@@ -30,5 +30,4 @@ class ZeroShot(Method):
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Return the frozen backbone with the class texts."""
-        describes = self.settings.describe == "all"
-        return Frozen(backbone, context.describe_all(task.vocabulary) if describes else task.vocabulary)
+        return Frozen(backbone, context.align_concepts(task, backbone, self.settings.describe).vocabulary)

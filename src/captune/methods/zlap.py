@@ -47,7 +47,7 @@ class Zlap(Method):
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Propagate the class labels of the texts to all unlabeled images; new images ask their neighbors."""
         images = context.embed(backbone, task.unlabeled).vectors
-        vocabulary = context.describe_all(task.vocabulary) if self.settings.describe == "all" else task.vocabulary
+        vocabulary = context.align_concepts(task, backbone, self.settings.describe).vocabulary
         neighbors, gamma = self.settings.neighbors, self.settings.gamma
         tuner = Propagation(backbone, vocabulary, PropagationSettings(len(images), neighbors, gamma))
         texts = tuner.class_embeddings().cpu().numpy()

@@ -97,6 +97,11 @@ class Engine:
         return self.plan.settings
 
     @property
+    def is_adapted(self) -> bool:
+        """Return whether the classifier was made here, and not adopted from a run."""
+        return self._last is not None
+
+    @property
     def method(self) -> str:
         """Return the id of the method."""
         return self.settings.method

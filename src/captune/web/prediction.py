@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from captune import __version__
 from captune.data.decoding import UnreadableImageError
 from captune.results.image_classifier import load, top_k
-from captune.web.body import announced_length, image_content, read_body
-from captune.web.guard import Json, explain
-from captune.web.limits import BODIES_AT_ONCE, Budget, Limits, Refusal
-from captune.web.page import docs_page, drop_page, html
+from captune.web.html_pages import docs_page, drop_page, html
+from captune.web.middleware import Json, problem
 from captune.web.predictor import AnyClassifier, Predictor
-from captune.web.server import Service, nothing, say, serve_until_stopped
+from captune.web.server import BATCH, BODIES_AT_ONCE, Limits, Service, nothing, say, serve_until_stopped
 
 DEFAULT_TOP_K = 5
 GET = ["GET", "HEAD"]
+MOST_PARTS = 16
+MOST_FILES = 256
+FILES_AT_ONCE = 4
 
 
 class ClassProbability(BaseModel):
@@ -39,6 +45,21 @@ class Prediction(BaseModel):
     """The most probable classes of an image, most probable first, and the time it took."""
 
     predictions: list[ClassProbability]
+    seconds: float
+
+
+class FilePrediction(BaseModel):
+    """The most probable classes of one file of a batch, or why it cannot be used."""
+
+    file: str
+    predictions: list[ClassProbability]
+    error: str = ""
+
+
+class BatchPrediction(BaseModel):
+    """The predictions of all files of a batch, in their order."""
+
+    files: list[FilePrediction]
     seconds: float
 
 
@@ -60,7 +81,7 @@ class Problem(BaseModel):
 REFUSALS = {
     status: {"model": Problem, "description": meaning}
     for status, meaning in {
-        400: "Invalid query, form or length; a body that ends early",
+        400: "Invalid query, form or length",
         408: "The request took too long to arrive",
         411: "No Content-Length",
         413: "The image is too large",
@@ -68,37 +89,51 @@ REFUSALS = {
         503: "Too many images at once, or no result in time",
     }.items()
 }
-IMAGE_BODY = {
-    "requestBody": {
-        "required": True,
-        "description": "A JPEG, PNG, WebP, TIFF, BMP or GIF file, as the body or as the first file of a form.",
-        "content": {
-            "image/*": {"schema": {"type": "string", "format": "binary"}},
-            "multipart/form-data": {
-                "schema": {"type": "object", "properties": {"image": {"type": "string", "format": "binary"}}}
-            },
-        },
-    },
-    "parameters": [
-        {
-            "name": "top_k",
-            "in": "query",
-            "description": "Number of classes to return.",
-            "schema": {"type": "integer", "minimum": 1, "default": DEFAULT_TOP_K},
-        }
-    ],
+TOP_K = {
+    "name": "top_k",
+    "in": "query",
+    "description": "Number of classes to return.",
+    "schema": {"type": "integer", "minimum": 1, "default": DEFAULT_TOP_K},
 }
+FILE = {"type": "string", "format": "binary"}
+
+
+def _body(description: str, schema: dict[str, Any], **others: Any) -> dict[str, Any]:  # noqa: ANN401 (OpenAPI)
+    form = {"multipart/form-data": {"schema": {"type": "object", "properties": {"image": schema}}}}
+    return {
+        "requestBody": {"required": True, "description": description, "content": {**others, **form}},
+        "parameters": [TOP_K],
+    }
+
+
+IMAGE_BODY = _body(
+    "A JPEG, PNG, WebP, TIFF, BMP or GIF file, as the body or as the first file of a form.",
+    FILE,
+    **{"image/*": {"schema": FILE}},
+)
+BATCH_BODY = _body(f"A form with up to {MOST_FILES} image files.", {"type": "array", "items": FILE})
 
 
 def make_app(title: str) -> FastAPI:
     """Return an application with the routes that every captune page has: metrics and documentation."""
     app = FastAPI(title=title, version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
 
-    async def answer(request: Request, error: Exception) -> Response:
-        return explain(error)
+    @app.exception_handler(HTTPException)
+    async def refuse(_: Request, error: HTTPException) -> Response:
+        return Json({"error": error.detail}, error.status_code, error.headers)
 
-    for kind in (Refusal, HTTPException, Exception):
-        app.add_exception_handler(kind, answer)
+    @app.exception_handler(RequestValidationError)
+    async def explain(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        return problem(HTTPStatus.BAD_REQUEST, f"{'.'.join(map(str, first['loc'][1:])) or 'The body'}: {first['msg']}.")
+
+    @app.exception_handler(ClientDisconnect)
+    async def ignore(_: Request, error: ClientDisconnect) -> Response:
+        return problem(HTTPStatus.BAD_REQUEST, "The request ended early.")
+
+    @app.exception_handler(Exception)
+    async def hide(_: Request, error: Exception) -> Response:
+        return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "Something went wrong inside the service.")
 
     @app.api_route("/metrics", methods=GET, include_in_schema=False)
     async def metrics() -> Response:
@@ -132,33 +167,93 @@ def prediction_app(predictor: Predictor, title: str, limits: Limits) -> FastAPI:
     async def drop() -> Response:
         return html(page)
 
+    async def classify(content: bytes, k: int) -> list[dict[str, Any]]:
+        row = await predictor.classify(content, limits.timeout)
+        return [{"label": predictor.names[c], "probability": round(float(row[c]), 6)} for c in top_k(row[None], k)[0]]
+
     @app.post("/predict", response_model=Prediction, responses=REFUSALS, openapi_extra=IMAGE_BODY)  # type: ignore[arg-type]
     async def predict(request: Request) -> Json:
         """Classify an image."""
         k = read_top_k(request)
-        length = announced_length(request.headers, limits.max_bytes)
-        with images.share(1), memory.share(length):
-            content = await image_content(request.headers, await read_body(request, length, limits.timeout))
+        with images.share(1), memory.share(int(request.headers["content-length"])):
+            content = await image_content(request, limits.max_bytes)
             started = time.monotonic()
             try:
-                row = await predictor.classify(content, limits.timeout)
+                best = await classify(content, k)
             except UnreadableImageError as error:
-                raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, f"The image cannot be used: {error}.") from None
-        names = predictor.names
-        best = [{"label": names[c], "probability": round(float(row[c]), 6)} for c in top_k(row[None], k)[0]]
+                raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, f"The image cannot be used: {error}.") from None
         return Json({"predictions": best, "seconds": round(time.monotonic() - started, 4)})
 
+    @app.post(BATCH, response_model=BatchPrediction, responses=REFUSALS, openapi_extra=BATCH_BODY)  # type: ignore[arg-type]
+    async def predict_batch(request: Request) -> Json:
+        """Classify all image files of a form; needs a service with a token."""
+        if not app.state.service.token:
+            raise HTTPException(HTTPStatus.FORBIDDEN, "Batches need a token: start captune serve with --token.")
+        k, turns = read_top_k(request), asyncio.Semaphore(FILES_AT_ONCE)
+
+        async def one(file: UploadFile) -> dict[str, Any]:
+            async with turns:
+                try:
+                    return {"file": file.filename, "predictions": await classify(await file.read(), k), "error": ""}
+                except UnreadableImageError as error:
+                    return {"file": file.filename, "predictions": [], "error": f"The image cannot be used: {error}."}
+
+        with images.share(FILES_AT_ONCE), memory.share(int(request.headers["content-length"])):
+            files = await read_files(request, MOST_FILES, limits.max_bytes)
+            started = time.monotonic()
+            found = await asyncio.gather(*map(one, files))
+        return Json({"files": found, "seconds": round(time.monotonic() - started, 4)})
+
     return app
+
+
+class Budget:
+    """A total that requests share, such as images at once or bytes in memory; what does not fit is refused."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.used = total, 0
+
+    @contextmanager
+    def share(self, amount: int) -> Iterator[None]:
+        """Reserve an amount; only called in the thread of the event loop."""
+        if self.used + amount > self.total:
+            sentence = "Too many images at once. Try again in a second."
+            raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, sentence, {"Retry-After": "1"})
+        self.used += amount
+        try:
+            yield
+        finally:
+            self.used -= amount
+
+
+async def image_content(request: Request, max_bytes: int) -> bytes:
+    """Return the image: the body itself, or the first file of a multipart form."""
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        return await request.body()
+    return await (await read_files(request, MOST_PARTS, max_bytes))[0].read()
+
+
+async def read_files(request: Request, most: int, max_bytes: int) -> list[UploadFile]:
+    """Return the files of a multipart form."""
+    try:
+        form = await request.form(max_files=most, max_fields=MOST_PARTS, max_part_size=max_bytes)
+    except HTTPException as error:
+        sentence = f"The form cannot be read: {error.detail}"
+        raise HTTPException(error.status_code, sentence, error.headers) from None
+    found = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
+    if not found:
+        raise HTTPException(HTTPStatus.BAD_REQUEST, "The form contains no file: send the image as a file field.")
+    return found
 
 
 def read_top_k(request: Request) -> int:
     """Return the number of classes that a query asks for."""
     given = request.query_params.multi_items()
     if any(name != "top_k" for name, _ in given):
-        raise Refusal(HTTPStatus.BAD_REQUEST, "The only query parameter is top_k, as in /predict?top_k=3.")
+        raise HTTPException(HTTPStatus.BAD_REQUEST, "The only query parameter is top_k, as in /predict?top_k=3.")
     text = given[0][1] if given else str(DEFAULT_TOP_K)
     if len(given) > 1 or not (text.isascii() and text.isdigit()) or len(text) > 6 or int(text) < 1:
-        raise Refusal(HTTPStatus.BAD_REQUEST, "top_k must be an integer of at least 1.")
+        raise HTTPException(HTTPStatus.BAD_REQUEST, "top_k must be an integer of at least 1.")
     return int(text)
 
 
@@ -179,9 +274,10 @@ def serve(
     limits: Limits,
     token: str = "",
     log: Callable[[str], None] = nothing,
+    origins: Sequence[str] = (),
 ) -> None:
     """Serve a run or an export until SIGINT or SIGTERM; the port is bound before the weights are loaded."""
-    with Service(host, port, limits, token, say, log) as service:
+    with Service(host, port, limits, token, say, log, origins) as service:
         classifier = load(run)
         with predicting(classifier, Path(run).resolve().name, limits) as app:
             serve_until_stopped(service, app, f"Serving {len(classifier.names)} classes")

@@ -8,22 +8,29 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from starlette.exceptions import HTTPException
 
 from captune.core.arrays import Floats
 from captune.data.guarded_decoding import MOST_MEMORY, CostlyImageError, GuardedDecoder
 from captune.data.views import Preprocessing
-from captune.web.lanes import DecodingLane
-from captune.web.limits import too_slow
+from captune.web.decoding_pool import DecodingPool
 
 MOST_AT_ONCE = 16
 LIGHT_PIXELS, LIGHT_SECONDS, LIGHT_MEMORY = 16_000_000, 1.0, 400_000_000
-"""Limits of the lane for ordinary images; what exceeds them waits in the lane for heavy ones."""
+"""Limits for ordinary images; what exceeds them waits for the process that decodes heavy ones."""
 LIGHT_DECODERS = 2
+
+
+def too_slow() -> HTTPException:
+    """Return the response if a prediction takes too long."""
+    sentence = "The prediction took too long. Try again later."
+    return HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, sentence, {"Retry-After": "5"})
 
 
 class AnyClassifier(Protocol):
@@ -52,8 +59,8 @@ class Predictor:
 
     def __init__(self, classifier: AnyClassifier) -> None:
         self.classifier = classifier
-        self._light = DecodingLane(LIGHT_DECODERS, LIGHT_MEMORY, max_pixels=LIGHT_PIXELS)
-        self._heavy = DecodingLane(1, MOST_MEMORY)
+        self._light = DecodingPool(LIGHT_DECODERS, LIGHT_MEMORY, max_pixels=LIGHT_PIXELS)
+        self._heavy = DecodingPool(1, MOST_MEMORY)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._busy_since: float | None = None
         self._worker = threading.Thread(target=self._work, name="captune-model", daemon=True)
@@ -74,7 +81,7 @@ class Predictor:
 
         Raises:
             UnreadableImageError: The content cannot be decoded.
-            Refusal: The prediction took too long.
+            HTTPException: The prediction took too long.
             ValueError: The probabilities are not finite.
         """
         until = time.monotonic() + seconds
@@ -92,7 +99,7 @@ class Predictor:
             raise ValueError("the model returned probabilities that are not finite")
         return row
 
-    async def _decode(self, lane: DecodingLane, content: bytes, until: float, most: float) -> NDArray[np.uint8]:
+    async def _decode(self, pool: DecodingPool, content: bytes, until: float, most: float) -> NDArray[np.uint8]:
         preprocessing = self.classifier.preprocessing
         smallest = 2 * max(preprocessing.image_size, preprocessing.resize)
 
@@ -102,7 +109,7 @@ class Predictor:
                 raise too_slow()
             return decoder.view(content, preprocessing, min(most, left), smallest)
 
-        return await lane.run(view)
+        return await pool.run(view)
 
     def close(self) -> None:
         """Stop after the current batch."""

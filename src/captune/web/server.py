@@ -11,20 +11,62 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from captune.core.errors import CaptuneError, InputError, missing_extra
-from captune.web.limits import Limits
+from captune.core.errors import CaptuneError, InputError, missing_extra, raise_all
 
 if TYPE_CHECKING:
+    import asyncio
+
     from fastapi import FastAPI
     from uvicorn import Server
 
 TOKEN_VARIABLE = "CAPTUNE_TOKEN"
-LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 SHORTEST_TOKEN = 8
+MOST_MEGABYTES = 512
+BODIES_AT_ONCE = 16
+"""Bodies of the largest size that are kept in memory at the same time."""
+BATCH = "/predict/batch"
+BATCH_BODIES = 8
+"""A request for several images may have so many times the bytes of one."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of the service.
+
+    Attributes:
+        max_bytes: Largest request body; all bodies together have at most 16 times as many bytes.
+        concurrency: Images that are received and classified at the same time; more are refused.
+        timeout: Seconds to receive a request, and seconds to answer it.
+    """
+
+    max_bytes: int = 20_000_000
+    concurrency: int = 256
+    timeout: float = 10.0
+
+    def __post_init__(self) -> None:
+        problems = []
+        if not 1 <= self.max_bytes <= MOST_MEGABYTES * 1_000_000:
+            problems.append(f"--max-bytes is {self.max_bytes}, expected 1 to {MOST_MEGABYTES * 1_000_000}.")
+        if not 1 <= self.concurrency <= 1024:
+            problems.append(f"--concurrency is {self.concurrency}, expected 1 to 1024.")
+        if not 0 < self.timeout <= 3600:
+            problems.append(f"--timeout is {self.timeout:g}, expected more than 0 and at most 3600 seconds.")
+        raise_all(problems, "Invalid service settings")
+
+    @property
+    def most_connections(self) -> int:
+        """Return the limit on open connections, which leaves room for health checks."""
+        return 2 * self.concurrency + 16
+
+    def most_bytes(self, path: str) -> int:
+        """Return the largest body that a route accepts."""
+        return self.max_bytes * (BATCH_BODIES if path == BATCH else 1)
 
 
 def say(message: str) -> None:
@@ -49,8 +91,10 @@ class Service:
         token: str = "",
         say: Callable[[str], None] = say,
         log: Callable[[str], None] = nothing,
+        origins: Sequence[str] = (),
     ) -> None:
         self.limits, self.say, self.log, self.host = limits or Limits(), say, log, host
+        self.origins = tuple(_check_origin(origin) for origin in origins)
         self.token = token or os.environ.get(TOKEN_VARIABLE, "")
         address = _resolve(host, port)
         self.is_loopback = ipaddress.ip_address(address).is_loopback
@@ -70,7 +114,11 @@ class Service:
     @property
     def address(self) -> str:
         """Return the URL of the page."""
-        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}/"
+        return f"http://{self._name}:{self.port}/"
+
+    @property
+    def _name(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
 
     @property
     def link(self) -> str:
@@ -80,7 +128,7 @@ class Service:
     @property
     def hosts(self) -> tuple[str, ...] | None:
         """Return the allowed names in Host headers; None allows all."""
-        return (*LOOPBACK_NAMES, self.host.lower()) if self.is_loopback else None
+        return (*LOOPBACK_NAMES, self._name) if self.is_loopback else None
 
     @property
     def n_connections(self) -> int:
@@ -108,16 +156,15 @@ def running(service: Service, app: FastAPI) -> Iterator[None]:
     """Serve an application in the background; open requests are answered before this ends."""
     from uvicorn import Config, Server
 
-    from captune.web._protocol import bounded_protocol
-    from captune.web.guard import Guard
+    from captune.web.middleware import Metrics, with_middleware
 
     limits = service.limits
-    guard = Guard(app, service.hosts, service.token, limits.timeout, service.log, service.say)
-    app.state.metrics, app.state.service = guard.metrics, service
-    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # the guard logs instead
+    app.state.metrics, app.state.service = Metrics(), service
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # the middleware logs instead
     config = Config(
-        guard,
-        http=bounded_protocol(limits.most_connections, limits.timeout),
+        with_middleware(app, service, app.state.metrics),
+        http=_protocol(limits.timeout),
+        limit_concurrency=limits.most_connections,
         ws="none",
         loop="asyncio",
         lifespan="off",
@@ -139,6 +186,28 @@ def running(service: Service, app: FastAPI) -> Iterator[None]:
     finally:
         server.should_exit = True
         thread.join()
+
+
+def _protocol(seconds: float) -> type[asyncio.Protocol]:
+    """Return uvicorn's protocol with a deadline for the headers of a request, which uvicorn does not have."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class ImpatientProtocol(H11Protocol):
+        """One connection."""
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self.loop.call_later(seconds, self._close_after, self.cycle)
+
+        def on_response_complete(self) -> None:
+            self.loop.call_later(seconds, self._close_after, self.cycle)
+            super().on_response_complete()
+
+        def _close_after(self, last: object) -> None:
+            if self.cycle is last:  # no other request has arrived
+                self.transport.close()
+
+    return ImpatientProtocol
 
 
 def serve_until_stopped(service: Service, app: FastAPI, greeting: str) -> None:
@@ -180,3 +249,10 @@ def _resolve(host: str, port: int) -> str:
     except (OSError, UnicodeError) as error:
         raise InputError(f"--host {host!r} is not an address of this machine: {error}. Try 127.0.0.1.") from error
     return str(found[0][4][0])
+
+
+def _check_origin(origin: str) -> str:
+    scheme, _, host = origin.partition("://")
+    if scheme not in ("http", "https") or not host or "/" in host:
+        raise InputError(f"--allow-origin is {origin!r}, expected a site such as https://example.org, without a path.")
+    return origin

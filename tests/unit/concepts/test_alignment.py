@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from captune.concepts.alignment import choose_descriptions, choose_texts, descriptions_help, mean_descriptions
+from captune.concepts.alignment import choose_descriptions, choose_texts, descriptions_help
 from captune.core.arrays import Floats, unit_rows
 from captune.core.errors import InputError
 
@@ -66,21 +66,11 @@ def test_any_number_of_images_and_descriptions_has_an_answer(n_images: int, coun
         assert 0 <= choice.probability <= 1
 
 
-def test_the_mean_has_length_one_and_may_count_the_name() -> None:
-    texts, names = random_rows(5, seed=1), random_rows(3, seed=2)
-    plain = mean_descriptions({1: texts})[1]
-    named = mean_descriptions({1: texts}, names)[1]
-    assert np.allclose(plain, texts.mean(axis=0) / np.linalg.norm(texts.mean(axis=0)), atol=1e-6)
-    both = np.concatenate([texts, names[1:2]]).mean(axis=0)
-    assert np.allclose(named, both / np.linalg.norm(both), atol=1e-6)
-    assert plain.dtype == named.dtype == np.float32
-
-
 def test_shapes_that_do_not_fit_are_explained() -> None:
     with pytest.raises(InputError, match=r"class 2: .*got shape \(0, 6\)"):
         choose_descriptions(random_rows(3), np.arange(3), {1: random_rows(2), 2: random_rows(0)}, 100.0)
     with pytest.raises(InputError, match=r"\(descriptions, 6\)"):
-        mean_descriptions({0: random_rows(2, width=5)}, random_rows(3))
+        choose_descriptions(random_rows(3), np.arange(3), {0: random_rows(2, width=5)}, 100.0)
 
 
 def test_labels_choose_between_names_and_descriptions_if_they_clearly_differ() -> None:

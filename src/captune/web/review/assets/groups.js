@@ -26,9 +26,9 @@ class Row {
   /** Show the current names without touching pictures or marks. */
   update(group) {
     this.group = group;
-    const labeled = group.n_labeled ? `, ${group.n_labeled} looked at` : "";
+    const labeled = group.n_labeled ? `, ${group.n_labeled} labeled` : "";
     this.heading.replaceChildren(make("strong", {}, group.name),
-      make("span", { class: "note" }, ` ${percent(group.share)} of ${plural(group.size, "image")}${labeled}`));
+      make("span", { class: "note" }, ` ${percent(group.share)} of ${plural(group.size, "image")}${labeled} · ${group.reason}`));
     if (this.buttons.contains(document.activeElement)) return; // nobody loses the focus
     const names = [group.name, ...group.alternatives.map(([name]) => name)];
     this.notThese = make("button", { type: "button", hidden: !this.marked.size, onclick: () => this.exclude() }, `Marked images are not ${group.name}`);
@@ -67,7 +67,7 @@ class Row {
 
   async name(label) {
     this.element.setAttribute("aria-busy", "true");
-    const found = await change("/api/group", { group: [this.group.number], label, besides: [...this.marked] });
+    const found = await change("/api/group", { group: this.group.number, label, besides: [...this.marked] });
     this.element.removeAttribute("aria-busy");
     if (!found) return;
     const next = this.element.nextElementSibling;

@@ -1,15 +1,15 @@
 // The head of the page, its keys, and which part is shown.
 
-import { attempt, find, follow, make, onState, percent, plural, Refused, refresh, say, sendLeftovers, state, undo } from "./core.js";
+import { ask, attempt, find, follow, make, onState, percent, plural, refresh, say, sendLeftovers, state, undo } from "./core.js";
 import * as classes from "./classes.js";
 import * as compare from "./compare.js";
 import * as groups from "./groups.js";
-import * as looks from "./looks.js";
 import * as map from "./map.js";
+import * as suggestions from "./suggestions.js";
 
-const pages = { looks, groups, classes, map, compare };
+const pages = { suggestions, groups, classes, map, compare };
 
-const current = () => (location.hash.slice(1) in pages ? location.hash.slice(1) : "looks");
+const current = () => (location.hash.slice(1) in pages ? location.hash.slice(1) : "suggestions");
 
 const showPage = () => {
   const name = current();
@@ -22,11 +22,11 @@ const showPage = () => {
   }
 };
 
-const takeBack = async () => {
-  const taken = await undo();
-  if (!taken) return;
-  say(`Taken back: ${{ label: "labeled as", not: "not", skip: "skipped", rename: "renamed to", merge: "merged into", add: "added", remove: "removed", describe: "described" }[taken.kind]} ${taken.label || ""}`);
-  if (current() === "looks") looks.bringBack(taken);
+const undoLast = async () => {
+  const undone = await undo();
+  if (!undone) return;
+  say(`Undone: ${{ label: "labeled as", not: "not", skip: "skipped", rename: "renamed to", merge: "merged into", add: "added", remove: "removed", describe: "described" }[undone.kind]} ${undone.label || ""}`);
+  if (current() === "suggestions") suggestions.bringBack(undone);
   if (current() === "groups") groups.reload();
 };
 
@@ -36,26 +36,22 @@ document.addEventListener("keydown", (event) => {
   const isTyping = target.closest("textarea, input:not([type=radio]):not([type=checkbox])");
   if (event.key === "Escape" && isTyping) { target.blur(); return; }
   if (isTyping) return;
-  if (event.key.toLowerCase() === "u") { event.preventDefault(); takeBack(); return; }
+  if (event.key.toLowerCase() === "u") { event.preventDefault(); undoLast(); return; }
   const isButton = target.closest("button, a, summary, input");
-  if (current() === "looks" && !(isButton && event.key === "Enter") && looks.press(event.key)) event.preventDefault();
+  if (current() === "suggestions" && !(isButton && event.key === "Enter") && suggestions.press(event.key)) event.preventDefault();
 });
 
-find("undo").addEventListener("click", takeBack);
+find("undo").addEventListener("click", undoLast);
 
 /** Download an export, telling when it takes a while and why it fails. */
-const download = (link) => attempt(async () => {
+const download = (format) => attempt(async () => {
   say("Exporting …");
-  const response = await fetch(link.href).finally(() => say(""));
-  if (!response.ok) throw new Refused((await response.json()).error);
-  const [, name] = /filename="(.+)"/.exec(response.headers.get("Content-Disposition"));
-  const address = URL.createObjectURL(await response.blob());
+  const { address, name } = await ask("/api/export", { format }).finally(() => say(""));
   make("a", { href: address, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 60_000);
   say(`Exported ${name}.`);
 });
-for (const link of document.querySelectorAll("#exports a")) {
-  link.addEventListener("click", (event) => { event.preventDefault(); download(link); });
+for (const button of document.querySelectorAll("#exports [data-format]")) {
+  button.addEventListener("click", () => { find("exports").open = false; download(button.dataset.format); });
 }
 document.addEventListener("click", (event) => { if (!find("exports").contains(event.target)) find("exports").open = false; });
 
@@ -75,7 +71,7 @@ dark.addEventListener("change", nameTheme);
 const FEWEST_CHECKS = 10; // below this only the interval is shown
 
 const accuracy = () => {
-  if (!state.estimate) return "Accuracy is not known yet: every fifth look checks a random image.";
+  if (!state.estimate) return "Accuracy is not known yet: every fifth suggestion is a random image.";
   const { accuracy: share, low, high, n_checks: count } = state.estimate;
   const [least, most] = [low, high].map((end) => (100 * end).toFixed(0));
   const range = count < FEWEST_CHECKS ? `between ${least} and ${most}%` : `${percent(share)} (${least} to ${most}%)`;

@@ -1,6 +1,6 @@
 // All images as points on a canvas: color by class, thumbnails on hover, a lasso to label.
 
-import { answer, attempt, classPicker, ensureClass, find, make, onState, picture, plural, say, state } from "./core.js";
+import { answer, ask, attempt, classPicker, ensureClass, find, make, onState, picture, plural, say, state } from "./core.js";
 
 const NEAR = 14; // pixels from a point within which it is meant
 const MOST_NAMED = 60; // classes in the legend
@@ -282,6 +282,7 @@ const numbers = async (path, Kind) => {
 };
 
 const load = () => attempt(async () => {
+  if (!points) await ask("/api/map", {});
   if (!points || mapKind !== state.map) { mapKind = state.map; points = await numbers("/api/map/points", Float32Array); }
   if (version !== state.version) {
     version = state.version;

@@ -1,12 +1,14 @@
-"""A session that several windows share: answers are saved at once, and adaptation follows in the background."""
+"""A session that several windows share: answers are saved at once, adaptation and files follow in the background."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import tempfile
 import threading
 import time
 import traceback
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,23 +21,31 @@ from captune.core.arrays import Floats, Ints
 from captune.core.errors import CaptuneError, InputError
 from captune.embeddings.projection import project, project_quickly
 from captune.exports.base import export
+from captune.report.page import write_report
 from captune.review.changes import Change
 from captune.review.corrections import Correction, Corrections
+from captune.review.image_groups import Group
 from captune.review.session import Session
 
 MOST_CHOICES = 9
 """Classes that are offered for an image, one per number key."""
 SECONDS_SHOWN = 600.0
 """An image that a window shows is not suggested to another one for so long."""
-SECONDS_BETWEEN_LOOKS = 2.0
+SECONDS_BETWEEN_CHECKS = 2.0
 """How often the file is checked for answers of other programs."""
+SECONDS_BETWEEN_SAVES, SAVING_SHARE = 60.0, 0.1
+"""Predictions, classifier and report are written so often, but saving takes at most this share of the time."""
+MOST_EXPORTS = 4
+"""Exports that are kept until they are fetched."""
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """What is known at one moment; requests read it without waiting for the session."""
+    """What is known at one moment; requests read it without waiting for a running adaptation."""
 
     version: int
+    session: Session
+    """The session as it was: a shallow copy, whose answers and predictions are replaced and never changed."""
     names: tuple[str, ...]
     origins: dict[str, tuple[str, ...]]
     """What the classes were called at the start of the session, by which renamed ones are recognized."""
@@ -71,8 +81,8 @@ class Snapshot:
         return [renamed.get(self.origins[name][0], name) for name in self.names]
 
 
-class Desk:
-    """A session with a thread that adapts whenever something new was said."""
+class SharedSession:
+    """A session with a thread that adapts after every answer, and one that saves the run folder."""
 
     def __init__(self, session: Session) -> None:
         if session.corrections.path is None:
@@ -81,16 +91,23 @@ class Desk:
         self.is_busy = False
         self._map_points, self.map_kind = project_quickly(session.engine.vectors), "quick"
         self._answers = Corrections(session.corrections.path, session.person)
-        self._saving, self._thinking = threading.Lock(), threading.Lock()
-        self._said: list[str] = []
+        self._saving, self._adapting, self._reading = threading.Lock(), threading.Lock(), threading.Lock()
+        self._new: list[str] = []
         self._shown: dict[int, tuple[str, float]] = {}
+        self._exports: dict[str, tuple[str, bytes]] = {}
+        self._version_saved = -1 if session.engine.is_adapted else 0
+        self._grouped = threading.Event()
         self.current = self.previous = self.first = self._take_snapshot(0, None)
-        self._wake, self._is_closed = threading.Event(), False
-        self._follower = threading.Thread(target=self._follow, name="captune-adapt", daemon=True)
-        self._follower.start()
+        self._wake, self._closed = threading.Event(), threading.Event()
+        self._threads = [
+            threading.Thread(target=work, name=f"captune-{name}", daemon=True)
+            for name, work in (("adapt", self._follow), ("save", self._save_regularly))
+        ]
+        for thread in self._threads:
+            thread.start()
         self._map_maker: threading.Thread | None = None
 
-    # What people say
+    # Answers
 
     def answer(self, kind: str, images: Sequence[int], label: str, suggestion: str, key: str) -> str:
         """Save an answer about images and return its id; when this returns, it survives a kill."""
@@ -100,36 +117,36 @@ class Desk:
         with self._saving:
             if kind != "skip" and label not in self.current.names:
                 raise InputError(f"There is no class {label!r} any more.")
-            told: dict[str, Any] = {"id": key} if key else {}
-            said = Correction(
+            own_id: dict[str, Any] = {"id": key} if key else {}
+            answer = Correction(
                 kind,  # type: ignore[arg-type]
                 label,
                 names,
                 suggestion=suggestion,
                 person=self.session.person,
-                **told,
+                **own_id,
             )
-            self._answers.extend([said])
-            self._said.append(_in_words(kind, len(names), label))
+            self._answers.extend([answer])
+            self._new.append(_in_words(kind, len(names), label))
         self._wake.set()
-        return said.id
+        return answer.id
 
     def undo(self, key: str = "") -> dict[str, Any]:
-        """Take back a correction, by default the last one of this person, and return it."""
+        """Undo a correction, by default the last one of this person, and return it."""
         with self._saving:
             self._answers.refresh()
-            active = {said.id: said for said in self._answers.active()}
+            active = {answer.id: answer for answer in self._answers.active()}
             last = active.get(key) if key else self._answers.last()
             if last is None:
                 raise InputError("There is nothing to undo.")
-            self._said.append(self._answers.undo(last))
+            self._new.append(self._answers.undo(last))
         self._wake.set()
-        shown = {key: getattr(last, key) for key in ("id", "kind", "label", "suggestion")}
+        shown = {key: getattr(last, key) for key in ("id", "kind", "label", "suggestion", "person")}
         return {**shown, "images": self._positions(last.images)}
 
     def change(self, work: Callable[[Session], Change]) -> dict[str, Any]:
         """Change classes or name a group, adapt, and return what changed."""
-        with self._saving, self._thinking:
+        with self._saving, self._adapting:
             self.is_busy = True
             try:
                 change = work(self.session)
@@ -138,14 +155,15 @@ class Desk:
                 self.is_busy = False
         return self.current.change or {}
 
-    # What captune says
+    # Questions
 
-    def looks(self, window: str, count: int) -> list[dict[str, Any]]:
-        """Return images worth a look that no other window shows."""
-        with self._thinking:
+    def suggestions(self, window: str, count: int) -> list[dict[str, Any]]:
+        """Return images worth an answer that no other window shows."""
+        self._grouped.wait()
+        with self._reading:
             now = time.monotonic()
             others = [i for i, (who, when) in self._shown.items() if who != window and now - when < SECONDS_SHOWN]
-            found = self.session.suggest(count, except_=others)
+            found = self.current.session.suggest(count, except_=others)
             for one in found:
                 self._shown[one.position] = window, now
         return [{**self.facts(one.position), "kind": one.kind, "reason": one.reason} for one in found]
@@ -163,17 +181,18 @@ class Desk:
         }
 
     def groups(self) -> list[dict[str, Any]]:
-        """Return all groups, those whose names are least certain first."""
-        with self._thinking:
-            found = self.session.groups()
-        found.sort(key=lambda group: (group.n_labeled > 0, -len(group) * (1 - group.confidence)))
+        """Return all groups, those first where one answer corrects most, with the reason."""
+        self._grouped.wait()
+        with self._reading:
+            found = self.current.session.groups()
+        found.sort(key=lambda group: (group.n_labeled > 0, -_worth(group)))
         return [
             {
                 "number": group.number,
                 "name": group.name,
                 "size": len(group),
                 "share": round(group.share, 4),
-                "confidence": round(group.confidence, 4),
+                "reason": _why(group),
                 "alternatives": [[name, round(share, 4)] for name, share in group.alternatives],
                 "n_labeled": group.n_labeled,
                 "images": group.images.tolist(),
@@ -193,11 +212,14 @@ class Desk:
         return [{"old": a, "new": b, "images": images} for (a, b), images in listed]
 
     def map(self) -> Floats:
-        """Return the places of all images, `(images, 2)`; the first call starts to compute better ones."""
+        """Return the places of all images, `(images, 2)`."""
+        return self._map_points
+
+    def improve_map(self) -> None:
+        """Start to compute better places, once."""
         if self._map_maker is None:
             self._map_maker = threading.Thread(target=self._draw_map, name="captune-map", daemon=True)
             self._map_maker.start()
-        return self._map_points
 
     def state(self) -> dict[str, Any]:
         """Return what the head of the page and the list of classes show."""
@@ -211,49 +233,101 @@ class Desk:
             "estimate": now.estimate,
             "change": now.change,
             "problem": now.problem,
+            "is_saved": self.is_saved,
             "classes": now.classes,
         }
 
-    def export(self, format: str) -> tuple[str, bytes]:
-        """Save the run, and return an export of it: its file name and content."""
-        with self._thinking, tempfile.TemporaryDirectory() as temporary:
+    # Files
+
+    @property
+    def is_saved(self) -> bool:
+        """Return whether predictions, classifier and report know all answers."""
+        return self._version_saved == self.current.version and not self._new
+
+    def save(self) -> Path:
+        """Write predictions and classifier, and then the report, if something is new."""
+        with self._adapting:
+            version = self.current.version
             folder = self.session.save()
+        if version != self._version_saved:
+            write_report([folder])
+        self._version_saved = version
+        return folder
+
+    def export(self, format: str) -> tuple[str, str]:
+        """Save the run and make an export of it, which `exported` returns; return its key and file name."""
+        folder = self.save()
+        with self._reading, tempfile.TemporaryDirectory() as temporary:
             suffix = {"onnx": ".onnx", "csv": ".csv"}.get(format, ".json")
             target = Path(temporary) / f"{folder.name}-{format}{suffix}"
             export(folder, format, target)
-            return target.name, target.read_bytes()
+            key = uuid.uuid4().hex
+            self._exports[key] = target.name, target.read_bytes()
+            while len(self._exports) > MOST_EXPORTS:
+                del self._exports[next(iter(self._exports))]
+        return key, target.name
+
+    def exported(self, key: str) -> tuple[str, bytes] | None:
+        """Return the file name and content of an export."""
+        return self._exports.get(key)
 
     def close(self) -> None:
-        """Stop the threads; everything that was said is saved already."""
-        self._is_closed = True
+        """Stop the threads, and save what they have not saved yet."""
+        self._closed.set()
         self._wake.set()
-        self._follower.join(timeout=30)
+        for thread in self._threads:
+            thread.join(timeout=60)
+        self._adapt_if_new()
+        if not self.is_saved:
+            self._try_to_save()
 
     # Inside
 
     def _follow(self) -> None:
         """Adapt after every answer; several that arrive meanwhile are taken together."""
-        with self._thinking:
+        with self._adapting:
             self.session.groups()  # takes a while the first time; the page will ask for it soon
-        while not self._is_closed:
-            self._wake.wait(SECONDS_BETWEEN_LOOKS)
+            self.current = dataclasses.replace(self.current, session=copy.copy(self.session))
+            self._grouped.set()
+        while not self._closed.is_set():
+            self._wake.wait(SECONDS_BETWEEN_CHECKS)
             self._wake.clear()
-            with self._thinking:
-                said, self._said = self._said, []
-                self.is_busy = bool(said)
-                try:
-                    change = self.session.refresh()
-                    if change is not None:
-                        what = ", ".join(dict.fromkeys(said)) or change.what
-                        self._publish(dataclasses.replace(change, what=what))
-                except Exception as error:  # whatever happens, the next answer is followed
-                    problem = str(error)
-                    if not isinstance(error, CaptuneError):
-                        traceback.print_exc()
-                        problem = "Adaptation failed; the details are where captune review was started."
-                    self.current = dataclasses.replace(self.current, version=self.current.version + 1, problem=problem)
-                finally:
-                    self.is_busy = False
+            self._adapt_if_new()
+
+    def _adapt_if_new(self) -> None:
+        with self._adapting:
+            new, self._new = self._new, []
+            self.is_busy = bool(new)
+            try:
+                change = self.session.refresh()
+                if change is not None:
+                    what = ", ".join(dict.fromkeys(new)) or change.what
+                    self._publish(dataclasses.replace(change, what=what))
+            except Exception as error:  # whatever happens, the next answer is followed
+                self._report_problem(error, "Adaptation failed")
+            finally:
+                self.is_busy = False
+
+    def _save_regularly(self) -> None:
+        pause = SECONDS_BETWEEN_SAVES
+        while not self._closed.wait(pause):
+            if not self.is_saved:
+                started = time.monotonic()
+                self._try_to_save()
+                pause = max(SECONDS_BETWEEN_SAVES, (time.monotonic() - started) / SAVING_SHARE)
+
+    def _try_to_save(self) -> None:
+        try:
+            self.save()
+        except Exception as error:
+            self._report_problem(error, "Predictions, classifier and report could not be saved (answers are)")
+
+    def _report_problem(self, error: Exception, what: str) -> None:
+        problem = f"{what}: {error}"
+        if not isinstance(error, CaptuneError):
+            traceback.print_exc()
+            problem = f"{what}; the details are where captune review was started."
+        self.current = dataclasses.replace(self.current, version=self.current.version + 1, problem=problem)
 
     def _draw_map(self) -> None:
         try:
@@ -268,23 +342,35 @@ class Desk:
     def _take_snapshot(self, version: int, change: Change | None) -> Snapshot:
         session = self.session
         estimate = session.estimate()
-        answers = session.labels
         return Snapshot(
             version=version,
+            session=copy.copy(session),
             names=session.names,
             origins={name: session.answers.origins(name) for name in session.names},
             predicted=session.predictions.labels,
             confidence=session.predictions.confidence,
             probabilities=session.predictions.probabilities,
-            labeled=frozenset(answers),
+            labeled=frozenset(session.labels),
             descriptions=session.descriptions,
             estimate=estimate.as_dict() if estimate else None,
-            n_answers=len([said for said in session.corrections.active() if said.kind in ("label", "not")]),
+            n_answers=len([answer for answer in session.corrections.active() if answer.kind in ("label", "not")]),
             change=None if change is None else change.as_dict(),
         )
 
     def _positions(self, images: Sequence[str]) -> list[int]:
         return [self.session.position(image) for image in images if self.session.knows(image)]
+
+
+def _worth(group: Group) -> float:
+    """Return how many images one answer is expected to correct: those in doubt, if the group is of one class."""
+    return len(group) * (1 - group.confidence) * group.share
+
+
+def _why(group: Group) -> str:
+    doubtful = round(len(group) * (1 - group.confidence))
+    if not doubtful:
+        return "nearly certain"
+    return f"{doubtful:,} of {len(group):,} in doubt" + ("" if group.share >= 0.5 else ", of several classes")
 
 
 def _in_words(kind: str, count: int, label: str) -> str:

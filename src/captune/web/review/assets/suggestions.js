@@ -10,7 +10,7 @@ let isOpen = false;
 const fetchMore = async () => {
   if (isFetching) return;
   isFetching = true;
-  const found = await attempt(() => ask(`/api/looks?window=${windowId}&count=12`));
+  const found = await attempt(() => ask("/api/suggestions", { window: windowId, count: 20 }));
   isFetching = false;
   const known = new Set(queue.map((look) => look.position));
   const fresh = (found || []).filter((look) => !done.has(look.position) && !known.has(look.position));
@@ -85,7 +85,7 @@ const showChoices = () => {
 };
 
 const show = () => {
-  const box = find("look");
+  const box = find("suggestion");
   const look = queue[0];
   if (!look) {
     box.replaceChildren(make("p", { class: "empty" }, isFetching || state.version < 0 ? "Looking for images …" : "No images are left to look at. Check the groups or the map, or export the labels."));
@@ -114,7 +114,7 @@ export const press = (key) => {
   if (key === "Enter") choose(queue[0].choices[0][0]);
   else if (key.toLowerCase() === "s") skip();
   else if (/^[1-9]$/.test(key) && queue[0].choices[key - 1]) choose(queue[0].choices[key - 1][0]);
-  else if (key === "/") document.querySelector("#look .picker input").focus();
+  else if (key === "/") document.querySelector("#suggestion .picker input").focus();
   else return false;
   return true;
 };

@@ -11,21 +11,21 @@ from captune.data.decoding import EncodedImage, UnreadableImageError
 from captune.data.guarded_decoding import MOST_MEMORY, GuardedDecoder
 from captune.data.images import ImageCollection
 from captune.data.precomputed import Embeddings
-from captune.web.lanes import DecodingLane
+from captune.web.decoding_pool import DecodingPool
 
 SIDES = (96, 192, 1024)
 """Longest side of the versions: small, medium and large."""
 SECONDS = 20.0
 MOST_KEPT = 64_000_000
-"""Bytes of pictures that are kept in memory."""
+"""Bytes of thumbnails that are kept in memory."""
 
 
-class Pictures:
+class Thumbnails:
     """JPEG versions of images."""
 
     def __init__(self, images: ImageCollection) -> None:
         self.images = images
-        self._lane = DecodingLane(2, MOST_MEMORY)
+        self._pool = DecodingPool(2, MOST_MEMORY)
         self._kept: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._size = 0
 
@@ -40,7 +40,7 @@ class Pictures:
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
-        content = await self._lane.run(lambda decoder: self._shrink(decoder, position, side))
+        content = await self._pool.run(lambda decoder: self._shrink(decoder, position, side))
         self._kept[key] = content
         self._size += len(content)
         while self._size > MOST_KEPT:
@@ -49,7 +49,7 @@ class Pictures:
 
     def close(self) -> None:
         """End the processes."""
-        self._lane.close()
+        self._pool.close()
 
     def _shrink(self, decoder: GuardedDecoder, position: int, side: int) -> bytes:
         if not self.has_pictures:

@@ -13,7 +13,7 @@ from captune.data.guarded_decoding import GuardedDecoder
 T = TypeVar("T")
 
 
-class DecodingLane:
+class DecodingPool:
     """Some threads with a decoding process each; images wait for the next free one."""
 
     def __init__(self, n_decoders: int, max_memory: int, **limits: int) -> None:
