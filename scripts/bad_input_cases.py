@@ -343,16 +343,6 @@ CASES = (
         write("s.yaml", SUITE),
     ),
     Case(
-        "list: a download without a place",
-        ("list", "datasets", "--download", "dtd"),
-        ("--download needs --data ROOT",),
-    ),
-    Case(
-        "list: a dataset that is not known",
-        ("list", "datasets", "--data", "photos", "--download", "flowers"),
-        ("No 'flowers' in datasets", "Did you mean 'flowers102'"),
-    ),
-    Case(
         "embeddings: values that are not finite",
         embeddings(),
         ("not finite in row 2", "Remove these rows"),
