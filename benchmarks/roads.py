@@ -49,8 +49,8 @@ def serve(run: Path, photo: Path) -> None:
     """Start the service's application and classify one photograph."""
     from fastapi.testclient import TestClient
 
-    from captune.web.limits import Limits
     from captune.web.prediction import predicting
+    from captune.web.server import Limits
 
     with predicting(captune.load(run), "run", Limits()) as app, TestClient(app, "http://127.0.0.1") as client:
         answer = client.post("/predict", content=photo.read_bytes())
