@@ -41,6 +41,17 @@ class Bed:
     logit_scale: float
     described: Floats | None = None
 
+    def shuffled(self) -> Bed:
+        """Return the images in a random order: files are stored class by class, which no method may know."""
+        pool, test = (np.random.default_rng(0).permutation(len(part)) for part in (self.labels, self.test_labels))
+        return replace(
+            self,
+            images=self.images[pool],
+            labels=self.labels[pool],
+            test_images=self.test_images[test],
+            test_labels=self.test_labels[test],
+        )
+
     def subset(self, name: str, rows: Ints) -> Bed:
         """Return some of the images."""
         return replace(self, name=f"{self.name}, {name}", images=self.images[rows], labels=self.labels[rows])
@@ -55,7 +66,7 @@ def read_bed(path: Path) -> Bed:
         described = unit_rows(np.concatenate([texts[:, None], content["sentences"]], axis=1).mean(axis=1))
     images, test_images = (unit_rows(content[f"{part}_images"].astype(np.float32)) for part in ("train", "test"))
     labels, scale = (content["train_labels"], content["test_labels"]), float(content["logit_scale"])
-    return Bed(path.stem, images, labels[0], test_images, labels[1], texts, scale, described)
+    return Bed(path.stem, images, labels[0], test_images, labels[1], texts, scale, described).shuffled()
 
 
 def make_world() -> Bed:
@@ -80,7 +91,7 @@ def make_world() -> Bed:
         np.vstack([text, embed_texts(backbone, sentences[name])]).mean(axis=0)
         for text, name in zip(texts, names, strict=True)
     ]
-    return Bed("patterns", *parts, texts, backbone.logit_scale, unit_rows(np.stack(described)))
+    return Bed("patterns", *parts, texts, backbone.logit_scale, unit_rows(np.stack(described))).shuffled()
 
 
 def variants(bed: Bed, seeds: int) -> Iterator[Bed]:

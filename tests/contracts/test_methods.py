@@ -85,6 +85,24 @@ def test_the_same_seed_gives_the_same_result(
     assert first.predictions.probabilities.tobytes() == second.predictions.probabilities.tobytes()
 
 
+@pytest.mark.parametrize(("name", "preset"), PRESETS)
+def test_order_and_names_of_the_files_change_nothing(
+    name: str, preset: str, photos: Path, clip_folder: Path, tmp_path: Path
+) -> None:
+    first = adapt(name, photos, clip_folder, tmp_path / "1", out=tmp_path / "first", preset=preset)
+    renamed = tmp_path / "renamed"
+    renamed.mkdir()
+    files = [first.images.paths[i] for i in first.predictions.image_index]
+    order = np.random.default_rng(3).permutation(len(files))
+    for number, place in enumerate(order):
+        (renamed / f"{number}{files[place].suffix}").write_bytes(files[place].read_bytes())
+    second = adapt(name, renamed, clip_folder, tmp_path / "2", out=tmp_path / "second", preset=preset)
+    assert first.predictions.probabilities[order].tobytes() == second.predictions.probabilities.tobytes()
+    assert first.kept == second.kept
+    saved = [next((tmp_path / run).rglob("classifier.safetensors")).read_bytes() for run in ("first", "second")]
+    assert saved[0] == saved[1]
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_settings_are_frozen_explained_and_strict(name: str) -> None:
     settings = registry.load("methods", name).Settings

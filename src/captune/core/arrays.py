@@ -18,6 +18,9 @@ Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
 """Masks."""
 
+_DIGESTED = 1 << 22
+"""Numbers that are digested at once."""
+
 
 def unit_rows(vectors: Floats) -> Floats:
     """Return the rows scaled to length one; a row of zeros stays zero."""
@@ -65,6 +68,28 @@ def as_embeddings(vectors: ArrayLike, rows: str) -> Floats:
             f"Some embeddings of {rows} are not finite, the first in row {(~np.isfinite(lengths)).argmax()}."
         )
     return array if np.abs(lengths - 1).max(initial=0.0) <= 0.01 else unit_rows(array)
+
+
+def canonical_order(vectors: Floats) -> Ints:
+    """Return an order of embeddings `(rows, width)` that depends on the embeddings alone, not on their positions.
+
+    Rows are sorted by a digest, so neighbors in this order have nothing in common: any part of it is a random sample.
+
+    Examples:
+        >>> import numpy as np
+        >>> vectors, shuffled = np.eye(5, dtype=np.float32), np.array([3, 1, 4, 0, 2])
+        >>> np.array_equal(shuffled[canonical_order(vectors[shuffled])], canonical_order(vectors))
+        True
+    """
+    multipliers = np.random.default_rng(0).integers(1, 2**63, size=vectors.shape[1], dtype=np.uint64) | np.uint64(1)
+    digests = np.empty(len(vectors), dtype=np.uint64)
+    step = max(1, _DIGESTED // max(1, vectors.shape[1]))
+    for start in range(0, len(vectors), step):
+        bits = np.ascontiguousarray(vectors[start : start + step] + np.float32(0), dtype=np.float32).view(np.uint32)
+        # Integers modulo 2^64 are exact, so the digest of a row is the same wherever the row is.
+        digests[start : start + step] = bits.astype(np.uint64) @ multipliers
+    mixed = (digests ^ (digests >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
+    return np.argsort(mixed ^ (mixed >> np.uint64(29)), kind="stable")
 
 
 def evenly_spaced(n: int, most: int) -> Ints:

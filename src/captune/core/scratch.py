@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from captune.core.arrays import Floats, Ints
+from captune.core.arrays import Floats, Ints, canonical_order
 from captune.core.errors import CaptuneError
 from captune.core.files import cache_folder
 
@@ -61,6 +61,18 @@ def fill_rows(n_rows: int, width: int, part: Callable[[slice], Floats]) -> Float
     for rows in row_parts(n_rows, width):
         filled[rows] = part(rows)
     return filled
+
+
+def score_rows(vectors: Floats, width: int, score: Callable[[Floats], Floats]) -> Floats:
+    """Return scores `(rows, width)` of embeddings, computed part by part in the canonical order.
+
+    The last bit of a matrix product depends on where in it a row is, so the same images in another order would have
+    other scores.
+    """
+    order, scores = canonical_order(vectors), empty_rows(len(vectors), width)
+    for part in row_parts(len(vectors), max(width, vectors.shape[1])):
+        scores[order[part]] = score(vectors[order[part]])
+    return scores
 
 
 def take_rows(array: Floats, rows: Ints) -> Floats:

@@ -14,7 +14,7 @@ from captune.core import distributed
 from captune.core.arrays import Bools, Floats, Ints, check_embeddings, softmax_rows
 from captune.core.errors import InputError
 from captune.core.runtime import Runtime
-from captune.core.scratch import empty_rows, fill_rows, take_rows
+from captune.core.scratch import empty_rows, score_rows, take_rows
 from captune.data.images import ImageCollection
 from captune.data.loading import load_batches
 from captune.data.precomputed import Embeddings
@@ -175,8 +175,5 @@ def classes_read_alike(backbone: Backbone, vocabulary: Vocabulary) -> list[tuple
 
 def score(image_vectors: Floats, class_vectors: Floats, logit_scale: float) -> Floats:
     """Return CLIP's zero-shot probabilities `(images, classes)`: the softmax of scaled cosine similarities."""
-    return fill_rows(
-        len(image_vectors),
-        len(class_vectors),
-        lambda rows: softmax_rows(np.float32(logit_scale) * (image_vectors[rows] @ class_vectors.T)),
-    )
+    rule = np.float32(logit_scale) * class_vectors.T
+    return score_rows(image_vectors, len(class_vectors), lambda rows: softmax_rows(rows @ rule))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,12 +14,13 @@ from captune.backbones.base import Backbone
 from captune.concepts.alignment import Alignment, Choice, Scope, align_concepts
 from captune.concepts.mismatch import MismatchSettings
 from captune.core import distributed
-from captune.core.arrays import Floats, Ints
+from captune.core.arrays import Floats, Ints, canonical_order
 from captune.core.errors import InputError
 from captune.core.runtime import Runtime
+from captune.core.scratch import take_rows
 from captune.core.wording import option
 from captune.data.images import ImageCollection, no_usable_image
-from captune.data.task import AdaptationTask
+from captune.data.task import AdaptationTask, LabeledImages
 from captune.data.views import StrongView
 from captune.describers.base import Describer
 from captune.describers.none import NoDescriber
@@ -58,6 +59,26 @@ class Context:
                 raise InputError(no_usable_image(images, found.skipped))
             self._embedded[key] = found
         return self._embedded[key]
+
+    def in_canonical_order(self, task: AdaptationTask, backbone: Backbone) -> AdaptationTask:
+        """Return a task whose readable images are sorted by their embeddings.
+
+        Halves, samples, batches and ties of a method are then the same whatever order and names the files have.
+        """
+        groups = []
+        for images, ids in ((task.unlabeled, None), (task.labeled.images, task.labeled.labels), (task.unknown, None)):
+            found = self.embed(backbone, images)
+            # Copies of an image may have different labels, which then decide the order.
+            rows = np.arange(len(found.vectors)) if ids is None else np.argsort(ids[found.image_index], kind="stable")
+            rows = rows[canonical_order(found.vectors[rows])] if len(rows) else rows
+            chosen = found.image_index[rows]
+            sorted_images = images.subset(chosen)
+            vectors = take_rows(found.vectors, rows)
+            self._embedded[sorted_images, id(backbone)] = EmbeddedImages(np.arange(len(rows)), vectors, {})
+            groups.append((sorted_images, chosen))
+        (unlabeled, _), (images, chosen), (unknown, _) = groups
+        labeled = LabeledImages(images, task.labeled.labels[chosen], task.labeled.is_single[chosen])
+        return replace(task, unlabeled=unlabeled, labeled=labeled, unknown=unknown)
 
     def align_concepts(
         self,

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from captune.core.arrays import Bools, Floats, Ints, as_embeddings, evenly_spaced, softmax_rows
+from captune.core.arrays import Bools, Floats, Ints, as_embeddings, canonical_order, evenly_spaced, softmax_rows
 from captune.core.errors import InputError
-from captune.core.scratch import empty_rows, fill_rows, row_parts
+from captune.core.scratch import empty_rows, fill_rows, row_parts, take_rows
 from captune.labeling.selection import Classes, class_mask
 from captune.mixture.calibration import evening_offsets, find_temperature, mean_confidence, mixture_temperature
 from captune.mixture.label_evidence import LabelEvidence, gather_evidence
@@ -116,44 +116,19 @@ def fit_gaussian_mixture(
     _check(images, texts, known, ids)
     single = np.ones(len(ids), dtype=np.bool_) if is_single is None else np.asarray(is_single, dtype=np.bool_)
     blocked = np.where(class_mask(allowed, len(texts)), np.float32(0), np.float32(-np.inf))
+    # The same images in another order have the same result: their samples and sums are those of the canonical order.
+    order, known_order = canonical_order(images), canonical_order(known)
+    images, known, ids, single = take_rows(images, order), known[known_order], ids[known_order], single[known_order]
     problem = _Problem(images, texts, logit_scale, settings or MixtureSettings(), known, ids, single, blocked)
     n_sampled = max(FEWEST_SAMPLED, SAMPLED_PER_CLASS * len(texts))
     if len(images) < 2 * n_sampled:
-        return replace(problem, tested=problem.test()).fit(problem.most_rounds)
-    rows = np.linspace(0, len(images) - 1, n_sampled).astype(np.int64)
-    sample = replace(problem, images=images[rows], count_of_each=len(images) / n_sampled)
-    first = sample.fit(problem.most_rounds)
-    last = replace(problem, tested=sample.test()).fit(ROUNDS_AFTER_SAMPLE, first)
-    return replace(last, rounds=first.rounds + last.rounds)
-
-
-def expected_change(
-    images: Floats,
-    texts: Floats,
-    logit_scale: float,
-    old: Ints,
-    new: Ints,
-    labeled: Floats | None = None,
-    labels: Ints | None = None,
-) -> tuple[float, float]:
-    """Return the estimated change of accuracy from `old` to `new` predictions `(images,)`, and its standard error.
-
-    The mean over the images of p(new) - p(old), where p are the probabilities of a Gaussian mixture that was fitted to
-    the other half of the images, and to all labeled ones. A method that fits these very images cannot raise it by
-    fitting them.
-    """
-    changes = np.zeros(len(images))
-    halves = np.arange(len(images)) % 2
-    rule = np.float32(logit_scale) * np.asarray(texts, dtype=np.float32)
-    for half in (0, 1):
-        fitted, judged = np.flatnonzero(halves == half), np.flatnonzero(halves != half)
-        if len(fitted) and len(judged):
-            mixture = fit_gaussian_mixture(images[fitted], texts, logit_scale, labeled=labeled, labels=labels)
-            scores = images[judged] @ (rule + mixture.weights).T + mixture.offsets
-            probabilities = softmax_rows(scores / np.float32(mixture.temperature))
-            rows = np.arange(len(judged))
-            changes[judged] = probabilities[rows, new[judged]] - probabilities[rows, old[judged]]
-    return float(changes.mean()), float(changes.std() / np.sqrt(len(changes)))
+        found = replace(problem, tested=problem.test()).fit(problem.most_rounds)
+    else:
+        sample = replace(problem, images=images[:n_sampled], count_of_each=len(images) / n_sampled)
+        first = sample.fit(problem.most_rounds)
+        last = replace(problem, tested=sample.test()).fit(ROUNDS_AFTER_SAMPLE, first)
+        found = replace(last, rounds=first.rounds + last.rounds)
+    return replace(found, probabilities=take_rows(found.probabilities, np.argsort(order)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from captune.core.cards import add_digest, build_card, check_digest, read_card
 from captune.core.errors import InputError, RunFolderError
 from captune.core.files import digest, write_json, write_whole
 from captune.core.runtime import Runtime
-from captune.core.scratch import empty_rows, take_rows
+from captune.core.scratch import empty_rows, score_rows, take_rows
 from captune.core.settings import DEFAULT_BACKBONE, RunSettings, build
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.loading import load_batches
@@ -135,11 +135,10 @@ class Classifier(ImageClassifier):
     def score_embeddings(self, vectors: Floats) -> Floats:
         """Return probabilities from embeddings of the backbone, unless the tuner changes the image encoder."""
         self._check_embeddings(vectors)
-        scored = empty_rows(len(vectors), len(self.names))
-        for start in range(0, len(vectors), 8192):
-            rows = slice(start, start + 8192)
-            scored[rows] = self._score(self.tuner.refine(torch.from_numpy(vectors[rows]).to(self.backbone.device)))
-        return scored
+        device = self.backbone.device
+        return score_rows(
+            vectors, len(self.names), lambda rows: self._score(self.tuner.refine(torch.from_numpy(rows).to(device)))
+        )
 
     @torch.inference_mode()
     def embed_views(self, views: NDArray[np.uint8]) -> Floats:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from captune.backbones.base import Backbone
 from captune.concepts.alignment import choose_texts
-from captune.core.arrays import Floats, evenly_spaced, unit_rows
+from captune.core.arrays import Floats, canonical_order, unit_rows
 from captune.core.scratch import row_parts, take_rows
 from captune.data.images import ImageCollection
 from captune.data.task import AdaptationTask
@@ -26,7 +26,7 @@ FILE = "evidence.safetensors"
 PSEUDO_LABELS = "pseudo_labels.csv"
 HISTORY = "pseudo_label_history.csv"
 MOST_PROBABILITIES = 4_000_000
-"""Images times classes, 16 MB; of more images, an evenly spaced sample is saved."""
+"""Images times classes, 16 MB; of more images, a sample is saved."""
 MOST_EMBEDDINGS = 2_000
 
 Table = tuple[Sequence[str], Iterator[Sequence[object]]]
@@ -114,13 +114,14 @@ def collect_evidence(
     class_vectors = embed_classes(backbone, task.vocabulary)
     before, after = score(vectors, class_vectors, backbone.logit_scale), predictions.probabilities
     n_images, n_classes = after.shape
-    kept = evenly_spaced(n_images, MOST_PROBABILITIES // n_classes)
-    sample = evenly_spaced(n_images, MOST_EMBEDDINGS)
+    # Samples are those of the canonical order, the same whatever the order of the files.
+    order = canonical_order(vectors)
+    kept, sample = (np.sort(order[:most]) for most in (max(1, MOST_PROBABILITIES // n_classes), MOST_EMBEDDINGS))
     is_same = all(np.allclose(before[part], after[part], atol=1e-4) for part in row_parts(n_images, n_classes))
     texts, known = class_vectors, context.labeled_vectors(task, backbone)
     if not is_same and vocabulary.descriptions != task.vocabulary.descriptions:
         described = embed_classes(backbone, vocabulary)
-        judged = vectors[evenly_spaced(n_images, MOST_JUDGED)]
+        judged = vectors[order[:MOST_JUDGED]]
         if choose_texts(judged, class_vectors, described, backbone.logit_scale, *known).is_described:
             texts = described
     arrays = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from captune.backbones.base import Backbone
@@ -78,6 +78,7 @@ class Finished:
 
 def finish(plan: Plan, backbone: Backbone, context: Context, keeps_zero_shot: bool | None = None) -> Finished:
     """Adapt, predict and keep the better classifier; a caller that has decided before need not judge again."""
+    plan = replace(plan, task=context.in_canonical_order(plan.task, backbone))
     tuner = plan.method.adapt(plan.task, backbone, context)
     made = Finished(plan, context, tuner.vocabulary, *_predict(plan, tuner, context))
     if made.predictions.skipped:

@@ -1,8 +1,8 @@
 """The health check: does an adaptation look helpful or harmful? It needs no labels, but uses those that there are.
 
 Accuracy before and after is estimated with a reference that does not know the adaptation: a Gaussian mixture next to
-the class texts and labels, fitted to one half of the images and applied to the other. How far the estimate can be
-trusted is reported in docs/health-check.md.
+the class texts and labels, fitted to one half of the images and applied to the other. The halves are drawn within
+predicted classes, several times. How far the estimate can be trusted is reported in docs/health-check.md.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from captune.core.arrays import Floats, Ints, as_embeddings, evenly_spaced
+from captune.core.arrays import Bools, Floats, Ints, as_embeddings, canonical_order, softmax_rows
 from captune.core.errors import InputError
 from captune.labeling.neighbors import nearest_neighbors
-from captune.mixture.gaussian_mixture import expected_change
+from captune.mixture.gaussian_mixture import fit_gaussian_mixture
 
 Verdict = Literal["helpful", "unclear", "harmful"]
 
@@ -30,8 +30,11 @@ HELPFUL_ABOVE, HARMFUL_BELOW = 0.003, -0.01
 """Estimated changes of accuracy that are clear, if they also exceed two standard errors."""
 ERRORS = 2.0
 FEWER_CLASSES, COLLAPSE = 0.8, 0.6
-"""Below the first share of the effective classes before, nothing is called helpful; below the second, it is harmful
-unless the estimate rises."""
+"""Below the first share of the effective classes that are to be expected, nothing is called helpful; below the second,
+it is harmful unless the estimate rises. To be expected are those before, or of the reference if it has fewer."""
+FEWEST_SPLITS, MOST_SPLITS = 2, 6
+SPLIT_ERROR = 1 / 3
+"""Splits are added until their part of the standard error is below this share of the images' part."""
 
 ADVICE = "Label a few images to find out."
 
@@ -43,7 +46,8 @@ class HealthCheck:
     Attributes:
         n_images: Number of images.
         expected_change: Estimated change of accuracy, from -1 to 1.
-        standard_error: Standard error of this estimate, as far as it comes from the number of images.
+        standard_error: Standard error of this estimate, as far as it comes from the number of images and from how they
+            are split into halves.
         agreement_before: How often an image and its nearest neighbors share a class, from 0 (chance) to 1 (always).
         agreement_after: The same after adaptation.
         explained_before: Share of the variance of the embeddings explained by the predicted classes.
@@ -115,13 +119,15 @@ def check_health(
             f"got {before.shape} and {after.shape}."
         )
     n_images, n_classes = before.shape
-    queries = evenly_spaced(n_images, MOST_QUERIES)
+    order = canonical_order(unit)  # the same images have the same verdict, whatever their order
+    unit, before, after = unit[order], before[order], after[order]
+    queries = np.arange(min(n_images, MOST_QUERIES))
     neighbors = nearest_neighbors(unit, queries, N_NEIGHBORS)
     old, new = (np.asarray(rows.argmax(axis=1), dtype=np.int64) for rows in (before, after))
-    sample = evenly_spaced(n_images, MOST_JUDGED)
+    sample = slice(0, MOST_JUDGED)
     ids = np.asarray([] if labels is None else labels, dtype=np.int64)
     known = as_embeddings(labeled, "labeled images") if labeled is not None and len(ids) else None
-    change, error = expected_change(unit[sample], texts, logit_scale, old[sample], new[sample], known, ids)
+    change, error, reference = expected_change(unit[sample], texts, logit_scale, old[sample], new[sample], known, ids)
     numbers = {
         "expected_change": change,
         "standard_error": error,
@@ -135,8 +141,55 @@ def check_health(
             f"classes_{when}": effective_classes(predicted),
             f"confidence_{when}": float(probabilities.max(axis=1).mean()),
         }
-    verdict, reason = _judge(n_images, numbers, len(ids), n_classes)
+    n_expected = min(numbers["classes_before"], effective_classes(reference))
+    verdict, reason = _judge(n_images, numbers, len(ids), n_classes, n_expected)
     return HealthCheck(n_images=n_images, verdict=verdict, sentence=reason, n_labels=len(ids), **numbers)
+
+
+def expected_change(
+    images: Floats,
+    texts: Floats,
+    logit_scale: float,
+    old: Ints,
+    new: Ints,
+    labeled: Floats | None = None,
+    labels: Ints | None = None,
+) -> tuple[float, float, Ints]:
+    """Return the estimated change of accuracy from `old` to `new` predictions `(images,)`, and its standard error.
+
+    The mean over the images of p(new) - p(old), where p are the probabilities of a Gaussian mixture that was fitted to
+    the other half of the images, and to all labeled ones. A method that fits these very images cannot raise it by
+    fitting them. The labels that this reference gives, `(images,)`, are returned, too.
+    """
+    n_images, rule = len(images), np.float32(logit_scale) * np.asarray(texts, dtype=np.float32)
+    total, means, spreads = np.zeros((n_images, len(texts)), dtype=np.float32), list[float](), list[float]()
+    while len(means) < MOST_SPLITS:
+        is_first = _halve(old, len(means))
+        change = np.zeros(n_images)
+        for fitted, judged in ((is_first, ~is_first), (~is_first, is_first)):
+            if not (fitted.any() and judged.any()):
+                continue
+            mixture = fit_gaussian_mixture(images[fitted], texts, logit_scale, labeled=labeled, labels=labels)
+            scores = images[judged] @ (rule + mixture.weights).T + mixture.offsets
+            probabilities = softmax_rows(scores / np.float32(mixture.temperature))
+            rows = np.arange(len(probabilities))
+            change[judged] = probabilities[rows, new[judged]] - probabilities[rows, old[judged]]
+            total[judged] += probabilities
+        means.append(float(change.mean()))
+        spreads.append(float(change.std()))
+        of_images = float(np.mean(spreads) / np.sqrt(n_images))
+        of_splits = float(np.std(means, ddof=1) / np.sqrt(len(means))) if len(means) > 1 else np.inf
+        if len(means) >= FEWEST_SPLITS and of_splits <= SPLIT_ERROR * of_images:
+            break
+    return float(np.mean(means)), float(np.hypot(of_images, of_splits)), total.argmax(axis=1)
+
+
+def _halve(predicted: Ints, number: int) -> Bools:
+    """Return the first of two random halves in which every predicted class is equally frequent."""
+    chance = np.random.default_rng(number).permutation(len(predicted))
+    is_first = np.empty(len(predicted), dtype=np.bool_)
+    is_first[np.lexsort((chance, predicted))] = np.arange(len(predicted)) % 2 == 0
+    return is_first
 
 
 def neighbor_agreement(predicted: Ints, queries: Ints, neighbors: Ints) -> float:
@@ -182,11 +235,13 @@ def effective_classes(predicted: Ints) -> float:
     return float(np.exp(-np.sum(shares * np.log(shares))))
 
 
-def _judge(n_images: int, numbers: dict[str, float], n_labels: int, n_classes: int) -> tuple[Verdict, str]:
+def _judge(
+    n_images: int, numbers: dict[str, float], n_labels: int, n_classes: int, n_expected: float
+) -> tuple[Verdict, str]:
     if n_images < FEWEST_IMAGES:
         return "unclear", f"Too few images to judge ({n_images}, at least {FEWEST_IMAGES} are needed)."
     change, error = numbers["expected_change"], numbers["standard_error"]
-    remaining = numbers["classes_after"] / max(numbers["classes_before"], 1e-9)
+    remaining = numbers["classes_after"] / max(n_expected, 1e-9)
     source = f", judged with {n_labels} labels" if n_labels else ""
     advice = "" if n_labels >= n_classes else f" {ADVICE}"
     facts = (
@@ -200,7 +255,7 @@ def _judge(n_images: int, numbers: dict[str, float], n_labels: int, n_classes: i
     is_guess = numbers["changed"] > numbers["confidence_before"] and n_labels < n_classes
     if remaining < COLLAPSE and not is_gain:
         return "harmful", (
-            f"Adaptation looks harmful: predictions collapsed from about {numbers['classes_before']:.0f} classes to "
+            f"Adaptation looks harmful: predictions collapsed from about {n_expected:.0f} classes to "
             f"{numbers['classes_after']:.0f}; {facts}."
         )
     if change < HARMFUL_BELOW and change < -ERRORS * error:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from captune.core.arrays import Bools, Floats, Ints, evenly_spaced
+from captune.core.arrays import Bools, Floats, Ints, canonical_order
 from captune.core.files import digest
-from captune.core.scratch import row_parts
+from captune.core.scratch import score_rows
 from captune.data.images import ImageCollection
 
 GROUPS_PER_CLASS = 2
@@ -58,17 +58,14 @@ def cluster(vectors: Floats, n_clusters: int, seed: int, weights: Floats | None 
     from sklearn.cluster import KMeans
 
     n_clusters = max(1, min(n_clusters, len(vectors)))
-    sample = evenly_spaced(len(vectors), max(FEWEST_SAMPLED, SAMPLED_PER_CLUSTER * n_clusters))
+    sample = canonical_order(vectors)[: max(FEWEST_SAMPLED, SAMPLED_PER_CLUSTER * n_clusters)]
     means = KMeans(n_clusters, n_init=1, max_iter=30, random_state=seed)
     means.fit(vectors[sample], sample_weight=None if weights is None else weights[sample])
     centers = np.asarray(means.cluster_centers_, dtype=np.float32)
     lengths = np.square(centers).sum(axis=1)
-    owners, distances = np.empty(len(vectors), dtype=np.int64), np.empty(len(vectors), dtype=np.float32)
-    for rows in row_parts(len(vectors), max(vectors.shape[1], n_clusters)):
-        part = lengths - 2 * (vectors[rows] @ centers.T)
-        owners[rows] = part.argmin(axis=1)
-        distances[rows] = part.min(axis=1) + np.square(vectors[rows]).sum(axis=1)
-    return owners, distances
+    distances = score_rows(vectors, n_clusters, lambda rows: lengths - 2 * (rows @ centers.T))
+    owners = np.asarray(distances.argmin(axis=1), dtype=np.int64)
+    return owners, distances.min(axis=1) + np.square(vectors).sum(axis=1)
 
 
 def describe_groups(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from captune.core.arrays import Floats, Ints
+from captune.core.arrays import Floats, Ints, canonical_order
 from captune.review.corrections import CHECK, PRECISION
 from captune.review.image_groups import cluster
 
@@ -66,6 +66,9 @@ def choose_images(
     """
     if count < 1:
         return Choice(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), ())
+    order = canonical_order(vectors)  # the same images are chosen whatever their order is
+    vectors, probabilities, labels = vectors[order], probabilities[order], labels[order]
+    may_choose = np.argsort(order)[may_choose]
     n_images, n_classes = probabilities.shape
     labeled = np.flatnonzero(labels >= 0)
     n_wanted = max(len(labeled) + count, n_classes)
@@ -95,7 +98,7 @@ def choose_images(
         n_chosen[number] += 1  # a second image of a cluster only if all have one
         n_seen[predicted[position]] += 1
     taken = np.asarray(chosen, dtype=np.int64)
-    return Choice(taken, sizes[owners[taken]], ("typical",) * len(chosen))
+    return Choice(order[taken], sizes[owners[taken]], ("typical",) * len(chosen))
 
 
 def spread_checks(found: Choice, checks: Ints) -> Choice:

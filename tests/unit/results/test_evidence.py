@@ -72,12 +72,13 @@ def test_zero_shot_has_one_state_and_no_pseudo_labels(base: Path) -> None:
     assert (folder / "report.html").is_file()
 
 
-def test_many_images_are_kept_as_an_even_sample(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_images_a_sample_is_kept(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence, "MOST_PROBABILITIES", 12)
     monkeypatch.setattr(evidence, "MOST_EMBEDDINGS", 3)
     kept = load_file(adapt(base, "sampled", method="zero_shot") / FILE)
-    assert kept["rows"].tolist() == [0, 3, 6, 10]
-    assert kept["embedded_rows"].tolist() == [0, 5, 10]
+    assert (len(kept["rows"]), len(kept["embedded_rows"])) == (4, 3)
+    assert (np.diff(kept["rows"]) > 0).all()
+    assert set(kept["embedded_rows"]) <= set(kept["rows"]) <= set(range(11))
     assert kept["before_labels"].shape == (11,)
 
 

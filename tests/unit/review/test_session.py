@@ -45,8 +45,9 @@ def answer(session: Session, labels: Ints, count: int, checks: float = 0.0) -> c
     return session
 
 
-def test_a_few_answers_name_the_groups(world: tuple[Session, Ints]) -> None:
-    session, labels = world
+def test_a_few_answers_name_the_groups() -> None:
+    images, texts, labels = make_world(1)
+    session = captune.open(images, texts)
     before = accuracy(session, labels)
     assert accuracy(answer(session, labels, 8), labels) > max(0.95, before + 0.2)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from captune.core.arrays import Floats, Ints
+from captune.core.arrays import Floats, Ints, unit_rows
 from captune.review.suggestions import choose_images, spread_checks
 
 SIZES = (60, 50, 40, 30, 25, 20, 15, 10)
@@ -97,3 +97,16 @@ def test_checks_are_spread_over_the_others() -> None:
     assert found.kinds[0] != "check"
     assert len(set(found.positions.tolist())) == 10
     assert len(spread_checks(typical, np.empty(0, dtype=np.int64)).positions) == 7
+
+
+def test_the_order_of_the_images_changes_no_suggestion() -> None:
+    generator = np.random.default_rng(5)
+    vectors = unit_rows(generator.normal(size=(120, 8)).astype(np.float32))
+    probabilities = generator.dirichlet(np.ones(4), size=120).astype(np.float32)
+    labels = np.where(np.arange(120) % 10 == 0, np.arange(120) % 4, -1)
+    chosen = []
+    for order in (np.arange(120), generator.permutation(120)):
+        free = np.flatnonzero(labels[order] < 0)
+        found = choose_images(vectors[order], probabilities[order], labels[order], free, 10, 0)
+        chosen.append((order[found.positions].tolist(), found.represents.tolist()))
+    assert chosen[0] == chosen[1]
