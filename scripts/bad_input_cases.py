@@ -360,7 +360,12 @@ CASES = (
         ("width 3", "width 4", "same model"),
         arrays(lambda content: content.update(vectors=content["vectors"][:, :3])),
     ),
-    Case("embeddings: the preset full", embeddings("--preset", "full"), ("Use the preset 'quick'",), arrays()),
+    Case(
+        "embeddings: the preset full",
+        embeddings("--method", "cap", "--preset", "full"),
+        ("Use the preset 'quick'",),
+        arrays(),
+    ),
     Case("embeddings: class names alone", embeddings(classes="cat,dog"), ("class texts of the same model",), arrays()),
     Case(
         "embeddings: several arrays that could be meant",

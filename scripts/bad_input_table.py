@@ -37,7 +37,9 @@ def make_place(folder: Path, model: Path) -> None:
         noise = np.random.default_rng(i).integers(0, 256, (40, 40, 3), dtype=np.uint8)
         (folder / "photos" / ("cat" if i < 3 else "dog")).mkdir(parents=True, exist_ok=True)
         Image.fromarray(noise).save(folder / "photos" / ("cat" if i < 3 else "dog") / f"{i}.png")
-    code, answer = run_captune(folder, adapt("--out", "run", "--set", "epochs=1", "--set", "iterations=2"))
+    code, answer = run_captune(
+        folder, adapt("--out", "run", "--method", "cap", "--set", "epochs=1", "--set", "iterations=2")
+    )
     if code != 0:
         raise RuntimeError(answer)
 

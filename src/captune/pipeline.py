@@ -140,8 +140,10 @@ def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
         domain=plan.settings.domain,
         checkpoints=None if folder is None else CheckpointFolder(folder / CHECKPOINTS, _key(plan, environment)),
     )
-    if plan.settings.preset:
-        engine.say(f"Method {plan.settings.method}, preset {plan.settings.preset}.")
+    method, preset = plan.settings.method, plan.settings.preset
+    if preset and method != "auto":  # which says what it chose
+        meaning = "which needs no GPU" if preset == "quick" else "which trains as published and suits a GPU"
+        engine.say(f"Method {method}, preset {preset}, {meaning}.")
     if plan.images.unused:
         engine.say(plan.images.unused)
     if plan.class_texts is None:

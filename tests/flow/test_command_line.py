@@ -21,7 +21,7 @@ from captune.core import registry
 from captune.core.settings import RunSettings, explain
 from captune.methods.cap import Cap
 
-SHORT = ("--set", "epochs=1", "--set", "iterations=2")
+SHORT = ("--method", "cap", "--set", "epochs=1", "--set", "iterations=2")
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ CAP = {"epochs": 2, "iterations": 2, "k": 4}
 
 
 @parametrize_with_checks(
-    [CaptuneClassifier(method="transductive"), CaptuneClassifier(settings=CAP)],
+    [CaptuneClassifier(method="transductive"), CaptuneClassifier(method="cap", settings=CAP)],
     expected_failed_checks=lambda estimator: CANNOT_APPLY,
 )
 @pytest.mark.filterwarnings("ignore")
@@ -170,5 +170,5 @@ def test_nothing_is_left_of_another_kind_of_input(photos: list[str]) -> None:
 
 
 def test_the_same_seed_gives_the_same_classifier() -> None:
-    first, second = (CaptuneClassifier(settings=CAP).fit(embeddings(), TRUTH) for _ in range(2))
+    first, second = (CaptuneClassifier(method="cap", settings=CAP).fit(embeddings(), TRUTH) for _ in range(2))
     np.testing.assert_array_equal(first.predict_proba(embeddings()), second.predict_proba(embeddings()))

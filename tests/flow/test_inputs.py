@@ -398,7 +398,10 @@ def test_the_command_line_takes_embeddings(embedded_run: Path, capsys: pytest.Ca
     ("words", "expected"),
     [
         (["export", "{run}", "--format", "onnx"], "no image encoder"),
-        (["adapt", "{images}", "--classes", "{texts}", "--preset", "full", "--out", "{run}-full"], "preset 'quick'"),
+        (
+            ["adapt", "{images}", "--classes", "{texts}", "--method", "cap", "--preset", "full", "--out", "{run}-full"],
+            "preset 'quick'",
+        ),
         (["adapt", "{images}:gone", "--classes", "{texts}", "--out", "{run}-key"], "No 'gone' in"),
         (["adapt", "{images}", "--classes", "{images}", "--out", "{run}-names"], "No class names in"),
         (["evaluate", "{run}", "{texts}", "--labels", "{images}"], "Expected 3 labels"),

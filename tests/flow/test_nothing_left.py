@@ -83,7 +83,7 @@ def call(request: pytest.FixtureRequest, photos: Path, backbone: str, finished: 
     """Return one public call; it trains, loads weights or decodes images in worker processes."""
     common: dict[str, Any] = {"backbone": backbone, "cache": str(tmp_path / "cache"), "quiet": True}
     names = ["cat", "red dog"]
-    short = {"epochs": 1, "iterations": 2, "workers": 2}
+    short = {"method": "cap", "epochs": 1, "iterations": 2, "workers": 2}
     classifier = captune.load(finished) if request.param == "predict" else None
     calls: dict[str, Call] = {
         "adapt": lambda: captune.adapt(photos, names, **common, **short, seed=3, out=tmp_path / "run"),

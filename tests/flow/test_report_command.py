@@ -14,7 +14,7 @@ import pytest
 @pytest.fixture
 def run(captune: Any, photos: Path, backbone: str, tmp_path: Path) -> Path:
     words = ("--classes", photos, "--backbone", backbone, "--out", tmp_path / "my run", "--workers", 0)
-    answer = captune("adapt", photos, *words, "--set", "epochs=2", "--set", "iterations=2")
+    answer = captune("adapt", photos, *words, "--method", "cap", "--set", "epochs=2", "--set", "iterations=2")
     assert answer.code == 0, answer.err
     return tmp_path / "my run"
 

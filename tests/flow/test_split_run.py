@@ -25,7 +25,7 @@ def test_a_split_can_be_adapted_to(setting: str, clip_folder: Path, tmp_path: Pa
     labels = np.arange(12) % 4
     data = LoadedDataset(("cat", "dog", "bird", "fish"), pool, labels, test, np.arange(4))
     split = make_split(data, setting, 500, SplitSettings(n_labels=1))  # type: ignore[arg-type]
-    short = {"epochs": 2, "iterations": 2, "workers": 0}
+    short = {"method": "cap", "epochs": 2, "iterations": 2, "workers": 0}
     plan = plan_for_task(split.task, {"backbone": f"hf:{clip_folder}", "cache": str(tmp_path), **short})
     run = carry_out(plan, out=tmp_path / "run", quiet=True)
     assert run.images.paths == split.task.unlabeled.paths + split.task.labeled.images.paths

@@ -123,7 +123,8 @@ def _print_summary(run: Run, out: Path) -> None:
     counts = np.bincount(run.predictions.labels, minlength=len(run.classifier.names))
     order = np.argsort(-counts, kind="stable")
     console = Screen(highlight=False)
-    n_images, method = len(run.predictions.image_index), run.settings["method"]
+    choice = next((facts for facts in run.rounds if facts.get("step") == "choice"), run.settings)
+    n_images, method = len(run.predictions.image_index), choice["method"]
     console.print(f"{n_images} images, {len(counts)} classes, method {method}.", markup=False)
     most = ", ".join(f"{run.classifier.names[c]} {counts[c]}" for c in order[:3])
     never = int((counts == 0).sum())

@@ -39,11 +39,11 @@ class RunSettings:
     """Settings of every run, whatever its method.
 
     Attributes:
-        method: Adaptation method; see `captune list methods`.
+        method: Adaptation method; see `captune list methods`. `auto` chooses one and says why.
         backbone: Encoder pair as `source:name`, e.g. hf:openai/clip-vit-base-patch32 or dual:folder.
         template: Sentence with one {} for the class name.
         preset: Preset of the method: `full` to train as published, `quick` for machines without a GPU; by default,
-            `full` on a GPU and `quick` on a CPU.
+            `full` on a GPU and `quick` on a CPU, and the first line says which.
         describer: Source of descriptions for misleading class names: openai:MODEL, file:descriptions.yaml or none.
         domain: What the images show, with one {} for the class name, e.g. "a satellite photo of {}".
         target_classes: Classes that unlabeled images may have: `all`, or with `auto` (--complete-classes), only those
@@ -65,7 +65,7 @@ class RunSettings:
         class_chunk: Number of class texts that are encoded at once in training; fewer need less memory, but more time.
     """
 
-    method: str = "cap"
+    method: str = "auto"
     backbone: str = DEFAULT_BACKBONE
     template: str = "a photo of a {}"
     preset: str = ""

@@ -180,6 +180,14 @@ class MixtureSchedule(CapSchedule):
         super().__init__(*arguments)
         self.confidence = float(mixture.probabilities.max(axis=1).mean())
 
+    @torch.inference_mode()
+    def changed_share(self) -> float:
+        """Return the share of the unlabeled images that the student predicts differently from the mixture."""
+        tuner = self.objective.tuner
+        images = self.objective.source.embed_unlabeled(tuner, np.arange(self.n_images))
+        logits = tuner.logits(images, tuner.class_embeddings()).masked_fill(~self.objective.allowed, -torch.inf)
+        return round(float(np.mean(logits.argmax(dim=1).cpu().numpy() != self.mixture_labels)), 4)
+
     def grow(self, epoch: int) -> PseudoLabels:
         """Return the most confident images of each class, up to a number that grows to half of an even split."""
         _, probabilities, _ = self.objective.predict(np.arange(self.n_images))

@@ -1,10 +1,11 @@
-"""The method that predicts held-out labels best; with few labels, the transductive one and its health check."""
+"""Choose a method: the one that predicts held-out labels best; without labels, the mixture, or CAP on a GPU."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -15,11 +16,10 @@ from captune.core import registry
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError
 from captune.core.settings import build
+from captune.core.wording import option
 from captune.data.task import AdaptationTask, LabeledImages
 from captune.methods.base import Context, Method
 from captune.tuners.base import Tuner
-
-DEFAULT = "transductive"
 
 
 @dataclass(frozen=True)
@@ -30,37 +30,52 @@ class AutoSettings:
         candidates: Methods to choose from, in the order of preference.
         folds: Number of folds of the labels; each fold is predicted by methods that do not see it.
         fewest_labels: Minimum number of labels for a comparison of methods.
+        without_labels: Method with fewer labels: `transductive` takes seconds, `cap` trains through the image encoder
+            and is the choice on a GPU.
     """
 
-    candidates: tuple[str, ...] = (DEFAULT, "zero_shot", "transclip")
+    candidates: tuple[str, ...] = ("transductive", "zero_shot", "transclip")
     folds: Annotated[int, Ge(2)] = 4
     fewest_labels: Annotated[int, Ge(2)] = 40
+    without_labels: Literal["transductive", "cap"] = "transductive"
 
 
 class Auto(Method):
-    """Chooses a method by cross-validation on the labels, and says which and why."""
+    """Chooses a method and says which and why."""
 
     Settings: ClassVar[type[AutoSettings]] = AutoSettings
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"full": {"without_labels": "cap"}, "quick": {}}
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
-        """Compare the candidates on held-out labels and return the best one, adapted with all labels."""
-        settings = self.settings
+        """Compare the candidates on held-out labels if there are enough, and return the chosen one, adapted."""
+        settings: AutoSettings = self.settings
         if not settings.candidates or "auto" in settings.candidates:
-            raise InputError(f"candidates is {list(settings.candidates)}, expected other methods such as {DEFAULT!r}.")
-        chosen, n_labels = settings.candidates[0], len(task.labeled)
-        if n_labels < settings.fewest_labels:
+            raise InputError(f"candidates is {list(settings.candidates)}, expected other methods such as 'zero_shot'.")
+        n_labels, accuracy = len(task.labeled), {}
+        if n_labels >= settings.fewest_labels:
+            accuracy = {name: self._cross_validate(name, task, backbone, context) for name in settings.candidates}
+            chosen, preset = max(accuracy, key=lambda name: accuracy[name]), "quick"  # the first of equals
+            listed = ", ".join(f"{name} {value:.1%}" for name, value in accuracy.items())
+            context.say(f"Method {chosen}, by accuracy on held-out parts of the {n_labels} labels: {listed}.")
+        else:
+            chosen, preset = self._without_labels(n_labels, backbone, context)
+        context.record(step="choice", method=chosen, preset=preset, n_labels=n_labels, accuracy=accuracy)
+        return _make(chosen, preset).adapt(task, backbone, context)
+
+    def _without_labels(self, n_labels: int, backbone: Backbone, context: Context) -> tuple[str, str]:
+        """Return method and preset if there are too few labels to compare methods, and say why these."""
+        few = f"{n_labels} labels are too few to compare methods" if n_labels else "there are no labels"
+        has_prompts = registry.load("tuners", "maple").prompted_towers <= backbone.prompted_sides()
+        if self.settings.without_labels == "cap" and has_prompts:
             context.say(
-                f"Method {chosen}: {n_labels} labels are too few to compare methods (fewest_labels="
-                f"{settings.fewest_labels}); without labels, the health check decides whether it is kept."
+                f"Method cap, preset full: {few}, and a GPU can train through the image encoder. "
+                f"In seconds: {option('method', 'transductive')}."
             )
-            context.record(step="choice", method=chosen, n_labels=n_labels, accuracy={})
-            return _make(chosen).adapt(task, backbone, context)
-        accuracy = {name: self._cross_validate(name, task, backbone, context) for name in settings.candidates}
-        chosen = max(accuracy, key=lambda name: accuracy[name])  # the first of equals
-        listed = ", ".join(f"{name} {value:.1%}" for name, value in accuracy.items())
-        context.say(f"Method {chosen}, by accuracy on held-out parts of the {n_labels} labels: {listed}.")
-        context.record(step="choice", method=chosen, n_labels=n_labels, accuracy=accuracy)
-        return _make(chosen).adapt(task, backbone, context)
+            return "cap", "full"
+        why = "this backbone takes no prompts" if self.settings.without_labels == "cap" else "it takes seconds"
+        kept = "" if n_labels else " The health check decides whether it is kept."
+        context.say(f"Method transductive: {few}, and {why} without a GPU.{kept}")
+        return "transductive", "quick"
 
     def _cross_validate(self, name: str, task: AdaptationTask, backbone: Backbone, context: Context) -> float:
         """Return the share of labels that a method predicts without knowing them."""
@@ -76,18 +91,18 @@ class Auto(Method):
             rows = known.image_index[others]
             labeled = LabeledImages(task.labeled.images.subset(rows), labels[others], task.labeled.is_single[rows])
             less = dataclasses.replace(task, labeled=labeled)
-            tuner = _make(name).adapt(less, backbone, trial)
+            tuner = _make(name, "quick").adapt(less, backbone, trial)
             predicted = _predict(tuner, known.vectors[held_out])
             n_correct += int(np.count_nonzero(predicted == labels[held_out]))
         return n_correct / max(1, len(labels))
 
 
-def _make(name: str) -> Method:
-    """Return a method with the settings of its preset `quick`, if it has one."""
+def _make(name: str, preset: str) -> Method:
+    """Return a method with the settings of a preset, if it has it."""
     method_class: type[Method] = registry.load("methods", name)
     own = {field.name for field in dataclasses.fields(method_class.Settings)}
-    quick = {key: value for key, value in method_class.presets.get("quick", {}).items() if key in own}
-    return method_class(build(method_class.Settings, quick, "settings"))
+    chosen = {key: value for key, value in method_class.presets.get(preset, {}).items() if key in own}
+    return method_class(build(method_class.Settings, chosen, "settings"))
 
 
 @torch.inference_mode()

@@ -158,8 +158,12 @@ class Cap(Method):
             optimization = Optimization.from_settings(settings)
             fit(schedule.objective, schedule, optimization, context.runtime, context.checkpoints)
         context.history.append((settings.epochs, schedule.pseudo_labels))
-        if isinstance(schedule, MixtureSchedule) and isinstance(tuner, FeatureAdapter):
-            tuner.calibrate(context.embed(backbone, task.unlabeled).vectors, schedule.confidence)
+        if isinstance(schedule, MixtureSchedule):
+            if isinstance(tuner, FeatureAdapter):
+                tuner.calibrate(context.embed(backbone, task.unlabeled).vectors, schedule.confidence)
+            changed = schedule.changed_share()
+            context.record(step="mixture", changed=changed)
+            context.say(f"CAP changed {changed:.1%} of the labels of the Gaussian mixture that it started from.")
         return tuner
 
     def prepare(self, task: AdaptationTask, backbone: Backbone, context: Context) -> CapSchedule:

@@ -224,7 +224,8 @@ def test_training_with_other_labels_and_seeds_encodes_nothing_again(
     model_folder: Callable[[str], Path], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = shutil.copytree(model_folder("clip"), tmp_path / "copied")
-    settings = {"backbone": f"hf:{folder}", "preset": "quick", "epochs": 1, "iterations": 2, "keep_better": False}
+    settings = {"backbone": f"hf:{folder}", "method": "cap", "preset": "quick", "epochs": 1, "iterations": 2}
+    settings |= {"keep_better": False}
     settings |= {"cache": str(tmp_path / "cache"), "quiet": True, "workers": 0}
     captune.adapt(photos, ["cat", "dog"], **settings)
     monkeypatch.setattr("captune.embeddings.embed.load_batches", _no_batches)

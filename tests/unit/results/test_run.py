@@ -37,7 +37,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     photos = write_images(base / "photos", 4)
     (photos / "002.png").write_bytes(b"")
     backbone = f"hf:{tiny_clip(base / 'clip')}"
-    short = {"epochs": 1, "iterations": 2, "workers": 0, "quiet": True}
+    short = {"method": "cap", "epochs": 1, "iterations": 2, "workers": 0, "quiet": True}
     run = captune.adapt(photos, ["cat", "dog"], backbone=backbone, out=base / "run", cache=str(base / "cache"), **short)
     return base, run
 
