@@ -47,7 +47,6 @@ def entered(road: Callable[[], Any]) -> tuple[int, int]:
 
 def serve(run: Path, photo: Path) -> None:
     """Start the service's application and classify one photograph."""
-    from captune.web.limits import Limits
     from fastapi.testclient import TestClient
 
     from captune.web.prediction import predicting
