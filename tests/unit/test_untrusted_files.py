@@ -167,6 +167,22 @@ def test_a_pipe_in_a_run_is_refused_and_not_waited_for(tmp_path: Path, name: str
         signal.alarm(0)
 
 
+def test_a_run_of_somebody_else_shows_no_pictures_without_a_yes(tmp_path: Path) -> None:
+    made = make_run(tmp_path / "made", tmp_path / "images", ("cat", "dog"), per_class=6)
+    received = tmp_path / "received"
+    made.rename(received)  # not where the user made a run
+    page = write_report([received], out=tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "data:image/jpeg" not in page
+    assert f"--images {tmp_path / 'images'}" in page
+    page = write_report([received], images=tmp_path / "images").read_text(encoding="utf-8")
+    assert page.count("data:image/jpeg") > 6
+    shutil.copytree(tmp_path / "images", tmp_path / "elsewhere")
+    for picture in sorted((tmp_path / "elsewhere").rglob("*.png")):  # sent with the run, but links to what is mine
+        picture.unlink()
+        picture.symlink_to(tmp_path / "images" / picture.relative_to(tmp_path / "elsewhere"))
+    assert "data:image/jpeg" not in write_report([received], images=tmp_path / "elsewhere").read_text(encoding="utf-8")
+
+
 def test_a_table_that_was_edited_cannot_show_other_files(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", tmp_path / "images", ("cat", "dog"), per_class=6)
     table = folder / "predictions.csv"

@@ -10,6 +10,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run or audit folder; several runs are compared")
     parser.add_argument("--labels", metavar="folders|CSV", help="true labels: 'folders' or a table (path, label)")
     parser.add_argument("--out", metavar="HTML", help="output file (default: RUN/report.html)")
+    parser.add_argument("--images", metavar="FOLDER", help="folder of the images, if it moved or the run is not yours")
     parser.add_argument("--figures", metavar="FOLDER", help="also write the figures as PNG, SVG and CSV files")
 
 
@@ -18,5 +19,5 @@ def run(options: argparse.Namespace) -> None:
     from captune.commands._screen import Screen
     from captune.report.page import write_report
 
-    page = write_report(options.runs, options.out, options.labels, options.figures)
+    page = write_report(options.runs, options.out, options.labels, options.figures, options.images)
     Screen(highlight=False, soft_wrap=True).print(f"Report: {page}", markup=False)

@@ -28,16 +28,17 @@ def write_report(
     out: str | Path | None = None,
     labels: Any = None,  # noqa: ANN401 (what `read_labels` takes)
     figures: str | Path | None = None,
+    images: str | Path | None = None,
 ) -> Path:
     """Write the report of one run, or the comparison of several runs, and return its path.
 
     The default path is `report.html` in the run folder, or `captune-comparison.html` for a comparison. `labels` are
     `folders`, a table (path, label), or one label for each readable image. `figures` is a folder for the figures as
-    PNG, SVG and CSV files.
+    PNG, SVG and CSV files. `images` is the folder of the images, if it moved or if somebody else made the run.
     """
     if not folders:
         raise InputError("Expected at least one run folder.")
-    runs = [Run.read(folder, labels) for folder in folders]
+    runs = [Run.read(folder, labels, images) for folder in folders]
     if len(runs) > 1:
         content, drawings = compare_runs(runs)
         page = write_page(Path(out or COMPARISON), "compare.html.j2", content)

@@ -62,7 +62,8 @@ def pictures_of(run: Run, rows: Iterable[int], words: Iterable[str] | None = Non
     """Return pictures of the images that can be read; the words are the predicted class unless given."""
     rows = list(rows)
     words = [predicted_words(run, row) for row in rows] if words is None else words
-    found = ((row, text, encode_picture(run.readable.paths[row])) for row, text in zip(rows, words, strict=True))
+    files = [run.shown_file(row) for row in rows]
+    found = ((row, text, file and encode_picture(file)) for row, text, file in zip(rows, words, files, strict=True))
     return [Picture(data, run.readable.name(row), text) for row, text, data in found if data]
 
 

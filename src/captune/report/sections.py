@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -94,7 +95,7 @@ def describe_run(run: Run) -> tuple[dict[str, Any], list[Drawing]]:
         "classes": columns,
         "galleries": galleries,
         "left_out": left_out,
-        "no_pictures": "" if galleries else NO_PICTURES.get(run.card.get("image_source", "files"), IMAGES_GONE),
+        "no_pictures": "" if galleries else _why_no_pictures(run),
         "mismatch": _mismatch(measures),
         "confusion": _confusion(measures),
         "training": draw_training(measures),
@@ -107,6 +108,18 @@ def describe_run(run: Run) -> tuple[dict[str, Any], list[Drawing]]:
     parts = [content[name] or {} for name in ("numbers", "mismatch", "confusion")]
     figures = [drawing for part in parts for drawing in part.get("drawings", ())]
     return content, [figure for figure in (*figures, content["training"]) if figure]
+
+
+def _why_no_pictures(run: Run) -> str:
+    if run.card.get("image_source", "files") in NO_PICTURES:
+        return NO_PICTURES[run.card["image_source"]]
+    if len(run.readable) and run.shown_file(0) is None:
+        words = ["captune", "report", str(run.folder), "--images", str(run.card.get("image_root", "IMAGES"))]
+        return (
+            "You did not make this run in this place, so pictures from the folder that it names are not shown. If that "
+            f"folder is the right one: {shlex.join(words)}"
+        )
+    return IMAGES_GONE
 
 
 def metric(metrics: Metrics, key: str) -> float:

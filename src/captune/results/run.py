@@ -39,8 +39,10 @@ from captune.results.run_folder import (
     VERSION,
     claim_folder,
     is_inside,
+    is_remembered,
     read_run_card,
     readable,
+    remember_run,
 )
 from captune.results.run_tables import EpochLabels, read_predictions, read_rows, replay_history
 
@@ -88,21 +90,26 @@ class Run(Displayed):
         self.rounds, self.evidence, self.kept, self.sources = rounds, evidence, kept, sources or {}
         self.review, self.discarded, self._folder = review, discarded, folder
         self.truth: Ints | None = None
+        self.is_given = False  # whether the user named the folder of the images when the run was read
         if predictions is not None:
             self.predictions = predictions
         if classifier is not None:
             self.classifier = classifier
 
     @classmethod
-    def read(cls, folder: str | Path, labels: Any = None) -> Run:  # noqa: ANN401 (what `read_labels` takes)
-        """Read a run folder; `labels` are `folders`, a table (path, label), or one label for each readable image."""
+    def read(cls, folder: str | Path, labels: Any = None, images: str | Path | None = None) -> Run:  # noqa: ANN401
+        """Read a run folder; `labels` are `folders`, a table (path, label), or one label for each readable image.
+
+        `images` is the folder of the images, if it is not where it was, or if the run was made by somebody else.
+        """
         path = Path(folder)
         card = read_run_card(path)
         with _noticing_damage(path):
             names = tuple(card["classes"])
             ids = {name: i for i, name in enumerate(names)}
-            found = read_predictions(path / "predictions.csv", Path(card.get("image_root", ".")), ids)
-            n, root = len(found.labels), found.images.root
+            root = Path(card.get("image_root", ".")) if images is None else Path(images)
+            found = read_predictions(path / "predictions.csv", root, ids)
+            n = len(found.labels)
             outside = (found.images.name(i) for i in range(n) if not is_inside(found.images.name(i)))
             if card.get("images_in_root") and (first := next(outside, None)) is not None:
                 raise InputError(
@@ -121,7 +128,7 @@ class Run(Displayed):
                 review=card.get("review"),
                 folder=path,
             )
-            run.card, run.names, run.readable = card, names, found.images
+            run.card, run.names, run.readable, run.is_given = card, names, found.images, images is not None
             run.labels, run.confidence = found.labels, found.confidence
         if labels is not None:
             run.truth = read_labels(labels, run.readable, names)
@@ -339,7 +346,22 @@ class Run(Displayed):
         target = Path(folder)
         with replaced(target, FILES, OF_AN_OLD_RUN) as staging:
             self._write(staging)
+        remember_run(target, self.card["image_root"])
         return target
+
+    def shown_file(self, row: int) -> Path | None:
+        """Return the file of a readable image, or None if it is not in a folder that the user of this machine named.
+
+        A run folder that somebody else made could name any folder, and its report would show private pictures.
+        """
+        path = self.readable.paths[row]
+        if self.is_given:
+            return path if path.resolve().is_relative_to(self.readable.root.resolve()) else None
+        return path if self._is_own else None
+
+    @cached_property
+    def _is_own(self) -> bool:
+        return is_remembered(self.folder, self.card.get("image_root", "."))
 
     def _write(self, target: Path) -> None:
         """Write all files, run.json last."""

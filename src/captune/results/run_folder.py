@@ -10,16 +10,19 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from captune.core.cards import read_card
-from captune.core.errors import RunFolderError
+from captune.core.errors import CaptuneError, RunFolderError
 from captune.core.files import (
     LEFTOVERS,
     NEW,
+    cache_folder,
+    digest,
     finish_replacing,
     is_file,
     locked,
     refuse_links,
     refuse_pipes,
     write_json,
+    write_whole,
 )
 from captune.core.wording import option
 from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS
@@ -73,6 +76,21 @@ def _finish_killed(folder: Path) -> None:
         finish_replacing(folder, FILES, OF_AN_OLD_RUN)
         if not was_there:
             lock.unlink(missing_ok=True)
+
+
+def remember_run(folder: Path, root: str) -> None:
+    """Remember that the user made this run of images in this folder; see `Run.shown_file`."""
+    with suppress(CaptuneError):  # without a cache, the user is asked for the folder again
+        write_whole(_mark_of(folder, root), "")
+
+
+def is_remembered(folder: Path, root: str) -> bool:
+    """Return whether the user of this machine made this run of images in this folder."""
+    return is_file(_mark_of(folder, root))
+
+
+def _mark_of(folder: Path, root: str) -> Path:
+    return cache_folder() / "runs" / digest(os.fsencode(folder.resolve()) + b"\0" + root.encode("utf-8", "replace"))
 
 
 def update_review(folder: str | Path, **facts: Any) -> None:  # noqa: ANN401 (JSON values)
