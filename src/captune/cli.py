@@ -20,6 +20,7 @@ COMMANDS = (
     "audit",
     "adapt",
     "suggest",
+    "find",
     "label",
     "estimate",
     "predict",

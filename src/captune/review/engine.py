@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from captune.backbones.base import Backbone
 from captune.backbones.precomputed import Precomputed
 from captune.core import runtime
-from captune.core.arrays import Floats, Ints
+from captune.core.arrays import Bools, Floats, Ints
 from captune.core.errors import InputError
 from captune.core.files import digest
 from captune.core.settings import RunSettings
@@ -26,6 +27,7 @@ from captune.describers.base import describe_classes, describer_of
 from captune.describers.none import NoDescriber
 from captune.embeddings.embed import EmbeddedImages, embed_classes, embed_images, embed_texts
 from captune.embeddings.predictions import Predictions
+from captune.embeddings.similarity import find_outliers_and_duplicates
 from captune.methods.base import Context
 from captune.plan import Plan, change_settings
 from captune.results.classifier import Classifier, predict_collection
@@ -100,6 +102,11 @@ class Engine:
     def is_adapted(self) -> bool:
         """Return whether the classifier was made here, and not adopted from a run."""
         return self._last is not None
+
+    @cached_property
+    def examined(self) -> tuple[Bools, Bools]:
+        """Return which images are outliers, and which have duplicates, each `(images,)`."""
+        return find_outliers_and_duplicates(self.vectors)
 
     @property
     def method(self) -> str:

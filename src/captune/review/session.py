@@ -25,6 +25,7 @@ from captune.review.changes import Change, compare
 from captune.review.corrections import CHECK, Correction, Corrections, Kind
 from captune.review.engine import Engine, applied
 from captune.review.estimate import AccuracyEstimate, describe_accuracy, draw_checks, estimate_accuracy, random_numbers
+from captune.review.finding import Found, Query, find_images
 from captune.review.image_groups import Group, cluster, count_groups, describe_groups
 from captune.review.suggestions import CHECK_SHARE, Suggestion, choose_images, sentence, spread_checks
 
@@ -49,6 +50,7 @@ class Session:
         if not hasattr(engine, "probabilities") or engine.classifier.names != self.names:
             engine.adapt(self.answers, self._training(self.answers))
         self._predictions = self._pinned(self.answers)
+        self._opened = self._predictions.labels, [self.answers.origins(name)[0] for name in self.names]
 
     @property
     def images(self) -> ImageCollection:
@@ -267,6 +269,29 @@ class Session:
             )
             for position, size, kind in zip(found.positions, found.represents, found.kinds, strict=True)
         ]
+
+    def find(
+        self,
+        words: str = "",
+        *,
+        like: Image | None = None,
+        label: str | None = None,
+        confidence: tuple[float, float] = (0.0, 1.0),
+        only: Sequence[str] = (),
+        count: int = 20,
+    ) -> list[Found]:
+        """Return images by words or like an example, the most similar first, or else the least confident first.
+
+        `label` is their predicted class, `confidence` the lowest and highest one, and `only` names filters: `changed`
+        (since the session was opened), `unlabeled`, `outliers`, `duplicates`, `none of these`, `disagreed`.
+        """
+        return find_images(self, Query(words, like, label, confidence, tuple(only)), count)[0]
+
+    def changed(self) -> Bools:
+        """Return which images have another class than when the session was opened, `(images,)`."""
+        labels, origins = self._opened
+        now = {origin: c for c, name in enumerate(self.names) for origin in self.answers.origins(name)}
+        return np.asarray([now.get(origin, -1) for origin in origins])[labels] != self._predictions.labels
 
     def groups(self) -> list[Group]:
         """Return the groups of images that belong together, with their current names."""
