@@ -125,14 +125,16 @@ def test_a_picture_opens_large_and_arrows_lead_on(tab: Tab) -> None:
 
 
 def test_the_map_shows_one_class_before_or_after(tab: Tab) -> None:
-    bright = tab.page.locator("#image-map circle:not(.faded)")
+    bright = tab.page.locator("#image-map use:not(.faded)")
     everything = bright.count()
-    tab.page.select_option("#map-class", label=NAMES[0])
+    first = tab.page.locator(".legend button", has_text=NAMES[0])
+    first.click()
+    assert first.get_attribute("aria-pressed") == "true"
     after = bright.count()
     assert after == 12
     tab.page.check("#map-before")
     assert bright.count() > after  # before adaptation, this name also attracts the images of another class
-    tab.page.select_option("#map-class", label="all classes")
+    first.click()
     assert bright.count() == everything == 12 * len(NAMES)
 
 
@@ -140,6 +142,17 @@ def test_search_narrows_the_galleries_too(tab: Tab) -> None:
     tab.page.fill("#search", "banana")
     assert tab.page.locator("#class-galleries h3:visible").count() >= 1
     assert tab.page.locator("#class-galleries article:visible").count() < len(NAMES)
+
+
+def test_cards_are_sorted_and_filtered(tab: Tab) -> None:
+    tab.page.select_option("#card-sort", "images")
+    cards = "[...document.querySelectorAll('#class-galleries article')]"
+    sizes = tab.page.evaluate(f"{cards}.map((card) => Number(card.dataset.images))")
+    assert sizes == sorted(sizes, reverse=True)
+    tab.page.select_option("#card-filter", "misleading")
+    assert tab.page.locator("#class-galleries article:visible").count() == 1
+    tab.page.select_option("#card-filter", "")
+    assert tab.page.locator("#class-galleries article:visible").count() == len(NAMES)
 
 
 def test_settings_and_training_are_folded(tab: Tab) -> None:

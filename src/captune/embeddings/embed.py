@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,24 +74,26 @@ def embed_images(
     skipped, ranges = dict[int, str](), dict[int, str]()
     own = distributed.part(batches)
     files = KnownFiles(images, cache)
-    with runtime.progress(title, sum(map(len, own))) as advance, shard, files, runtime.autocast():
+    with shard, files, runtime.autocast():
         is_unread = files.are_known & (shard.known.find(files.keys) >= 0)
         for positions in _in_parts(own, is_unread):
             vectors[positions] = shard.find(files.keys[positions])
             is_done[positions] = True
-            advance(len(positions))
         read = [batch[~is_unread[batch]] for batch in own if not is_unread[batch].all()]
-        for batch in load_batches(images, read, view, shard.known, runtime.workers):
-            encoded = encode_pixels(backbone, batch.pixels)
-            vectors[batch.positions[batch.is_decoded]] = encoded
-            shard.add(batch.keys[batch.is_decoded], encoded)
-            is_cached = ~batch.is_decoded
-            vectors[batch.positions[is_cached]] = shard.find(batch.keys[is_cached])
-            is_done[batch.positions] = True
-            files.add(batch.positions, batch.keys)
-            skipped.update(batch.problems)
-            ranges.update(batch.ranges)
-            advance(len(batch.positions) + len(batch.problems))
+        shown = runtime.progress(title, sum(map(len, read))) if read else nullcontext()
+        with shown as advance:
+            for batch in load_batches(images, read, view, shard.known, runtime.workers):
+                encoded = encode_pixels(backbone, batch.pixels)
+                vectors[batch.positions[batch.is_decoded]] = encoded
+                shard.add(batch.keys[batch.is_decoded], encoded)
+                is_cached = ~batch.is_decoded
+                vectors[batch.positions[is_cached]] = shard.find(batch.keys[is_cached])
+                is_done[batch.positions] = True
+                files.add(batch.positions, batch.keys)
+                skipped.update(batch.problems)
+                ranges.update(batch.ranges)
+                assert advance is not None
+                advance(len(batch.positions) + len(batch.problems))
     if ranges and strong is None:
         runtime.say(describe_ranges(images, ranges))
     index, skipped = merge_parts(vectors, is_done, skipped)

@@ -62,25 +62,48 @@
     search();
   }
 
-  // The map: another coloring, and one class alone.
-  const points = [...document.querySelectorAll("#image-map circle")];
+  // The cards of the classes: another order, and only some of them.
+  const cards = document.getElementById("class-galleries");
+  const order = document.getElementById("card-sort");
+  const only = document.getElementById("card-filter");
+  const all = [...(cards?.children ?? [])];
+  order?.addEventListener("change", () => {
+    const key = order.value.replace("-", "");
+    const sign = order.value.startsWith("-") ? 1 : -1;
+    const rank = (card) => (card.dataset[key] === "" ? Infinity : sign * Number(card.dataset[key]));
+    cards.append(...(key ? [...all].sort((a, b) => rank(a) - rank(b)) : all));
+  });
+  only?.addEventListener("change", () => {
+    for (const card of all) card.classList.toggle("left-out", only.value !== "" && !(only.value in card.dataset));
+  });
+
+  // The map: classes before adaptation, and some classes alone.
+  const points = [...document.querySelectorAll("#image-map use")];
   const before = document.getElementById("map-before");
-  const chosen = document.getElementById("map-class");
+  const legend = [...document.querySelectorAll(".legend button")];
+  const choose = () => {
+    const chosen = new Set(legend.filter((one) => one.ariaPressed === "true").map((one) => one.dataset.class));
+    for (const point of points) {
+      const own = before?.checked ? point.dataset.b : point.dataset.a;
+      point.classList.toggle("faded", chosen.size > 0 && !chosen.has(own));
+    }
+  };
   before?.addEventListener("change", () => {
     for (const point of points) {
-      const fill = point.getAttribute("fill");
+      const [fill, shape] = [point.getAttribute("fill"), point.getAttribute("href")];
       point.setAttribute("fill", point.dataset.fill);
-      point.dataset.fill = fill;
+      point.setAttribute("href", point.dataset.shape);
+      [point.dataset.fill, point.dataset.shape] = [fill, shape];
     }
     choose();
   });
-  const choose = () => {
-    for (const point of points) {
-      const own = before?.checked ? point.dataset.b : point.dataset.a;
-      point.classList.toggle("faded", chosen.value !== "" && own !== chosen.value);
-    }
-  };
-  chosen?.addEventListener("change", choose);
+  for (const button of legend) {
+    button.disabled = false;
+    button.addEventListener("click", () => {
+      button.ariaPressed = String(button.ariaPressed !== "true");
+      choose();
+    });
+  }
 
   // Large pictures: arrow keys lead through the pictures of the same gallery, Escape closes.
   const large = document.getElementById("large");

@@ -17,6 +17,7 @@ from captune.core.files import write_whole
 from captune.report.comparison import compare_runs
 from captune.report.drawing import Drawing
 from captune.report.sections import describe_run
+from captune.report.since_last import describe_changes, keep_state, read_states
 from captune.results.run import Run
 from captune.results.run_folder import REPORT
 
@@ -43,8 +44,12 @@ def write_report(
         content, drawings = compare_runs(runs)
         page = write_page(Path(out or COMPARISON), "compare.html.j2", content)
     else:
+        now, before = read_states(runs[0])
         content, drawings = _describe(runs[0])
+        content["since"] = describe_changes(now, before)
         page = write_page(Path(out) if out is not None else Path(folders[0]) / REPORT, "page.html.j2", content)
+        if out is None:
+            keep_state(runs[0], now, before)
     for drawing in drawings if figures is not None else ():
         drawing.write(Path(str(figures)))
     return page
@@ -63,6 +68,10 @@ def _describe(run: Run) -> tuple[dict[str, Any], list[Drawing]]:
         return describe_run(run)
     except CaptuneError:
         raise
+    except MemoryError as error:
+        raise CaptuneError(
+            f"There is not enough memory to write the report of {str(run.folder)!r}. The run itself is whole."
+        ) from error
     except Exception as error:  # run.json may have been edited by hand
         raise RunFolderError(
             f"The run {str(run.folder)!r} is damaged ({type(error).__name__}: {error}). If you did not change its "

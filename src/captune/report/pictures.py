@@ -12,7 +12,7 @@ import numpy as np
 
 from captune.core.arrays import Ints
 from captune.data.decoding import UnreadableImageError, decode, read_bytes
-from captune.report.measures import Measures
+from captune.report.measures import TRUSTED, Measures
 from captune.results.run import Run
 
 SIDES = (256, 192, 128)
@@ -41,6 +41,12 @@ class ClassGallery:
     name: str
     words: str
     pictures: list[Picture]
+    n_images: int
+    confidence: float
+    moved: int
+    accuracy: float | None
+    is_misleading: bool
+    is_unsure: bool
 
 
 def encode_picture(path: Path) -> str | None:
@@ -96,11 +102,25 @@ def class_galleries(measures: Measures) -> list[ClassGallery]:
     # By class, and within a class from the most to the least confident image.
     order = np.lexsort((-run.confidence, run.labels))
     ends = np.cumsum(counts)
+    before, misleading = measures.counts(after=False), set(measures.mismatched)
+    accuracies = measures.metrics[1].per_class_accuracy if measures.has_truth else [None] * run.n_classes
     found = []
     for class_id in chosen.tolist():
         rows = order[ends[class_id] - counts[class_id] : ends[class_id]]
         pictures = pictures_of(run, _both_ends(rows, each).tolist())
-        found.append(ClassGallery(run.names[class_id], _class_words(measures, class_id, len(rows)), pictures))
+        found.append(
+            ClassGallery(
+                name=run.names[class_id],
+                words=_class_words(measures, class_id, len(rows)),
+                pictures=pictures,
+                n_images=len(rows),
+                confidence=float(run.confidence[rows].mean()) if len(rows) else 0.0,
+                moved=abs(len(rows) - int(before[class_id])),
+                accuracy=accuracies[class_id],
+                is_misleading=class_id in misleading,
+                is_unsure=bool(measures.highest_confidence[class_id] < TRUSTED),
+            )
+        )
     return found if any(gallery.pictures for gallery in found) else []
 
 

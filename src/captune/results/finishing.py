@@ -22,6 +22,8 @@ from captune.results.run import Run
 from captune.tuners.base import Tuner
 from captune.tuners.frozen import Frozen
 
+MOST_NAMED = 3
+
 
 @dataclass(frozen=True, eq=False)
 class Finished:
@@ -82,7 +84,7 @@ def finish(plan: Plan, backbone: Backbone, context: Context, keeps_zero_shot: bo
     tuner = plan.method.adapt(plan.task, backbone, context)
     made = Finished(plan, context, tuner.vocabulary, *_predict(plan, tuner, context))
     if made.predictions.skipped:
-        context.say(f"Skipped {len(made.predictions.skipped)} of {len(plan.images)} images that cannot be read.")
+        context.say(describe_skipped(plan.images, made.predictions.skipped))
     evidence = None
     if keeps_zero_shot is None:
         evidence = made.collect(made.predictions)
@@ -133,3 +135,10 @@ def environment_of(images: ImageCollection, backbone: Backbone, engine: runtime.
         "processes": distributed.size(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def describe_skipped(images: ImageCollection, skipped: Mapping[int, str]) -> str:
+    """Return how many images were skipped, with the first few names and reasons."""
+    first = [f"{images.name(position)} ({skipped[position]})" for position in sorted(skipped)[:MOST_NAMED]]
+    rest = f" and {len(skipped) - MOST_NAMED} more, see skipped.csv" if len(skipped) > MOST_NAMED else ""
+    return f"Skipped {len(skipped)} of {len(images)} images that cannot be read: {', '.join(first)}{rest}."

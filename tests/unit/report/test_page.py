@@ -173,6 +173,30 @@ def test_the_same_folder_gives_the_same_bytes(run_folder: Any) -> None:
     assert write_report([folder]).read_bytes() == first
 
 
+def test_a_report_lists_what_changed_since_the_last_one(run_folder: Any) -> None:
+    folder = run_folder()
+    assert "Since the last report" not in read(write_report([folder])).text
+    rows = (folder / "predictions.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "predictions.csv").write_text("".join(rows[:-3]), encoding="utf-8")
+    (folder / "evidence.safetensors").unlink()
+    for _ in range(2):  # a report that is only written again tells the same
+        text = read(write_report([folder])).text
+        assert "Since the last report Images: 72 → 69 plain: 12 → 9 images" in text
+    (folder / "last_report.json").write_text('{"now": {"images": "x"}, "before": 3}', encoding="utf-8")
+    assert "Since the last report" not in read(write_report([folder])).text
+
+
+def test_a_class_without_images_is_named_beside_the_verdict(run_folder: Any) -> None:
+    folder = run_folder(["a", "b", "c"])
+    text = (folder / "predictions.csv").read_text(encoding="utf-8")
+    (folder / "predictions.csv").write_text(text.replace(",c,", ",b,"), encoding="utf-8")
+    top = describe_run(Run.read(folder))[0]["top"]
+    named = {one["title"].rpartition(" (")[0]: one["names"] for one in top["findings"]}
+    assert named["Classes that no image was given"] == "c"
+    assert named["Names that mislead the model"] == "a"
+    assert "2 of 3 classes predicted for at least one image" in top["outputs"]
+
+
 def test_fifty_classes_fit_in_five_megabytes(run_folder: Any) -> None:
     folder = run_folder([f"class number {i}" for i in range(50)], per_class=8)
     path = write_report([folder], labels=folder.parent / "images" / "labels.csv")
