@@ -34,11 +34,12 @@ class Span(NamedTuple):
 
 
 class Member(NamedTuple):
-    """An image of a shard."""
+    """An image of a shard: its name, where its content is, and where its header begins."""
 
     name: str
     offset: int
     size: int
+    header: int
 
 
 def is_shard(path: str | Path) -> bool:
@@ -103,26 +104,31 @@ def index_shard(shard: Path) -> list[Member]:
     """Return the images of a shard in order, after reading all its headers."""
     found = dict[str, Member]()
     problems = Problems(MOST_SHOWN)
-    try:
-        with tarfile.open(shard, "r:", tarinfo=_Header) as tar:
-            for member in _members(tar, shard):
-                name = _image_name(member)
-                if name is None:
-                    continue
-                problem = _problem(member, name)
-                if problem or name in found:
-                    problems.add(f"{member.name!r} {problem or 'occurs twice'}")
-                else:
-                    found[name] = Member(name, member.offset_data, member.size)
-    except (OSError, EOFError, ValueError, OverflowError, tarfile.TarError) as error:
-        raise InputError(
-            f"The shard {str(shard)!r} is damaged or not an uncompressed tar file ({error}). Copy or create it again."
-        ) from error
+    for member, problem in scan_shard(shard):
+        if problem or member.name in found:
+            problems.add(f"{member.name!r} {problem or 'occurs twice'}")
+        found[member.name] = member
     raise_all(problems.listed(), f"Cannot use the shard {str(shard)!r}")
     return list(found.values())
 
 
-def _members(tar: tarfile.TarFile, shard: Path) -> Iterator[tarfile.TarInfo]:
+def scan_shard(shard: Path, start: int = 0) -> Iterator[tuple[Member, str]]:
+    """Yield the images of a shard, from the header at an offset, and what is wrong with each entry."""
+    try:
+        with shard.open("rb") as file:
+            file.seek(start)
+            with tarfile.open(fileobj=file, mode="r:", tarinfo=_Header) as tar:
+                for entry in _entries(tar, shard):
+                    name = _image_name(entry)
+                    if name is not None:
+                        yield Member(name, entry.offset_data, entry.size, entry.offset), _problem(entry, name)
+    except (OSError, EOFError, ValueError, OverflowError, tarfile.TarError) as error:
+        raise InputError(
+            f"The shard {str(shard)!r} is damaged or not an uncompressed tar file ({error}). Copy or create it again."
+        ) from error
+
+
+def _entries(tar: tarfile.TarFile, shard: Path) -> Iterator[tarfile.TarInfo]:
     """Yield the members and check the end-of-archive block, which a truncated shard lacks."""
     offset = -1
     while (member := tar.next()) is not None:

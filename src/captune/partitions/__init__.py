@@ -1,0 +1,1 @@
+"""Embedding and predicting any number of images, by partitions of the output."""

@@ -1,0 +1,41 @@
+"""One task of a job array: `python -m captune.partitions FOLDER --task 3 --of 8`; `--collect` tells what is missing."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from captune.core.errors import CaptuneError
+from captune.core.progress import say
+from captune.data.partition_folder import PartitionFolder
+from captune.partitions.job import read_plan, summarize
+
+
+def main() -> int:
+    """Compute the partitions of one task, or check those of all."""
+    parser = argparse.ArgumentParser(prog="python -m captune.partitions", description=__doc__)
+    parser.add_argument("folder")
+    parser.add_argument("--task", type=int, default=0)
+    parser.add_argument("--of", type=int, default=1)
+    parser.add_argument("--collect", action="store_true")
+    options = parser.parse_args()
+    folder = PartitionFolder(options.folder)
+    try:
+        n_partitions = len(read_plan(folder)[1])
+        if options.collect:
+            facts = summarize(folder)
+            say(", ".join(f"{name}: {value:,}" for name, value in facts.items()))
+            return 0 if facts["finished"] == n_partitions else 2
+        from captune.partitions.worker import run_some
+
+        own = (number for number in range(n_partitions) if number % options.of == options.task)
+        problems = [outcome.problem for outcome in run_some(options.folder, own) if outcome.problem]
+    except CaptuneError as error:
+        problems = [str(error)]
+    for problem in problems:
+        say(f"error: {problem}")
+    return 2 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Where partitions are computed: one file per engine, and the file name is its id."""

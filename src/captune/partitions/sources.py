@@ -1,0 +1,265 @@
+"""What a partition is made from: cutting an input of any size, and opening the images of one partition."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from captune.core.errors import InputError, raise_all
+from captune.data.decoding import UnreadableImageError
+from captune.data.images import PATH_COLUMNS, ImageCollection, Unused, walk
+from captune.data.inputs import IMAGE_KEYS, MemoryImages
+from captune.data.partition_folder import PartitionFolder, arrow, is_local, is_partition_folder, open_address
+from captune.data.shards import SUFFIXES, is_shard, scan_shard
+from captune.data.tables import Problems, read_columns, read_lines
+
+Source = dict[str, Any]
+"""One partition of a plan, as JSON: `kind` and where its images are."""
+MOST_ROWS_AT_ONCE = 256
+
+
+def cut(address: str, size: int, out: PartitionFolder) -> Iterator[Source]:
+    """Yield the partitions of an input in a stable order; long lists of paths are written beside the plan.
+
+    A partition has up to `size` images. It does not span tables or remote shards; those are partitions as a whole.
+    """
+    fs, path = open_address(address)
+    name = path.lower()
+    has_magic = any(sign in path for sign in "*?[")
+    if not has_magic and not fs.exists(path):
+        raise InputError(
+            f"Nothing at {address!r}. Expected a folder, .tar shards, Parquet tables, a manifest, or partitions."
+        )
+    if not has_magic and is_partition_folder(address):
+        n_partitions = len(PartitionFolder(address).plan()["partitions"])
+        yield from ({"kind": "partition", "folder": address, "number": number} for number in range(n_partitions))
+    elif fs.isdir(path):
+        yield from _cut_folder(fs, path, size, out)
+    elif name.endswith(".parquet"):
+        tables = sorted(fs.glob(path)) if has_magic else [path]
+        yield from (part for table in tables for part in _cut_table(_full(fs, table), size))
+    elif name.endswith(".tar"):
+        yield from _cut_shards([_full(fs, shard) for shard in (sorted(fs.glob(path)) if has_magic else [path])], size)
+    else:
+        base = f"{os.path.dirname(path)}/"  # noqa: PTH120
+        with _local_copy(address) as copy:
+            rows = (row[0] for row in read_columns(copy, [PATH_COLUMNS])) if name.endswith(".csv") else read_lines(copy)
+            entries = (entry.strip() for entry in rows)
+            yield from _cut_names((e if "://" in e else _full(fs, os.path.join(base, e)) for e in entries), size, out)  # noqa: PTH118
+
+
+def _full(fs: Any, path: str) -> str:  # noqa: ANN401
+    """Return the address of a path of a file system; a local path stays one."""
+    return path if is_local(fs) else str(fs.unstrip_protocol(path))
+
+
+def _cut_folder(fs: Any, path: str, size: int, out: PartitionFolder) -> Iterator[Source]:  # noqa: ANN401
+    shards = list[str]()
+
+    def images() -> Iterator[str]:
+        for name in walk(Path(path), Unused()) if is_local(fs) else _walk_store(fs, path):
+            if is_shard(name):
+                shards.append(_full(fs, f"{path}/{name}"))
+            else:
+                yield _full(fs, f"{path}/{name}")
+
+    n_partitions = 0
+    for source in _cut_names(images(), size, out):
+        n_partitions += 1
+        yield source
+    if not n_partitions:  # next to images, a tar file is usually the archive they came from
+        yield from _cut_shards(shards, size)
+
+
+def _walk_store(fs: Any, path: str) -> Iterator[str]:  # noqa: ANN401
+    for folder, folders, files in fs.walk(path):
+        folders.sort() if isinstance(folders, list) else None
+        inner = str(folder).removeprefix(path).strip("/")
+        for name in sorted(files):
+            if os.path.splitext(name)[1].lower() in SUFFIXES | {".tar"} and not name.startswith("."):  # noqa: PTH122
+                yield f"{inner}/{name}" if inner else name
+
+
+def _cut_names(names: Iterable[str], size: int, out: PartitionFolder) -> Iterator[Source]:
+    remaining, number = iter(names), 0
+    while chunk := list(islice(remaining, size)):
+        file = f"lists/{number:06d}.json"
+        out.write(file, json.dumps(chunk).encode("ascii"))
+        yield {"kind": "files", "list": file, "count": len(chunk)}
+        number += 1
+
+
+def _cut_shards(shards: Sequence[str], size: int) -> Iterator[Source]:
+    """Cut local shards by their headers, across shards; a remote shard is a partition, because it is read whole."""
+    slices, count, damaged = list[dict[str, Any]](), 0, Problems()
+    for shard in shards:
+        if "://" in shard:
+            yield {"kind": "shards", "slices": [{"shard": shard, "header": 0, "count": None}]}
+            continue
+        slices.append({"shard": shard, "header": 0, "count": 0})
+        try:
+            for member, problem in scan_shard(Path(shard)):
+                if problem:
+                    raise InputError(f"{member.name!r} in {shard!r} {problem}.")
+                if count == size:
+                    yield {"kind": "shards", "slices": slices, "count": count}
+                    slices, count = [{"shard": shard, "header": member.header, "count": 0}], 0
+                slices[-1]["count"] += 1
+                count += 1
+        except InputError as error:
+            damaged.add(str(error))
+        slices = [part for part in slices if part["count"]]
+    raise_all(damaged.listed(), "Cannot use these shards")
+    if count:
+        yield {"kind": "shards", "slices": slices, "count": count}
+
+
+def _cut_table(address: str, size: int) -> Iterator[Source]:
+    with _local_copy(address) as copy:
+        try:
+            facts = arrow("parquet").read_metadata(copy)
+        except (arrow().ArrowException, OSError) as error:
+            raise InputError(f"The table {address!r} is not a readable Parquet file: {error}.") from error
+        column = _image_column(facts.schema.to_arrow_schema(), address)
+    for first in range(0, facts.num_rows, size):
+        count = min(size, facts.num_rows - first)
+        yield {"kind": "table", "table": address, "column": column, "first": first, "count": count}
+
+
+def _image_column(schema: Any, address: str) -> str:  # noqa: ANN401
+    """Return the column with image files as bytes or, without one, the column with paths."""
+    types = arrow("types")
+    lowered = {name.lower(): name for name in schema.names}
+    known = [lowered[name] for name in dict.fromkeys((*IMAGE_KEYS, "bytes", *PATH_COLUMNS)) if name in lowered]
+    for is_wanted in (
+        lambda kind: types.is_struct(kind) or types.is_binary(kind) or types.is_large_binary(kind),
+        lambda kind: types.is_string(kind) or types.is_large_string(kind),
+    ):
+        found = next((name for name in known if is_wanted(schema.field(name).type)), None)
+        if found is not None:
+            return str(found)
+    raise InputError(f"No images in the table {address!r}: expected a column such as 'image' (bytes) or 'path'.")
+
+
+@contextmanager
+def open_source(source: Source, out: PartitionFolder) -> Iterator[ImageCollection]:
+    """Open the images of one partition; what is remote and read in place is copied for as long as it is needed."""
+    if source["kind"] == "files":
+        names = out.read_json(source["list"])
+        if names is None:
+            raise InputError(f"{source['list']!r} is missing in {out.address!r}. Start again with another --out.")
+        yield _named_files(names)
+    elif source["kind"] == "table":
+        with _local_copy(source["table"]) as copy:
+            yield _table_images(copy, source)
+    else:
+        with ExitStack() as stack:
+            files, names, where = list[str](), list[str](), list[tuple[int, int, int]]()
+            for part in source["slices"]:
+                copy = str(stack.enter_context(_local_copy(part["shard"])))
+                for member, problem in islice(scan_shard(Path(copy), part["header"]), part["count"]):
+                    if problem:
+                        raise InputError(f"{member.name!r} in {part['shard']!r} {problem}.")
+                    files.append(f"{copy}/{member.name}")
+                    names.append(f"{part['shard']}/{member.name}")
+                    where.append((len(copy), member.offset, member.size))
+            found = ImageCollection(files, Path(), where=np.asarray(where, dtype=np.int64).reshape(-1, 3))
+            yield found if files == names else MemoryImages(_Renamed(found), names)
+
+
+def _named_files(names: Sequence[str]) -> ImageCollection:
+    if any("://" in name for name in names):
+        return MemoryImages(_Remote(names), names)
+    return ImageCollection(names, Path())
+
+
+def _table_images(copy: Path, source: Source) -> ImageCollection:
+    rows = _TableRows(copy, source["column"], source["first"], source["count"])
+    if isinstance(rows[0], str):
+        base = os.path.dirname(source["table"])  # noqa: PTH120
+        return _named_files([e if "://" in e else os.path.join(base, e) for e in (rows[i] for i in range(len(rows)))])  # noqa: PTH118
+    return MemoryImages(rows, [f"{source['table']}/{source['first'] + i}" for i in range(len(rows))])
+
+
+class _Remote:
+    """Files in object stores, read one by one."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._addresses = addresses
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    def __getitem__(self, row: int) -> Any:  # noqa: ANN401
+        fs, path = open_address(self._addresses[row])
+        try:
+            return path if is_local(fs) else fs.cat_file(path)
+        except FileNotFoundError:
+            raise UnreadableImageError("no such file or directory") from None
+
+
+class _Renamed:
+    """Members of the copy of a shard."""
+
+    def __init__(self, images: ImageCollection) -> None:
+        self._images = images
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, row: int) -> bytes:
+        return bytes(self._images.read(row).content)  # type: ignore[attr-defined]
+
+
+class _TableRows:
+    """Consecutive rows of one column of a Parquet table, some at a time."""
+
+    def __init__(self, table: Path, column: str, first: int, count: int) -> None:
+        self._table, self._column, self._first, self._count = table, column, first, count
+        self._rows, self._begin = list[Any](), 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, row: int) -> Any:  # noqa: ANN401
+        if not self._begin <= row < self._begin + len(self._rows):
+            self._begin = row // MOST_ROWS_AT_ONCE * MOST_ROWS_AT_ONCE
+            self._rows = self._load(self._first + self._begin, MOST_ROWS_AT_ONCE)
+        return self._rows[row - self._begin]
+
+    def _load(self, first: int, count: int) -> list[Any]:
+        rows = list[Any]()
+        with arrow("parquet").ParquetFile(self._table) as file:
+            group_first = 0
+            for group in range(file.metadata.num_row_groups):
+                group_end = group_first + file.metadata.row_group(group).num_rows
+                if first < group_end and len(rows) < count:
+                    column = file.read_row_group(group, columns=[self._column]).column(0)
+                    rows += column.slice(max(0, first - group_first), count - len(rows)).to_pylist()
+                    first = max(first, group_end)
+                group_first = group_end
+        return rows
+
+
+@contextmanager
+def _local_copy(address: str) -> Iterator[Path]:
+    """Return a local path as it is, and a copy of a remote file that is deleted afterward."""
+    fs, path = open_address(address)
+    if is_local(fs):
+        yield Path(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="captune-") as folder:
+        copy = Path(folder) / Path(path).name
+        try:
+            fs.get_file(path, str(copy))
+        except Exception as error:  # every store has errors of its own
+            raise InputError(f"{address!r} cannot be read: {error}.") from error
+        yield copy
