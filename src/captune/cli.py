@@ -23,6 +23,7 @@ COMMANDS = (
     "find",
     "label",
     "estimate",
+    "embed",
     "predict",
     "evaluate",
     "report",

@@ -230,6 +230,9 @@ def _check_embedded(images: ImageCollection | None, texts: ClassTexts | None, va
     """Check that what is not embedded yet has a backbone; the default one would rarely be right."""
     if values.get("backbone", PRECOMPUTED) != PRECOMPUTED:
         return
+    if texts is None and isinstance(images, Embeddings) and images.made_by:
+        values["backbone"] = images.made_by
+        return
     if texts is None:
         raise InputError(
             "Embeddings need class texts of the same model: pass captune.ClassTexts (or an .npz file with names and "

@@ -28,6 +28,7 @@ LAYERS = (
     {"methods"},
     {"plan"},
     {"results"},
+    {"partitions"},
     {"review"},
     {"report"},
     {"web", "exports"},

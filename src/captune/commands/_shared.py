@@ -6,8 +6,9 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from captune.core.errors import InputError
 from captune.core.text import printable
 
 if TYPE_CHECKING:
@@ -53,6 +54,34 @@ def add_device_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strategy", metavar="auto|ddp", help="how several processes work together")
     parser.add_argument("--num-nodes", type=int, metavar="M", help="number of machines (see docs/scaling.md)")
     parser.add_argument("--precision", metavar="32-true|bf16-mixed|16-mixed", help="precision of the encoders")
+
+
+def add_partition_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of jobs that are computed by partitions."""
+    parser.add_argument("--partition-size", type=int, metavar="N", help="most images of a partition (default: 10000)")
+    parser.add_argument("--engine", metavar="local|slurm|ray", help="where partitions are computed (default: local)")
+    parser.add_argument("--processes", type=int, metavar="N", help="number of workers, each with its own model")
+
+
+def run_partitions(options: argparse.Namespace, task: Literal["embed", "predict"], model: str | None) -> None:
+    """Compute the partitions of a job that are not finished, and print what there is."""
+    import os
+
+    from captune.core import registry
+    from captune.partitions.job import ENGINES, Job, run_job
+
+    engine = options.engine or "local"
+    if engine not in ENGINES:
+        raise InputError(f"--engine is {engine!r}, expected one of {', '.join(ENGINES)}.")
+    names = ("partition_size", "top_k", "accelerator", "precision")
+    given = {name: getattr(options, name, None) for name in names} | {"model": model, "decoders": options.workers}
+    if task == "embed":
+        source, name = registry.split_id("backbones", model or Job.model, Job.model)
+        registry.load("backbones", source).check(name)
+    job = Job(task, options.images, **{name: value for name, value in given.items() if value is not None})
+    workers = options.processes or (1 if "://" in options.out else os.cpu_count() or 1)
+    found = run_job(job, options.out, engine, workers, options.quiet)
+    sys.stdout.write(", ".join(f"{name}: {value:,}" for name, value in found.items()) + "\n")
 
 
 def given_settings(options: argparse.Namespace) -> dict[str, Any]:

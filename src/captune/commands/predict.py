@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from captune.commands._shared import IMAGES_HELP, add_common_options, add_device_options
+from captune.commands._shared import IMAGES_HELP, add_common_options, add_device_options, add_partition_options
 from captune.core.errors import InputError
 from captune.core.text import printable
 
@@ -17,18 +17,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="run folder, or an ONNX export (model.onnx)")
     parser.add_argument("images", metavar="IMAGES", help=f"image, {IMAGES_HELP}")
     parser.add_argument("--top-k", type=int, default=1, metavar="K", help="number of classes per image")
-    parser.add_argument("--out", metavar="CSV", help="output table (default: standard output)")
+    parser.add_argument(
+        "--out", metavar="CSV|FOLDER", help="output table (default: standard output), or folder of partitions"
+    )
+    add_partition_options(parser)
     add_common_options(parser)
     add_device_options(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Classify images and write a table of paths, labels and probabilities."""
-    from captune.commands._shared import launch_prediction
+    from captune.commands._shared import launch_prediction, run_partitions
 
     if options.top_k < 1:
         raise InputError(f"--top-k is {options.top_k}, expected at least 1.")
-    launch_prediction(options, _predict)
+    if _is_partitioned(options):
+        if not options.out:
+            raise InputError("Predictions by partitions need --out, a folder or an address.")
+        run_partitions(options, "predict", options.run)
+    else:
+        launch_prediction(options, _predict)
+
+
+def _is_partitioned(options: argparse.Namespace) -> bool:
+    """Return whether partitions were asked for, or the input or output can only be partitions."""
+    from captune.data.partition_folder import is_partition_folder
+
+    asked = (options.partition_size, options.engine, options.processes)
+    is_remote = any("://" in place for place in (options.images, options.out or ""))
+    return any(value is not None for value in asked) or is_remote or is_partition_folder(options.images)
 
 
 def _predict(options: argparse.Namespace) -> None:

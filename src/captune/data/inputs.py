@@ -18,6 +18,7 @@ from captune.core.files import is_file
 from captune.data.decoding import EncodedImage, ImageData, UnreadableImageError, as_image, is_image_array, read_bytes
 from captune.data.images import PATH_COLUMNS, ImageCollection, ItemCollection, find_images, from_paths, no_usable_image
 from captune.data.keys import Keys, content_key
+from captune.data.partition_folder import is_partition_folder
 from captune.data.precomputed import Embeddings, check_names, is_array_file
 from captune.data.shards import SUFFIXES
 
@@ -100,6 +101,8 @@ def _from_path(source: str | os.PathLike[str], root: str | Path | None) -> Image
     if not os.fspath(source):  # an empty variable of the shell would be the current folder
         raise InputError("The path of the images is empty.")
     path = Path(source)
+    if is_partition_folder(os.fspath(source)):
+        return Embeddings.from_partitions(os.fspath(source))
     if is_array_file(path):
         return Embeddings.from_file(path)
     return find_images(os.fspath(source), root)

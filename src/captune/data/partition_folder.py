@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -135,7 +136,7 @@ def read_sample(address: str | Path, most: int = MOST_ROWS, seed: int = 0) -> tu
         chosen = np.sort(np.random.default_rng(seed).choice(total, most, replace=False))
     vectors, names = empty_rows(len(chosen), widths.pop()), list[str]()
     ends = np.cumsum([0, *sizes])
-    for number, (first, last) in enumerate(zip(ends[:-1], ends[1:], strict=True)):
+    for number, (first, last) in enumerate(pairwise(ends.tolist())):
         rows = chosen[np.searchsorted(chosen, first) : np.searchsorted(chosen, last)] - first
         if len(rows):
             paths, part = read_embeddings(folder, number)

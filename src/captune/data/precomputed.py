@@ -22,6 +22,7 @@ from captune.core.scratch import available_memory, fill_rows, row_parts, take_ro
 from captune.core.text import is_unicode, shown
 from captune.data.decoding import ImageData
 from captune.data.images import PATH_COLUMNS, ItemCollection
+from captune.data.partition_folder import PartitionFolder, read_sample
 from captune.data.tables import Problems, first_few
 
 VECTOR_KEYS = ("vectors", "images", "embeddings", "image_embeddings", "vector", "embedding")
@@ -42,6 +43,8 @@ class Embeddings(ItemCollection):
     items: Floats
     was_scaled: bool
     """Whether the embeddings were not of length one."""
+    made_by: str = ""
+    """Id of the backbone, if it is known."""
 
     def __init__(self, vectors: Any, names: Iterable[str] | None = None) -> None:  # noqa: ANN401 (any array)
         scaled, was_scaled = unit_vectors(vectors, "embeddings", "image")
@@ -53,6 +56,16 @@ class Embeddings(ItemCollection):
         """Read embeddings from .npy, .npz, .safetensors or Parquet; `file:key` names the array or column."""
         vectors = read_array(path, VECTOR_KEYS, "embeddings", n_axes=2)
         return cls(vectors, _stored_names(path, len(vectors)))
+
+    @classmethod
+    def from_partitions(cls, address: str) -> Embeddings:
+        """Read a folder that `captune embed` wrote; of more than a million images, a random sample."""
+        vectors, names, total = read_sample(address)
+        left = total - len(names)
+        rest = f"{left:,} of {total:,} images in {address!r} are not in the sample; captune predict classifies all."
+        job = PartitionFolder(address).plan()["job"]
+        made_by = job["model"] if job["task"] == "embed" else ""
+        return cls(vectors, names)._with(unused=rest if left else "", made_by=made_by)
 
     @cached_property
     def vectors(self) -> Floats:

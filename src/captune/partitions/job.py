@@ -16,7 +16,8 @@ from captune.core.settings import DEFAULT_BACKBONE
 from captune.data.partition_folder import FORMAT, PLAN, VERSION, Finished, PartitionFolder, part_name
 from captune.partitions.sources import Source, cut
 
-EngineName = Literal["local", "slurm", "ray"]
+ENGINES = ("local", "slurm", "ray")
+"""Modules in the folder engines."""
 
 
 @dataclass(frozen=True)
@@ -131,15 +132,15 @@ def summarize(folder: PartitionFolder) -> dict[str, Any]:
 def _shown(
     outcomes: Iterator[Outcome], n_partitions: int, workers: int, tell: Callable[[str], None]
 ) -> Iterator[Outcome]:
-    """Yield outcomes while telling the rate and the time that is left, from the first partitions on."""
-    started = last = time.monotonic()
-    images = 0
+    """Yield outcomes while telling the rate and the time that is left, from what the first partitions took."""
+    last, images, seconds = time.monotonic(), 0, 0.0
     for n_done, outcome in enumerate(outcomes, start=1):
-        images += outcome.finished.images if outcome.finished else 0
+        if outcome.finished is not None:
+            images, seconds = images + outcome.finished.images, seconds + outcome.finished.seconds
         now = time.monotonic()
         if n_done in (1, min(workers, n_partitions), n_partitions) or now - last > SECONDS_BETWEEN_LINES:
-            left = duration((now - started) / n_done * (n_partitions - n_done))
-            rate = images / max(now - started, 1e-9)
+            left = duration(seconds / n_done * (n_partitions - n_done) / workers)
+            rate = images / max(seconds, 1e-9) * workers
             tell(f"{n_done} of {n_partitions} partitions, {rate:,.0f} images/s, {left} left on {workers} workers.")
             last = now
         yield outcome

@@ -139,13 +139,13 @@ def _image_column(schema: Any, address: str) -> str:  # noqa: ANN401
     types = arrow("types")
     lowered = {name.lower(): name for name in schema.names}
     known = [lowered[name] for name in dict.fromkeys((*IMAGE_KEYS, "bytes", *PATH_COLUMNS)) if name in lowered]
-    for is_wanted in (
-        lambda kind: types.is_struct(kind) or types.is_binary(kind) or types.is_large_binary(kind),
-        lambda kind: types.is_string(kind) or types.is_large_string(kind),
+    for checks in (
+        (types.is_struct, types.is_binary, types.is_large_binary),
+        (types.is_string, types.is_large_string),
     ):
-        found = next((name for name in known if is_wanted(schema.field(name).type)), None)
-        if found is not None:
-            return str(found)
+        for name in known:
+            if any(check(schema.field(name).type) for check in checks):
+                return str(name)
     raise InputError(f"No images in the table {address!r}: expected a column such as 'image' (bytes) or 'path'.")
 
 
@@ -164,13 +164,13 @@ def open_source(source: Source, out: PartitionFolder) -> Iterator[ImageCollectio
         with ExitStack() as stack:
             files, names, where = list[str](), list[str](), list[tuple[int, int, int]]()
             for part in source["slices"]:
-                copy = str(stack.enter_context(_local_copy(part["shard"])))
-                for member, problem in islice(scan_shard(Path(copy), part["header"]), part["count"]):
+                shard = stack.enter_context(_local_copy(part["shard"]))
+                for member, problem in islice(scan_shard(shard, part["header"]), part["count"]):
                     if problem:
                         raise InputError(f"{member.name!r} in {part['shard']!r} {problem}.")
-                    files.append(f"{copy}/{member.name}")
+                    files.append(f"{shard}/{member.name}")
                     names.append(f"{part['shard']}/{member.name}")
-                    where.append((len(copy), member.offset, member.size))
+                    where.append((len(str(shard)), member.offset, member.size))
             found = ImageCollection(files, Path(), where=np.asarray(where, dtype=np.int64).reshape(-1, 3))
             yield found if files == names else MemoryImages(_Renamed(found), names)
 

@@ -87,8 +87,6 @@ class Worker:
         else:
             with open_source(source, self.folder) as images, self.engine.autocast():
                 rows = self._compute_images(images)
-        if rows.probabilities is not None and self.job.task == "embed":
-            raise AssertionError
         content = self._encode(rows)
         width = 0 if rows.embeddings is None else rows.embeddings.shape[1]
         seconds = round(time.monotonic() - started, 3)
@@ -184,20 +182,21 @@ class Worker:
 
     def _check_model(self) -> None:
         """Check that all workers have the same weights: the first one notes their fingerprint."""
+        own = "" if self.backbone is None else self.backbone.fingerprint()
         if isinstance(self.classifier, Classifier):
-            facts = (
-                digest(self.classifier.class_vectors.cpu().numpy().tobytes()) + self.classifier.backbone.fingerprint()
-            )
-        else:
-            facts = "" if self.backbone is None else self.backbone.fingerprint()
+            own = digest(self.classifier.class_vectors.cpu().numpy().tobytes()) + self.classifier.backbone.fingerprint()
         known = self.folder.read_json(MODEL)
         if known is None:
-            self.folder.write(MODEL, json.dumps({"fingerprint": facts}).encode("ascii"))
-        elif known.get("fingerprint") != facts:
+            self.folder.write(MODEL, json.dumps({"fingerprint": own}).encode("ascii"))
+        elif known.get("fingerprint") != own:
             raise RunFolderError(
                 f"The weights of {self.job.model!r} have changed since {self.folder.address!r} was begun. Use the same "
                 "model, or another --out."
             )
+        if self.partitions[0]["kind"] == "partition" and self.backbone is not None and self.backbone.has_image_encoder:
+            encoder = PartitionFolder(self.job.input).read_json(MODEL) or {}
+            if not str(encoder.get("fingerprint")).endswith(self.backbone.fingerprint()):
+                raise InputError(f"The embeddings in {self.job.input!r} are of another model than {self.job.model!r}.")
 
 
 def run_some(out: str, numbers: Iterator[int]) -> Iterator[Outcome]:

@@ -13,6 +13,7 @@ def compute(out: str, pending: Sequence[int], workers: int) -> Iterator[Outcome]
     """Yield outcomes as partitions are computed; an actor gets its next partition when it has finished one."""
     try:
         import ray
+        from ray.exceptions import RayActorError
     except ImportError as error:
         raise missing_extra("ray", "ray") from error
     if not ray.is_initialized():
@@ -28,7 +29,7 @@ def compute(out: str, pending: Sequence[int], workers: int) -> Iterator[Outcome]
         one, number = running.pop(ready)
         try:
             yield Outcome(*ray.get(ready))
-        except ray.exceptions.RayActorError:  # the actor was killed, so its next partitions go to the others
+        except RayActorError:  # the actor was killed, so its next partitions go to the others
             lost.append(number)
             continue
         following = next(remaining, None)
