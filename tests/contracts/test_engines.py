@@ -63,7 +63,7 @@ def test_two_workers_write_the_bytes_of_one_and_repair_what_is_damaged(
     before = {path.name: path.stat().st_mtime_ns for path in out.glob("*.parquet")}
     damaged = out / "part-000001.parquet"
     damaged.write_bytes(damaged.read_bytes()[:-9] + b"123456789")
-    (out / "part-000003.json").unlink()
+    (out / "_part-000003.json").unlink()
     (out / "part-000004.parquet").unlink()
     run_job(job(shards), str(out), engine, workers=2, quiet=True)
     assert contents(out) == expected

@@ -54,4 +54,4 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def n_finished(folder: Path) -> int:
-    return len(list(folder.glob("part-*.json")))
+    return len(list(folder.glob("_part-*.json")))

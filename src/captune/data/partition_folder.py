@@ -17,7 +17,8 @@ from captune.core.files import digest, is_file, write_whole
 from captune.core.scratch import empty_rows
 
 FORMAT, VERSION = "captune-partitions", 1
-PLAN = "partitions.json"
+PLAN = "_partitions.json"
+"""Names with an underscore are not data for pyarrow, pandas and others that open a whole folder."""
 MOST_ROWS = 1_000_000
 """Rows that are adapted to; a larger folder is sampled."""
 
@@ -106,7 +107,7 @@ def part_name(number: int) -> str:
 
 def sidecar_name(number: int) -> str:
     """Return the name of the file with the digest of a partition."""
-    return f"part-{number:06d}.json"
+    return f"_part-{number:06d}.json"
 
 
 def is_partition_folder(path: str | Path) -> bool:
@@ -151,7 +152,7 @@ def read_embeddings(folder: PartitionFolder, number: int) -> tuple[list[str], Fl
     readable = table.filter(arrow("compute").equal(table["status"], "ok"))
     column = readable["embedding"].combine_chunks()
     vectors = column.flatten().to_numpy(zero_copy_only=False).reshape(len(readable), -1)
-    return readable["path"].to_pylist(), np.asarray(vectors, dtype=np.float32)
+    return readable["path"].to_pylist(), np.array(vectors, dtype=np.float32)
 
 
 def open_address(address: str) -> tuple[Any, str]:

@@ -91,7 +91,7 @@ def _walk_store(fs: Any, path: str) -> Iterator[str]:  # noqa: ANN401
 def _cut_names(names: Iterable[str], size: int, out: PartitionFolder) -> Iterator[Source]:
     remaining, number = iter(names), 0
     while chunk := list(islice(remaining, size)):
-        file = f"lists/{number:06d}.json"
+        file = f"_lists/{number:06d}.json"
         out.write(file, json.dumps(chunk).encode("ascii"))
         yield {"kind": "files", "list": file, "count": len(chunk)}
         number += 1

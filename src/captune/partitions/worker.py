@@ -26,7 +26,7 @@ from captune.partitions.sources import open_source
 from captune.results.classifier import Classifier
 from captune.results.image_classifier import ImageClassifier, load, top_k
 
-MODEL = "model.json"
+MODEL = "_model.json"
 PARQUET = {"compression": "zstd", "use_dictionary": ["status", "reason", "label"], "write_statistics": False}
 
 

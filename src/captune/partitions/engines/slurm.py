@@ -15,8 +15,8 @@ from captune.core.progress import say
 from captune.data.partition_folder import PartitionFolder
 from captune.partitions.job import Outcome
 
-ARRAY, COLLECT = "slurm-array.sh", "slurm-collect.sh"
-OPTIONS = "slurm-options.txt"
+ARRAY, COLLECT = "_slurm-array.sh", "_slurm-collect.sh"
+OPTIONS = "_slurm-options.txt"
 """Lines for the head of both scripts, such as `#SBATCH --partition=gpu`, if the file is in the folder."""
 
 
@@ -28,7 +28,7 @@ def compute(out: str, pending: Sequence[int], workers: int) -> Iterator[Outcome]
     options = (folder.read(OPTIONS) or b"").decode()
     n_tasks = min(workers, len(pending))
     command = f"{shlex.quote(sys.executable)} -m captune.partitions {shlex.quote(out)}"
-    head = f"#!/bin/sh\n#SBATCH --job-name=captune\n#SBATCH --output={out}/slurm-%A-%a.log\n{options}"
+    head = f"#!/bin/sh\n#SBATCH --job-name=captune\n#SBATCH --output={out}/_slurm-%A-%a.log\n{options}"
     task = f"#SBATCH --array=0-{n_tasks - 1}\nexec {command} --task $SLURM_ARRAY_TASK_ID --of {n_tasks}\n"
     scripts = {ARRAY: head + task, COLLECT: head + f"exec {command} --collect\n"}
     for name, text in scripts.items():
