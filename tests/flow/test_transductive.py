@@ -73,7 +73,7 @@ def test_descriptions_and_clusters_beat_the_names_and_carry_over_to_new_images(w
 
 def test_two_labels_a_class_mend_names_that_mislead(world: Path, tmp_path: Path) -> None:
     table = write_labels(world, tmp_path / "two.csv", 2, NAMES)
-    assert accuracy(adapt(world, labels=table)) > accuracy(adapt(world)) + 0.15
+    assert accuracy(adapt(world, labels=table)) > accuracy(adapt(world)) + 0.1
 
 
 @pytest.mark.parametrize("describe", ["mismatched", "none"])

@@ -7,15 +7,14 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Gt
-from scipy import sparse
 
 from captune.backbones.base import Backbone
 from captune.core.arrays import Floats, softmax_rows, unit_rows
 from captune.core.settings import NonNegative, Positive
 from captune.data.task import AdaptationTask
 from captune.embeddings.embed import score
-from captune.labeling.neighbors import nearest_neighbors
 from captune.methods.base import Context, Method
+from captune.methods.stata import neighbor_graph
 from captune.mixture.gaussian_mixture import MixtureFit
 from captune.tuners.base import Tuner
 from captune.tuners.gaussian import Gaussian
@@ -85,11 +84,7 @@ def solve_transclip(
     n_images, width = images.shape
     zero_shot = score(images, texts, logit_scale)
     prior = text_weight * np.log(zero_shot + 1e-12)
-    k = min(neighbors, n_images - 1)
-    near = nearest_neighbors(images, np.arange(n_images), k)
-    affinity = np.maximum(np.einsum("id,ikd->ik", images, images[near]), 0.0)
-    rows = np.repeat(np.arange(n_images), k)
-    graph = sparse.csr_matrix((affinity.ravel(), (rows, near.ravel())), shape=(n_images, n_images))
+    graph = neighbor_graph(images, neighbors)
     n_top = min(n_top, n_images)
     top = np.argpartition(-zero_shot, n_top - 1, axis=0)[:n_top]
     means = unit_rows(images[top].mean(axis=0))

@@ -30,9 +30,8 @@ def mixture_temperature(scores: Floats, text_scores: Floats, accuracy: float, we
     often than zero-shot is confident, part of the difference is added. An accuracy estimated from labels enters with
     its weight.
     """
-    some = evenly_spaced(len(scores), 1024)
-    before = mean_confidence(text_scores[some])
-    confirmed = float(np.mean(scores[some].argmax(axis=1) == text_scores[some].argmax(axis=1)))
+    before = mean_confidence(text_scores)
+    confirmed = float(np.mean(scores.argmax(axis=1) == text_scores.argmax(axis=1)))
     without_labels = before + CONFIRMED_WEIGHT * max(0.0, confirmed - before)
     return find_temperature(scores, (1 - weight) * without_labels + weight * accuracy)
 

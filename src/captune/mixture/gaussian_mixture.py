@@ -8,15 +8,19 @@ class, and three times that of the texts with hundreds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Gt, Le
 from numpy.typing import ArrayLike
 
 from captune.core.arrays import Bools, Floats, Ints, as_embeddings, canonical_order, evenly_spaced, softmax_rows
 from captune.core.errors import InputError
 from captune.core.scratch import empty_rows, fill_rows, row_parts, take_rows
+from captune.core.settings import NonNegative, NonNegativeFloat, Positive
 from captune.labeling.selection import Classes, class_mask
+from captune.mixture.absent_names import find_absent
 from captune.mixture.calibration import evening_offsets, find_temperature, mean_confidence, mixture_temperature
 from captune.mixture.label_evidence import LabelEvidence, gather_evidence
 
@@ -30,6 +34,10 @@ to this number."""
 FEWEST_TESTED, N_FOLDS = 10, 5
 """Number of labels from which cross-validation sets the confidence of the mixture, and its folds. Half of a few labels
 would achieve much less than all of them."""
+MOST_COUNTED = 4096
+"""Number of images by which absent names are found."""
+IMPROBABLE = 0.001
+"""Probability that an absent name does not exceed for any image."""
 SMALLEST_VARIANCE = 1e-3
 """As a share of the mean variance that unit vectors have in each dimension."""
 
@@ -48,16 +56,18 @@ class MixtureSettings:
         even_out: Whether class sizes are evened out as far as wrong labels explain that they differ.
         labeled_weight: Number of images that each labeled image counts as.
         iterations: Maximum number of estimation rounds before class sizes are evened out, and after.
+        absent_names: Whether names that no image seems to show are left out.
     """
 
-    image_weight: float = 3.0
-    half_weight_at: float = 16.0
-    shrinkage: float = 0.8
-    alpha: float = 20.0
-    label_shift_steps: int = 1
+    image_weight: NonNegativeFloat = 3.0
+    half_weight_at: NonNegativeFloat = 16.0
+    shrinkage: Annotated[float, Gt(0), Le(1)] = 0.8
+    alpha: Annotated[float, Gt(0)] = 20.0
+    label_shift_steps: NonNegative = 1
     even_out: bool = True
-    labeled_weight: float = 5.0
-    iterations: int = 30
+    labeled_weight: NonNegativeFloat = 5.0
+    iterations: Positive = 30
+    absent_names: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +82,7 @@ class MixtureFit:
         probabilities: Probabilities of the unlabeled images, `(images, classes)`.
         rounds: Number of estimation rounds.
         evening: The part of the offsets that evens out the class sizes, `(classes,)`.
+        is_absent: Which names no image seems to show, `(classes,)`; empty if all are shown.
     """
 
     weights: Floats
@@ -80,6 +91,7 @@ class MixtureFit:
     probabilities: Floats
     rounds: int
     evening: Floats
+    is_absent: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
 
 
 def fit_gaussian_mixture(
@@ -119,15 +131,12 @@ def fit_gaussian_mixture(
     # The same images in another order have the same result: their samples and sums are those of the canonical order.
     order, known_order = canonical_order(images), canonical_order(known)
     images, known, ids, single = take_rows(images, order), known[known_order], ids[known_order], single[known_order]
-    problem = _Problem(images, texts, logit_scale, settings or MixtureSettings(), known, ids, single, blocked)
-    n_sampled = max(FEWEST_SAMPLED, SAMPLED_PER_CLASS * len(texts))
-    if len(images) < 2 * n_sampled:
-        found = replace(problem, tested=problem.test()).fit(problem.most_rounds)
-    else:
-        sample = replace(problem, images=images[:n_sampled], count_of_each=len(images) / n_sampled)
-        first = sample.fit(problem.most_rounds)
-        last = replace(problem, tested=sample.test()).fit(ROUNDS_AFTER_SAMPLE, first)
-        found = replace(last, rounds=first.rounds + last.rounds)
+    rule = settings or MixtureSettings()
+    problem = _Problem(images, texts, logit_scale, rule, known, ids, single, blocked, texts[:0])
+    is_absent = problem.find_absent() if problem.settings.absent_names else np.zeros(len(texts), dtype=np.bool_)
+    found = problem.among(~is_absent).solve()
+    if is_absent.any():
+        found = problem.with_absent(found, is_absent)
     return replace(found, probabilities=take_rows(found.probabilities, np.argsort(order)))
 
 
@@ -150,6 +159,7 @@ class _Problem:
         count_of_each: Number of images that each image stands for.
         tested: Accuracy by cross-validation of the labels, and its weight, both from 0 to 1.
         moments: Mean and covariance of the images, if they are known.
+        absent: Texts of names that no image seems to show, `(names, width)`; they are not among `texts`.
     """
 
     images: Floats
@@ -160,9 +170,60 @@ class _Problem:
     labels: Ints
     is_single: Bools
     blocked: Floats
+    absent: Floats
     count_of_each: float = 1.0
     tested: tuple[float, float] = (0.0, 0.0)
     moments: tuple[Floats, Floats] | None = None
+
+    def find_absent(self) -> Bools:
+        """Return which names no image seems to show, `(classes,)`."""
+        some = self.images[:MOST_COUNTED]
+        text_scores = some @ (np.float32(self.logit_scale) * self.texts).T + self.blocked
+        return find_absent(softmax_rows(text_scores), self.labels, len(self.images))
+
+    def among(self, is_present: Bools) -> _Problem:
+        """Return the problem with the present names only."""
+        number = np.cumsum(is_present) - 1
+        return replace(
+            self,
+            texts=self.texts[is_present],
+            labels=number[self.labels],
+            blocked=self.blocked[is_present],
+            absent=self.texts[~is_present],
+        )
+
+    def with_absent(self, found: MixtureFit, is_absent: Bools) -> MixtureFit:
+        """Return a fit that has the absent names again.
+
+        They are represented by their texts, with the largest offsets at which they are improbable for all images: a
+        new image gets such a name only if it fits it clearly better than any image of this collection does.
+        """
+        text_rule, present = np.float32(self.logit_scale) * self.texts, np.flatnonzero(~is_absent)
+        gaps = np.full(int(is_absent.sum()), np.inf, dtype=np.float32)
+        for rows in row_parts(len(self.images), max(self.images.shape[1], len(self.texts))):
+            scores = self.images[rows] @ (text_rule[present] + found.weights).T + found.offsets
+            best = scores.max(axis=1, keepdims=True)
+            gaps = np.minimum(gaps, (best - self.images[rows] @ text_rule[is_absent].T).min(axis=0))
+        weights, offsets = np.zeros_like(self.texts), np.zeros(len(self.texts), dtype=np.float32)
+        evening, probabilities = np.zeros_like(offsets), empty_rows(len(self.images), len(self.texts))
+        weights[present], offsets[present], evening[present] = found.weights, found.offsets, found.evening
+        offsets[is_absent] = gaps + np.float32(found.temperature * np.log(IMPROBABLE))
+        for rows in row_parts(*probabilities.shape):
+            probabilities[rows] = 0.0
+            probabilities[rows, present] = found.probabilities[rows]
+        return replace(
+            found, weights=weights, offsets=offsets, evening=evening, probabilities=probabilities, is_absent=is_absent
+        )
+
+    def solve(self) -> MixtureFit:
+        """Fit the mixture to all images, or to a sample first if there are many."""
+        n_sampled = max(FEWEST_SAMPLED, SAMPLED_PER_CLASS * len(self.texts))
+        if len(self.images) < 2 * n_sampled:
+            return replace(self, tested=self.test()).fit(self.most_rounds)
+        sample = replace(self, images=self.images[:n_sampled], count_of_each=len(self.images) / n_sampled)
+        first = sample.fit(self.most_rounds)
+        last = replace(self, tested=sample.test()).fit(ROUNDS_AFTER_SAMPLE, first)
+        return replace(last, rounds=first.rounds + last.rounds)
 
     def test(self) -> tuple[float, float]:
         """Cross-validate the single labels of allowed classes; return the accuracy to expect, and its weight.
@@ -241,7 +302,12 @@ class _Problem:
                     break
                 evening, is_even = evening_offsets(scores, text_scores), True
                 last_round = rounds + most_rounds
-        temperature = 1.0 if is_trial else mixture_temperature(scores, text_scores, *self.tested)
+        temperature = 1.0
+        if not is_trial:
+            # Zero-shot's confidence is that among all names: without the absent ones, it would be high in any case.
+            rows, absent_rule = evenly_spaced(n_images, 1024), np.float32(self.logit_scale) * self.absent
+            zero_shot = np.hstack([text_scores[rows], self.images[rows] @ absent_rule.T])
+            temperature = mixture_temperature(scores[rows], zero_shot, *self.tested)
         return MixtureFit(
             weights=np.asarray(scale * directions, dtype=np.float32),
             offsets=np.asarray(offsets - scale * (directions @ start.center), dtype=np.float32),

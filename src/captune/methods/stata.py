@@ -1,0 +1,116 @@
+"""StatA: a Gaussian mixture whose means and variances are anchored at the texts (Zanella et al., 2025)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+from annotated_types import Gt
+from scipy import sparse
+
+from captune.backbones.base import Backbone
+from captune.core.arrays import Floats, softmax_rows
+from captune.core.settings import NonNegative, NonNegativeFloat, Positive
+from captune.data.task import AdaptationTask
+from captune.embeddings.embed import score
+from captune.labeling.neighbors import nearest_neighbors
+from captune.methods.base import Context, Method
+from captune.mixture.gaussian_mixture import MixtureFit
+from captune.tuners.base import Tuner
+from captune.tuners.gaussian import Gaussian
+
+SMALLEST_VARIANCE = 1e-8
+
+
+@dataclass(frozen=True)
+class StatASettings:
+    """The settings of StatA.
+
+    Attributes:
+        anchor_weight: Number of images that the anchor of a class counts as.
+        neighbors: Number of nearest images whose assignments an image is drawn to.
+        iterations: Rounds of estimation of means and variances.
+        inner_iterations: Updates of the assignments in each round.
+        density_weight: Weight of the Gaussian log-density, as in TransCLIP.
+        neighbor_weight: Weight of the neighbors' assignments.
+    """
+
+    anchor_weight: Annotated[float, Gt(0)] = 1.0
+    neighbors: NonNegative = 3
+    iterations: Positive = 10
+    inner_iterations: Positive = 5
+    density_weight: Annotated[float, Gt(0)] = 0.02
+    neighbor_weight: NonNegativeFloat = 1 / 3
+
+
+class StatA(Method):
+    """A transductive baseline for collections that show some of the names only; it uses no labels."""
+
+    Settings: ClassVar[type[StatASettings]] = StatASettings
+
+    def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
+        """Estimate the mixture from all unlabeled images; new images are classified by a linear approximation."""
+        tuner = Gaussian(backbone, task.vocabulary)
+        texts = tuner.class_embeddings().cpu().numpy()
+        images = context.embed(backbone, task.unlabeled).vectors
+        found = solve_stata(images, texts, backbone.logit_scale, **asdict(self.settings))
+        tuner.set_mixture(found)
+        predicted = np.bincount(found.probabilities.argmax(axis=1), minlength=len(texts))
+        context.record(step="stata", predicted=predicted.tolist())
+        return tuner.to(context.runtime.device)
+
+
+def solve_stata(
+    images: Floats,
+    texts: Floats,
+    logit_scale: float,
+    *,
+    anchor_weight: float = 1.0,
+    neighbors: int = 3,
+    iterations: int = 10,
+    inner_iterations: int = 5,
+    density_weight: float = 0.02,
+    neighbor_weight: float = 1 / 3,
+) -> MixtureFit:
+    """Return the assignments of all images, and a linear rule: one variance for all classes, and no neighbors.
+
+    Block coordinate updates of the assignments z, the means and a diagonal covariance of each class. A class of n
+    expected images has b = n / (n + anchor_weight) of its own mean and variance, and 1 - b of its anchor: the text, and
+    the variance of all images around the texts that zero-shot assigns them to.
+    """
+    n_images = len(images)
+    zero_shot = score(images, texts, logit_scale)
+    prior, squares = np.log(zero_shot + 1e-12), images**2
+    graph = neighbor_graph(images, neighbors)
+    anchor = _scatter(zero_shot, images, squares, texts).sum(axis=0) / n_images
+    means, variances, z = texts, np.broadcast_to(anchor, texts.shape), zero_shot
+    for _ in range(iterations):
+        density = images @ (means / variances).T - 0.5 * (squares @ (1 / variances).T)
+        density -= 0.5 * (means**2 / variances + np.log(variances)).sum(axis=1)
+        for _ in range(inner_iterations):
+            z = softmax_rows(prior + np.float32(density_weight) * density + neighbor_weight * (graph @ z))
+        counts = z.sum(axis=0)[:, None]
+        own = counts / (counts + anchor_weight)
+        means = own * (z.T @ images) / np.maximum(counts, 1e-9) + (1 - own) * texts
+        variances = own * _scatter(z, images, squares, means) / np.maximum(counts, 1e-9)
+        variances = np.maximum(variances + (1 - own) * (anchor + (texts - means) ** 2), SMALLEST_VARIANCE)
+    shared = np.average(variances, axis=0, weights=z.sum(axis=0))
+    weights = np.asarray(density_weight * means / shared, dtype=np.float32)
+    offsets = np.asarray(-0.5 * (weights * means).sum(axis=1), dtype=np.float32)
+    return MixtureFit(weights, offsets, 1.0, z, iterations, np.zeros(len(texts), dtype=np.float32))
+
+
+def neighbor_graph(images: Floats, neighbors: int) -> sparse.csr_matrix:
+    """Return the affinities max(0, cosine) of each image to its nearest images, `(images, images)`."""
+    n_images = len(images)
+    k = min(neighbors, n_images - 1)
+    near = nearest_neighbors(images, np.arange(n_images), k)
+    affinity = np.maximum(np.einsum("id,ikd->ik", images, images[near]), 0.0)
+    rows = np.repeat(np.arange(n_images), k)
+    return sparse.csr_matrix((affinity.ravel(), (rows, near.ravel())), shape=(n_images, n_images))
+
+
+def _scatter(z: Floats, images: Floats, squares: Floats, means: Floats) -> Floats:
+    """Return the sums of squared distances to each class's mean, weighted by assignments, `(classes, width)`."""
+    return z.T @ squares - 2 * means * (z.T @ images) + z.sum(axis=0)[:, None] * means**2
