@@ -305,9 +305,9 @@ class _Problem:
         temperature = 1.0
         if not is_trial:
             # Zero-shot's confidence is that among all names: without the absent ones, it would be high in any case.
-            rows, absent_rule = evenly_spaced(n_images, 1024), np.float32(self.logit_scale) * self.absent
-            zero_shot = np.hstack([text_scores[rows], self.images[rows] @ absent_rule.T])
-            temperature = mixture_temperature(scores[rows], zero_shot, *self.tested)
+            some, absent_rule = evenly_spaced(n_images, 1024), np.float32(self.logit_scale) * self.absent
+            zero_shot = np.hstack([text_scores[some], self.images[some] @ absent_rule.T])
+            temperature = mixture_temperature(scores[some], zero_shot, *self.tested)
         return MixtureFit(
             weights=np.asarray(scale * directions, dtype=np.float32),
             offsets=np.asarray(offsets - scale * (directions @ start.center), dtype=np.float32),
