@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ settings.register_profile("captune", deadline=None, max_examples=50)
 settings.load_profile("captune")
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CAPTUNE_CACHE", str(Path(tmp_path_factory.getbasetemp()) / "captune-cache"))
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:  # for fixtures of a whole session, too
+        patch.setenv("CAPTUNE_CACHE", str(Path(tmp_path_factory.getbasetemp()) / "captune-cache"))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,8 @@ OTHER_THAN_DEFAULT = {
     "labels": "folders",
     "n_checked": 2,
     "int8": True,
+    "splits": "50,25,25",
+    "link": True,
 }
 
 

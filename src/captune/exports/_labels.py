@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,6 +40,13 @@ class LabelTable:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def subset(self, kept: Ints) -> LabelTable:
+        """Return the labels at some positions."""
+        names = tuple(self.names[i] for i in kept)
+        return replace(
+            self, rows=self.rows[kept], names=names, labels=self.labels[kept], confidence=self.confidence[kept]
+        )
 
     def entries(self, prefix: str | None = None) -> Iterator[tuple[str, int, float]]:
         """Yield the prefixed path, class id and confidence of each image."""

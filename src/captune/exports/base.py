@@ -32,10 +32,13 @@ class ExportSettings:
         min_confidence: Leave out images with a lower confidence, from 0 to 1.
         source: Export the predictions for all images, or only the pseudo-labels used in training.
         prefix: Text to put in front of each image path; None for the default of the format.
-        images: Images to check the exported model with; by default those of the run.
+        images: Images to check the exported model with, or the folder of the images of a data set; by default those of
+            the run.
         labels: Known labels: `folders`, or a table (path, label).
         n_checked: Number of images to check the exported model with.
         int8: Also write a smaller model with 8-bit weights.
+        splits: Shares of the images for training, validation and test.
+        link: Whether a data set has links to the images instead of copies.
     """
 
     min_confidence: Share = 0.0
@@ -45,6 +48,8 @@ class ExportSettings:
     labels: str | None = None
     n_checked: Positive | None = None
     int8: bool = False
+    splits: str = "80,10,10"
+    link: bool = False
 
 
 class ExportFormat(ABC):
@@ -88,7 +93,7 @@ def export(
     writer: ExportFormat = registry.load("exports", name)()
     checked = build(ExportSettings, settings, "export settings")
     _check_settings(writer, name, checked)
-    finished = Run.read(run)
+    finished = Run.read(run, images=checked.images if "splits" in writer.takes else None)
     target = Path(out) if out is not None else finished.folder / EXPORTS / writer.target
     _check_target(writer, target, overwrite)
     if writer.is_folder:

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from open_clip_folder import import_open_clip
 from torch import Tensor
+from vision_folder import import_vision
 
 from captune.backbones.base import wrap
 from captune.core.errors import MissingExtraError, ModelError
 from captune.plan import check_backbone
 
-open_clip, REASON = import_open_clip()
+open_clip, REASON = import_vision("open_clip")
 needs_open_clip = pytest.mark.skipif(open_clip is None, reason=REASON)
 TEXTS = ["a photo of a cat", "", "a striped bird, in the field of red trees", "ünï 猫 " * 200]
 VISION = {"image_size": 32, "layers": 3, "width": 64, "head_width": 32, "patch_size": 8}

@@ -1,4 +1,4 @@
-"""open_clip from a folder of its own, beside a torch that its torchvision was not built for.
+"""Vision libraries from a folder of their own, beside a torch that their torchvision was not built for.
 
 torchvision's compiled operators are missing then, but its Python code works. It is not installed in the environment
 itself, because transformers would try to use it in every test and every process.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,12 @@ FOLDER = Path(sys.prefix, "vision")
 INSTALL = f"pip install --no-deps --target {FOLDER} open_clip_torch torchvision timm ftfy wcwidth"
 
 
-def import_open_clip() -> tuple[Any, str]:
-    """Return open_clip, or None and the reason why it is missing."""
+def import_vision(name: str) -> tuple[Any, str]:
+    """Return a module of open_clip, torchvision or timm, or None and the reason why it is missing."""
     is_timm_available(), is_torchvision_available()  # transformers keeps the answers, so it will not use the folder
-    if find_spec("open_clip") is None:
+    if find_spec(name.partition(".")[0]) is None:
         if not FOLDER.is_dir():
-            return None, f"open_clip is not installed; to run these tests: {INSTALL}"
+            return None, f"{name} is not installed; to run these tests: {INSTALL}"
         sys.path.append(str(FOLDER))
     register = torch.library.register_fake
 
@@ -34,5 +35,4 @@ def import_open_clip() -> tuple[Any, str]:
         return (lambda function: function) if is_missing else register(operator, *options, **more)
 
     with mock.patch.object(torch.library, "register_fake", skip_missing):
-        import open_clip
-    return open_clip, ""
+        return import_module(name), ""
