@@ -345,7 +345,7 @@ CASES = (
     Case(
         "embeddings: values that are not finite",
         embeddings(),
-        ("not finite in row 2", "Remove these rows"),
+        ("in row 2", "Remove these rows"),
         arrays(lambda content: content["vectors"].__setitem__((2, 0), np.nan)),
     ),
     Case(

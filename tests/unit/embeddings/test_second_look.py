@@ -259,7 +259,7 @@ def _no_batches(images: object, batches: list, *arguments: object) -> list:
 
 @pytest.mark.usefixtures("_settled")
 def test_classes_that_are_read_alike_are_found_without_weights(clip_folder: Path, tmp_path: Path) -> None:
-    long, cache = "cat " * 100, EmbeddingCache(tmp_path / "cache")
+    long, cache = "a " * 95, EmbeddingCache(tmp_path / "cache")
     vocabulary = Vocabulary((f"{long} dog", f"{long} bird", "car", "tree"))
     second = {0: (long, "a red car"), 1: (long, "a tree in a field")}  # only the second sentences differ
     described = Vocabulary(("car", "tree"), descriptions=second)
