@@ -1,4 +1,4 @@
-"""Figures about misleading names and training."""
+"""Figures about misleading names, confidence and training."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from captune.core.arrays import Ints
+from captune.core.arrays import Floats, Ints
 from captune.report.drawing import (
+    AFTER,
+    BEFORE,
     BLUE,
     GREEN,
     GREY,
@@ -32,6 +35,8 @@ MISLEADING = (
     "the model sees these images as one group, which it associates with another name."
 )
 FREQUENCY = "detection runs that found it"
+BINS = 200
+BANDWIDTH = 0.03
 SHARES = ("accepted share of predictions", "accuracy of pseudo-labels")
 
 
@@ -65,6 +70,73 @@ def draw_concentration(measures: Measures) -> Drawing | None:
     rows = [(n, round(float(a), 4), round(float(b), 4)) for n, a, b in zip(names, left, share, strict=True)]
     text = "; ".join(f"{name}: {what} {a:.2f}, {b:.0%} of the images in one cluster" for name, a, b in rows)
     return Drawing("cluster-concentration", note, text, figure, ("class", what, "largest_cluster"), rows)
+
+
+def draw_confidence(measures: Measures) -> Drawing | None:
+    """Draw the density of the confidence in confused groups; with labels, of right and wrong predictions."""
+    run = measures.run
+    if "before" not in run.arrays:
+        return None
+    members = [c for group in measures.groups for c in group.classes] or list(range(run.n_classes))
+    where = "in confused groups" if measures.groups else "of all classes"
+    states = ("before", "after") if run.is_adapted else ("after",)
+    curves: list[tuple[str, str, str, Floats]] = []
+    for state in states:
+        probabilities = run.arrays[state]
+        confidence, predicted = probabilities.max(axis=1), probabilities.argmax(axis=1)
+        if measures.has_truth:
+            inside = np.isin(measures.truth, members)
+            sure, right = confidence[measures.known][inside], (predicted[measures.known] == measures.truth)[inside]
+            curves += [(state, "right", BLUE, sure[right]), (state, "wrong", VERMILION, sure[~right])]
+        else:
+            inside = np.isin(predicted, members)
+            curves.append(("", state, BEFORE if state == "before" else AFTER, confidence[inside]))
+    return _density_drawing(curves, where, run.card["settings"].get("tau"))
+
+
+def _density_drawing(curves: list[tuple[str, str, str, Floats]], where: str, tau: float | None) -> Drawing | None:
+    curves = [curve for curve in curves if len(curve[3])]
+    panels = list(dict.fromkeys(panel for panel, *_ in curves))
+    if not panels:
+        return None
+    grid = (np.arange(BINS) + 0.5) / BINS
+    rows: list[tuple[object, ...]] = []
+    with style():
+        figure, axes = new_figure(7.2, 2.5, columns=len(panels))
+        for axis, panel in zip(axes, panels, strict=True):
+            for _, label, color, values in (curve for curve in curves if curve[0] == panel):
+                heights = density(values)
+                line = "--" if label in ("wrong", "before") else "-"
+                axis.plot(grid, heights, color=color, linestyle=line, label=label)
+                axis.fill_between(grid, heights, color=color, alpha=0.18)
+                rows += [
+                    (panel or label, label, round(float(x), 4), round(float(y), 4))
+                    for x, y in zip(grid, heights, strict=True)
+                ]
+            if tau is not None:
+                axis.axvline(tau, color=GREY, linestyle=":", linewidth=1)
+            axis.set(xlim=(0, 1), ylim=(0, None), xlabel="confidence", ylabel="density", title=panel)
+            axis.legend(loc="best")
+    note = f"Confidence of the predictions for images {where}. "
+    note += "Wrong predictions should not be confident. " if len(curves) > 2 or panels != [""] else ""
+    note += f"The dotted line is the confidence threshold during training, {tau:g}." if tau is not None else ""
+    texts = (
+        f"{panel} {label}: {len(values)} images, mean confidence {values.mean():.2f}".strip()
+        for panel, label, _, values in curves
+    )
+    return Drawing(
+        "confidence-density", note, "; ".join(texts), figure, ("state", "curve", "confidence", "density"), rows
+    )
+
+
+def density(confidence: Floats) -> NDArray[np.float64]:
+    """Return a smooth density on [0, 1] that integrates to one, reflected at both ends."""
+    counts = np.histogram(confidence, BINS, (0.0, 1.0))[0] / max(1, len(confidence))
+    grid = (np.arange(BINS) + 0.5) / BINS
+    mirrors = np.stack([grid, -grid, 2.0 - grid])
+    kernel = np.exp(-0.5 * ((grid[None, :, None] - mirrors[:, None, :]) / BANDWIDTH) ** 2).sum(axis=0)
+    kernel /= kernel.sum(axis=0, keepdims=True)  # all images have the same weight
+    return np.asarray(kernel @ counts * BINS)
 
 
 def draw_training(measures: Measures) -> Drawing | None:

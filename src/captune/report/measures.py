@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.concepts.confusion import class_prototypes, class_similarity
 from captune.concepts.groups import ConfusedGroup, groups_of_predictions
 from captune.concepts.mismatch import MismatchFindings, detect_mismatch
 from captune.core.arrays import Floats, Ints
@@ -80,18 +79,6 @@ class Measures:
     def vectors(self) -> Floats:
         """Return the embeddings of the images in `embedded_rows`."""
         return np.asarray(self.run.arrays["vectors"], dtype=np.float32)
-
-    @cached_property
-    def prototypes(self) -> Floats:
-        """Return the mean embedding of the images predicted as each class."""
-        return class_prototypes(self.vectors, self.run.labels[self.embedded_rows], self.run.arrays["class_vectors"])
-
-    def similarity(self, classes: Ints) -> Floats:
-        """Return the similarity of some classes that the method last used, or that of the predictions."""
-        kept = self.run.arrays.get("similarity")
-        if kept is not None:
-            return kept[np.ix_(classes, classes)]
-        return class_similarity(self.prototypes[classes], self.run.arrays["class_vectors"][classes])
 
     def largest(self, most: int) -> Ints:
         """Return the classes with the most images before and after adaptation, in their order."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,42 @@ from captune.results.run import Run
 from captune.results.run_folder import REPORT
 
 COMPARISON = "captune-comparison.html"
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """A self-contained HTML page.
+
+    Attributes:
+        html: The page.
+    """
+
+    html: str
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page to a file."""
+        write_whole(Path(path), self.html)
+        return Path(path)
+
+    def __repr__(self) -> str:
+        return f"Report({len(self.html) / 1e6:.1f} MB of HTML; report.save('report.html') writes it)"
+
+    def _repr_html_(self) -> str:
+        # A frame of its own: the page's styles and scripts stay away from the notebook's, and nothing is loaded.
+        return (
+            '<iframe title="captune report" sandbox="allow-scripts allow-popups" loading="lazy" '
+            f'style="width:100%;height:40rem;border:1px solid #8884" srcdoc="{escape(self.html)}"></iframe>'
+        )
+
+
+def report_of(run: Run, labels: Any = None) -> Report:  # noqa: ANN401
+    """Return the report of a run in memory, which is written to a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="captune-") as temporary:
+        folder = Path(temporary) / "run"
+        run.write(folder)
+        page = write_report([folder], labels=labels).read_text(encoding="utf-8")
+        # The page names the folder in the commands that repeat or use the run.
+        return Report(page.replace(f"{folder.resolve()}/", "").replace(str(folder), "RUN"))
 
 
 def write_report(

@@ -9,10 +9,9 @@ from typing import Any
 
 from captune.report.class_table import Column, capped, class_columns, listing
 from captune.report.compared import draw_extreme_classes
-from captune.report.confusion_figures import draw_confidence, draw_heat_map
 from captune.report.drawing import Drawing
 from captune.report.exchange import changes, hesitations, mistakes
-from captune.report.figures import draw_concentration, draw_training
+from captune.report.figures import draw_concentration, draw_confidence, draw_training
 from captune.report.image_map import image_map
 from captune.report.measures import MOST_COMPARED, Measures
 from captune.report.pictures import class_galleries, unsure_pictures
@@ -211,12 +210,12 @@ def _confusion(measures: Measures) -> dict[str, Any] | None:
         for title, key, style in (("Accuracy", "accuracy", "{:.1%}"), ("Local ECE", "ece", "{:.3f}")):
             for when in ("before", "after") if run.is_adapted else ("after",):
                 columns.append(Column(f"{title} {when}", [n[f"{key}_{when}"] for n in found], style=style))
-    drawings = [draw_heat_map(measures, "similarity"), draw_heat_map(measures, "margin"), draw_confidence(measures)]
+    drawing = draw_confidence(measures)
     columns, n_groups = [replace(column, values=column.values[:MOST_GROUPS]) for column in columns], len(groups)
     notes = [f"The {MOST_GROUPS} most similar of {n_groups:,} groups."] if n_groups > MOST_GROUPS else []
     if run.n_classes > MOST_COMPARED:
         notes.append(f"Groups were looked for among the {MOST_COMPARED:,} classes with the most images.")
-    return {"columns": columns, "drawings": [drawing for drawing in drawings if drawing], "note": " ".join(notes)}
+    return {"columns": columns, "drawings": [drawing] if drawing else [], "note": " ".join(notes)}
 
 
 def _skipped(skipped: Sequence[tuple[str, str]]) -> dict[str, Any] | None:

@@ -47,7 +47,7 @@ from captune.results.run_folder import (
 from captune.results.run_tables import EpochLabels, read_predictions, read_rows, replay_history
 
 if TYPE_CHECKING:
-    from captune.report.inline import Report
+    from captune.report.page import Report
     from captune.review.suggestions import Suggestion
 
 
@@ -299,13 +299,12 @@ class Run(Displayed):
 
     def report(self, labels: Any = None) -> Report:  # noqa: ANN401
         """Return the report, which a notebook shows inline; with labels, it shows accuracies."""
-        from captune.report.inline import saved_page
-        from captune.report.page import write_report
+        from captune.report.page import report_of
 
         truth = None
         if labels is not None:
             truth = read_labels(labels, self.images, self.names)[self.predictions.image_index]
-        return saved_page(self.write, lambda folder: write_report([folder], labels=truth))
+        return report_of(self, truth)
 
     def suggest(self, count: int = 20) -> list[Suggestion]:
         """Return images that are worth looking at; `captune.open_run` on the saved run records answers."""

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from captune.report.compared import draw_extreme_classes
-from captune.report.confusion_figures import BINS, density
 from captune.report.drawing import Drawing, new_figure, shown, style
-from captune.report.figures import draw_concentration, draw_training
+from captune.report.figures import BINS, density, draw_concentration, draw_training
 from captune.report.measures import Measures
 from captune.results.metrics import summarize
 from captune.results.run import Run

@@ -208,7 +208,7 @@ def test_figures_are_files_on_demand(run_folder: Any, tmp_path: Path) -> None:
     folder = run_folder()
     write_report([folder], labels=folder.parent / "images" / "labels.csv", figures=tmp_path / "figures")
     names = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert {f"class-margin.{kind}" for kind in ("png", "svg", "csv")} <= names
+    assert {f"confidence-density.{kind}" for kind in ("png", "svg", "csv")} <= names
     assert not (folder / "figures").exists()
 
 
