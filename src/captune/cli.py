@@ -23,6 +23,8 @@ COMMANDS = (
     "find",
     "label",
     "estimate",
+    "accept",
+    "update",
     "embed",
     "predict",
     "evaluate",

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> None:
         screen.print(line, markup=False)
     if len(session.corrections) > before or settings:
         session.save()
-        _write_report(options.run)
+        write_report_of(options.run)
         screen.print(f"Saved: {options.run}. {session.verification()}", markup=False)
     if options.export:
         n_written = write_answers(options.export, session.answers.used().items())
@@ -107,7 +107,8 @@ def _apply(options: argparse.Namespace, session: Session) -> list[str]:
     return [str(change) for change in changes]
 
 
-def _write_report(folder: str) -> None:
+def write_report_of(folder: str) -> None:
+    """Write the report of a saved run; without it, the run is still complete."""
     from captune.core.errors import CaptuneError
     from captune.report.page import write_report
 

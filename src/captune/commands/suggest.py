@@ -14,7 +14,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "captune label RUN --from CSV"
     )
     parser.add_argument("run", metavar="RUN", help="run folder")
-    parser.add_argument("--count", type=int, default=20, metavar="N", help="number of images (default: 20)")
+    parser.add_argument("--count", type=int, metavar="N", help="number of images (default: 20)")
+    parser.add_argument(
+        "--for-precision", type=float, metavar="P", help="the images to check before labels are accepted at a precision"
+    )
     parser.add_argument(
         "--checks",
         type=float,
@@ -36,15 +39,18 @@ def run(options: argparse.Namespace) -> None:
     from captune.review.suggestions import CHECK_SHARE
 
     share = CHECK_SHARE if options.checks is None else options.checks
-    if options.count < 1 or not 0 <= share <= 1:
-        raise InputError(f"Expected --count of at least 1 and --checks from 0 to 1, got {options.count} and {share}.")
+    count = 20 if options.count is None else options.count
+    if count < 1 or not 0 <= share <= 1:
+        raise InputError(f"Expected --count of at least 1 and --checks from 0 to 1, got {count} and {share}.")
     session = open_run(options.run)
     if options.groups:
-        groups = sorted(session.groups(), key=lambda group: -len(group) * (1.0 - group.confidence))[: options.count]
+        groups = sorted(session.groups(), key=lambda group: -len(group) * (1.0 - group.confidence))[:count]
         found: int = len(groups)
         lines = groups_table(groups, session.images)
     else:
-        suggestions = session.suggest(options.count, checks=share)
+        suggestions = session.suggest(count, checks=share) if options.for_precision is None else []
+        if options.for_precision is not None:
+            suggestions = session.suggest_checks(options.for_precision)[: options.count]
         found = len(suggestions)
         lines = suggestions_table(suggestions)
     if options.out is None:

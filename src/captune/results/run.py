@@ -47,7 +47,9 @@ from captune.results.run_folder import (
 from captune.results.run_tables import EpochLabels, read_predictions, read_rows, replay_history
 
 if TYPE_CHECKING:
+    from captune.data.inputs import Images
     from captune.report.page import Report
+    from captune.review.accept import Acceptance
     from captune.review.suggestions import Suggestion
 
 
@@ -135,6 +137,11 @@ class Run(Displayed):
             if not np.any(run.truth >= 0):
                 raise InputError(f"None of the {n} images of the run has a label in {str(labels)!r}.")
         return run
+
+    @property
+    def is_saved(self) -> bool:
+        """Return whether the run was read from a folder."""
+        return self._folder is not None
 
     @property
     def folder(self) -> Path:
@@ -311,6 +318,20 @@ class Run(Displayed):
         from captune.review.opening import session_of
 
         return session_of(self).suggest(count)
+
+    def accept(self, precision: float = 0.95, certainty: float = 0.95) -> Acceptance:
+        """Return the largest set of labels of which this share is right, with certainty, from the checks so far."""
+        from captune.review.opening import session_of
+
+        return session_of(self).accept(precision, certainty)
+
+    def update(self, images: Images) -> Run:
+        """Return the run with new images; answers, names and checks stay. A run folder is written again."""
+        from captune.review.opening import session_of
+
+        session = session_of(self)
+        session.update(images)
+        return Run.read(session.save()) if self.is_saved else session.run()
 
     def summary(self) -> dict[str, object]:
         """Return what matters most about the run."""

@@ -6,19 +6,24 @@ import csv
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlparse
 
 from captune.core.cards import read_json
-from captune.core.errors import InputError
+from captune.core.errors import InputError, nearest, raise_all
 from captune.core.files import is_file, table, write_json, write_whole
 from captune.core.text import is_unicode, one_form, shown
 from captune.data.images import PATH_COLUMNS, ImageCollection
 from captune.data.labels import LABEL_COLUMNS
-from captune.data.tables import read_columns
+from captune.data.tables import first_few, read_columns
+from captune.data.vocabulary import NONE
 from captune.review.answers import Answer
+from captune.review.corrections import Correction, Kind
 from captune.review.image_groups import Group
 from captune.review.suggestions import Suggestion
+
+if TYPE_CHECKING:
+    from captune.review.session import Session
 
 ANSWER = "answer"
 SAME, UNKNOWN = "=", "?"
@@ -80,6 +85,29 @@ def read_answers(path: str | Path) -> list[Filled]:
     if file.suffix.lower() == ".json":
         return list(_read_label_studio(file))
     return list(_read_filled(file)) if ANSWER in _header(file) else list(_read_labels(file))
+
+
+def as_corrections(filled: Sequence[tuple[str, Filled]], session: Session) -> tuple[list[Correction], list[str]]:
+    """Return answers from files as corrections, and those that are left alone because a group has other images now."""
+    groups = {group.digest(session.images): group.number for group in session.groups()} if filled else {}
+    problems, left, made = list[str](), list[str](), list[Correction]()
+    for path, one in filled:
+        found = session.find_name(one.image) if one.image else ""
+        if found is None:
+            problems.append(f"{path}: no image {one.image!r}")
+        elif one.label and one.label not in (*session.names, NONE):
+            problems.append(f"{path}: {one.label!r} is not a class.{nearest(one.label, session.names)}")
+        elif found:
+            kind: Kind = "label" if one.label else "skip"
+            made.append(Correction(kind, one.label, (found,), suggestion=one.suggestion, person=session.person))
+        elif one.label and one.digest not in groups:
+            left.append(f"group {one.group} ({one.label!r}) of {path} has other images now: answer it again")
+        elif one.label:
+            number = groups[one.digest]
+            images = session.group_images(number)
+            made.append(Correction("label", one.label, images, group=number, person=session.person))
+    raise_all(first_few(problems), "Cannot use these answers (new classes must be added first)")
+    return made, left
 
 
 def write_answers(path: str | Path, labels: Iterable[tuple[str, Answer]]) -> int:

@@ -90,6 +90,8 @@ class Engine:
         self._keeps_zero_shot: bool | None = None
         self._last: Finished | None = None
         self.notes: list[str] = []
+        self.review: dict[str, Any] = {}
+        """What run.json says about people's answers, such as the looks of `accept`."""
         self.explanation = ""
         """Which method adapts and why, if it is not the one of the run; told with the first change."""
 
@@ -118,6 +120,12 @@ class Engine:
         built = change_settings(self.plan.all_settings(), {"method": method, **settings})
         self.plan = dataclasses.replace(self.plan, settings=built[0], method=built[1])
         self._keeps_zero_shot = None
+
+    def on(self, images: ImageCollection) -> Engine:
+        """Return the same on other images."""
+        other = Engine(dataclasses.replace(self.plan, images=images), self.backbone, self.start, quiet=True)
+        other.folder, other.review, other.explanation = self.folder, self.review, self.explanation
+        return other
 
     def adopt(self, classifier: Classifier) -> None:
         """Use an existing classifier until the next adaptation."""
@@ -186,6 +194,7 @@ class Engine:
         """Return the current state as a run."""
         assert self._last is not None
         review = {
+            **self.review,
             "accuracy": estimate.as_dict() if estimate else None,
             "n_labels": sum(not answer.is_check for answer in answers.used().values()),
             "applied": applied(answers),
@@ -201,6 +210,12 @@ class Engine:
             evidence=self._evidence(predictions),
             review=review,
         )
+
+    def remember(self, **facts: Any) -> None:  # noqa: ANN401 (JSON values)
+        """Keep what run.json says about people's answers; in the folder, if there is one."""
+        self.review |= facts
+        if self.folder is not None:
+            update_review(self.folder, **facts)
 
     def save(
         self,

@@ -67,11 +67,11 @@ def open_run(
     record = Run.read(folder)
     classifier = record.classifier
     corrections = Corrections(Path(folder) / FILE, person)
-    source = _images_of(record) if images is None else collect_images(images, single=False)
+    source = _images_of(record, images)
     start = _start_of(record, classifier, source)
     plan = _plan_of(record.card["settings"], record.card.get("sources", {}), classifier, source, start, settings)
     engine = Engine(plan, classifier.backbone, start, quiet)
-    engine.folder = Path(folder)
+    engine.folder, engine.review = Path(folder), dict(record.card.get("review", {}))
     begun, now = (
         applied(collect_answers(made, start.names, start.descriptions, start.labels))
         for made in ((), corrections.active())
@@ -86,7 +86,9 @@ def open_run(
 
 
 def session_of(run: Run) -> Session:
-    """Open a session on a run in memory; it begins with the classifier of the run."""
+    """Open a session on a run, in its folder or in memory; it begins with the classifier of the run."""
+    if run.is_saved:
+        return open_run(run.folder, quiet=True)
     names, used = run.classifier.names, run.classifier.vocabulary.descriptions
     start = Start(names, {names[c]: tuple(sentences) for c, sentences in used.items()})
     plan = _plan_of(run.settings, run.sources, run.classifier, run.images, start, {})
@@ -144,18 +146,23 @@ def _start_of(record: Run, classifier: Classifier, images: ImageCollection) -> S
     return Start(record.names, explicit, labels, offered)
 
 
-def _images_of(record: Run) -> ImageCollection:
-    """Return the images of a run: from where they came from or, if they are files, by the names in its tables."""
-    source, kind = record.card.get("sources", {}).get("images", ""), record.card.get("image_source", "files")
-    file, _ = split_key(source)
-    if is_folder(source) or is_file(file):
-        found = collect_images(source, single=False)
-        names = {found.name(i) for i in range(len(found))} if len(found) >= len(record.readable) else set()
-        if all(record.readable.name(i) in names for i in range(len(record.readable))):
-            return found
-    if kind != "files":
-        raise InputError(
-            f"The images of this run were {source or 'in memory'}. Pass them: captune.open_run(folder, images), or "
-            "start in the folder from which the run was made."
-        )
-    return record.images
+def _images_of(record: Run, images: Images | None) -> ImageCollection:
+    """Return the images of a run, and no others: where they were, or where the user says that they are now."""
+    kind, source = record.card.get("image_source", "files"), record.card.get("sources", {}).get("images", "")
+    wanted = [record.images.name(position) for position in range(len(record.images))]
+    if images is not None or is_folder(source) or is_file(split_key(source)[0]):
+        found = collect_images(source if images is None else images, single=False)
+        rows = {found.name(position): position for position in range(len(found))}
+        known = [rows[name] for name in wanted if name in rows]
+        # A folder of the same name may be another one, if the command is started elsewhere.
+        is_same = images is not None or kind != "files" or found.root.absolute() == record.images.root
+        if is_same and len(known) >= len(record.readable):
+            return found.subset(known)
+        if images is not None and known and kind == "files":  # those that are gone are marked as skipped
+            return ImageCollection((found.root / name for name in wanted), found.root)
+        if images is not None:
+            raise InputError(f"{len(wanted) - len(known)} images of the run are not in {found.place}.")
+    if kind == "files" and is_folder(record.images.root):
+        return record.images
+    where = str(record.images.root) if kind == "files" else source or "in memory"
+    raise InputError(f"The images of this run were {where}. Say where they are now: {option('images', '...')}")

@@ -14,20 +14,24 @@ from captune.core.errors import InputError, nearest, raise_all
 from captune.core.text import one_form, shown
 from captune.core.wording import speaks_flags
 from captune.data.images import ImageCollection
+from captune.data.inputs import Images
 from captune.data.tables import first_few
 from captune.data.task import NONE_ID
 from captune.data.vocabulary import NONE, name_problems
 from captune.embeddings.predictions import Predictions
 from captune.results.classifier import Classifier
-from captune.review.answer_files import read_answers
+from captune.results.run import Run
+from captune.review.accept import Acceptance, accept_labels, population_of
+from captune.review.answer_files import as_corrections, read_answers
 from captune.review.answers import Answer, Answers, collect_answers
 from captune.review.changes import Change, compare
-from captune.review.corrections import CHECK, Correction, Corrections, Kind
+from captune.review.corrections import CHECK, PRECISION, Correction, Corrections, Kind
 from captune.review.engine import Engine, applied
 from captune.review.estimate import AccuracyEstimate, describe_accuracy, draw_checks, estimate_accuracy, random_numbers
 from captune.review.finding import Found, Query, find_images
 from captune.review.image_groups import Group, cluster, count_groups, describe_groups
-from captune.review.suggestions import CHECK_SHARE, Suggestion, choose_images, sentence, spread_checks
+from captune.review.suggestions import CHECK_SHARE, Choice, Suggestion, as_suggestions, choose_images, spread_checks
+from captune.review.updating import Update, update
 
 Image = int | str
 """An image: its position or its name."""
@@ -123,24 +127,8 @@ class Session:
     def _import(self, files: Sequence[str | Path]) -> Change:
         """Record the answers in files; what is about other groups than today's is listed and left alone."""
         others = [file for file in files if Path(file).suffix.lower() == ".jsonl"]
-        filled = [(path, one) for path in files if path not in others for one in read_answers(path)]
-        groups = {group.digest(self.images): group.number for group in self.groups()} if filled else {}
-        problems, left, made = list[str](), list[str](), list[Correction]()
-        for path, one in filled:
-            if one.image and (found := self._find(one.image)) is None:
-                problems.append(f"{path}: no image {one.image!r}")
-            elif one.label and one.label not in (*self.names, NONE):
-                problems.append(f"{path}: {one.label!r} is not a class.{nearest(one.label, self.names)}")
-            elif one.image:
-                kind: Kind = "label" if one.label else "skip"
-                made.append(Correction(kind, one.label, (str(found),), suggestion=one.suggestion, person=self.person))
-            elif one.label and one.digest not in groups:
-                left.append(f"group {one.group} ({one.label!r}) of {path} has other images now: answer it again")
-            elif one.label:
-                number = groups[one.digest]
-                images = self._group_names(number)
-                made.append(Correction("label", one.label, images, group=number, person=self.person))
-        raise_all(first_few(problems), "Cannot use these answers (new classes must be added first)")
+        filled = [(str(path), one) for path in files if path not in others for one in read_answers(path)]
+        made, left = as_corrections(filled, self)
         n_theirs = self.corrections.merge(others)
         self.corrections.extend(made)
         return self._update(f"imported {len(made) + n_theirs} answers", notes=left)
@@ -163,7 +151,7 @@ class Session:
         self.refresh()
         self._check_class(name, may_add=True)
         others = self._image_names(except_) if isinstance(except_, (int, str)) or len(except_) else ()
-        belonging = tuple(image for image in self._group_names(group) if image not in others)
+        belonging = tuple(image for image in self.group_images(group) if image not in others)
         if others:
             self.corrections.add("not", name, images=others, group=group)
         what = f"named group {group} ({len(belonging)} images) {name!r}"
@@ -248,27 +236,24 @@ class Session:
         for image, answer in self._training(self.answers, groups=False).items():
             labels[self.position(image)] = ids.get(answer.label, -1)
         is_free = ~self._mask({*self.answers.labels, *self.answers.skipped, *self._image_names(except_)})
-        drawn = draw_checks(self._numbers(), is_free, round(checks * count))
+        drawn = draw_checks(self.random_numbers(), is_free, round(checks * count))
         rest = np.setdiff1d(np.flatnonzero(is_free), drawn)
         n_rest = min(count - len(drawn), len(rest))
         probabilities = self._predictions.probabilities
         typical = choose_images(self.engine.vectors, probabilities, labels, rest, n_rest, self.seed)
         found = spread_checks(typical, drawn)
-        owners = self._group_of()[0]
-        predicted, confidence = self._predictions.labels, self._predictions.confidence
-        return [
-            Suggestion(
-                position=int(position),
-                image=self.images.name(int(position)),
-                label=self.names[predicted[position]],
-                confidence=float(confidence[position]),
-                group=int(owners[position]),
-                represents=int(size),
-                kind=kind,
-                reason=sentence(kind, int(size), float(confidence[position])),
-            )
-            for position, size, kind in zip(found.positions, found.represents, found.kinds, strict=True)
-        ]
+        return self._suggestions(found)
+
+    def suggest_checks(self, precision: float = 0.95, *, except_: Sequence[Image] = ()) -> list[Suggestion]:
+        """Return the images that must be checked before labels are accepted at a precision, drawn at random."""
+        self.refresh()
+        hidden = set(self._image_names(except_))
+        rows = [row for row in population_of(self).missing(precision).tolist() if self.images.name(row) not in hidden]
+        kinds = (PRECISION,) * len(rows)
+        return self._suggestions(Choice(np.asarray(rows, dtype=np.int64), np.ones(len(rows), dtype=np.int64), kinds))
+
+    def _suggestions(self, found: Choice) -> list[Suggestion]:
+        return as_suggestions(found, self.images, self.names, self._predictions, self._group_of()[0])
 
     def find(
         self,
@@ -308,13 +293,37 @@ class Session:
     def estimate(self) -> AccuracyEstimate:
         """Return the accuracy on images that nobody labeled, from the checks; without checks, it says so."""
         checks = {self.position(i): a for i, a in self.answers.used().items() if a.is_check and self.knows(i)}
-        numbers = self._numbers()
+        numbers = self.random_numbers()
         # Checks that were drawn among confident predictions count as far as they would have been drawn anyway.
         last = max((numbers[row] for row, a in checks.items() if a.suggestion == CHECK), default=-(2**63))
         rows = [row for row, a in sorted(checks.items()) if a.suggestion == CHECK or numbers[row] <= last]
         ids = {name: class_id for class_id, name in enumerate(self.names)}
         truth = np.asarray([ids.get(checks[row].label, NONE_ID) for row in rows], dtype=np.int64)
         return estimate_accuracy(self.engine.probabilities[rows].argmax(axis=1), truth)
+
+    def accept(self, precision: float = 0.95, certainty: float = 0.95) -> Acceptance:
+        """Return the largest set of labels of which this share is right, with certainty, from the checks so far.
+
+        A look that accepts nothing is remembered, and makes the next one stricter.
+        """
+        self.refresh()
+        return accept_labels(self, precision, certainty)
+
+    def update(self, images: Images | None = None) -> Update:
+        """Add new images; answers, names and checks stay, and only new images are encoded.
+
+        Without images, the folder that the run was made from is searched for new ones.
+        """
+        self.refresh()
+        return update(self, images)
+
+    def replace_images(self, images: ImageCollection) -> None:
+        """Use other images with the same answers; those that are known already are not encoded again."""
+        self.__dict__.update(Session(self.engine.on(images), self.corrections, self.seed).__dict__)
+
+    def run(self) -> Run:
+        """Return the current state as a run."""
+        return self.engine.run(self.answers, self._predictions, self.estimate())
 
     def verification(self) -> str:
         """Return what is known about accuracy as a sentence, and what to do if nothing is."""
@@ -339,7 +348,7 @@ class Session:
     def position(self, image: Image) -> int:
         """Return the position of an image, given by position, by name or, if it is a file, by any path to it."""
         if isinstance(image, str):
-            found = self._find(image)
+            found = self.find_name(image)
             if found is None:
                 raise InputError(f"No image {image!r}.{nearest(image, list(self._positions())[:5000])}")
             return self._positions()[found]
@@ -391,7 +400,7 @@ class Session:
             if self.knows(image) and (groups or not answer.is_group)
         }
 
-    def _pinned(self, answers: Answers) -> Predictions:
+    def _pinned(self, answers: Answers, checks: bool = True) -> Predictions:
         """Return predictions in which images have the names that a person gave them, and none that a person denied."""
         pinned = np.array(self.engine.probabilities)
         ids = {name: i for i, name in enumerate(answers.names)}
@@ -402,11 +411,16 @@ class Session:
                 row[denied] = 0.0
                 row /= max(float(row.sum()), 1e-12)
         for image, answer in answers.used().items():
-            if not answer.is_group and answer.label in ids and self.knows(image):
+            is_used = not answer.is_group and (checks or not answer.is_check)
+            if is_used and answer.label in ids and self.knows(image):
                 row = pinned[self.position(image)]
                 row[:] = 0.0
                 row[ids[answer.label]] = 1.0
         return Predictions(np.arange(len(pinned)), pinned)
+
+    def predictions_without_checks(self) -> Predictions:
+        """Return the predictions as if nobody had checked: what checks are compared with."""
+        return self._pinned(self.answers, checks=False)
 
     def _group_of(self) -> tuple[Ints, Floats]:
         if self._owners is None:
@@ -420,7 +434,7 @@ class Session:
             self._by_name = {self.images.name(i): i for i in range(len(self.images))}
         return self._by_name
 
-    def _find(self, image: str) -> str | None:
+    def find_name(self, image: str) -> str | None:
         """Return the name of an image that is given by name or, as the shell completes it, by path."""
         known = self._positions()
         if image in known or self.images.kind != "files":
@@ -429,7 +443,7 @@ class Session:
         inside = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
         return inside if inside in known else None
 
-    def _numbers(self) -> Ints:
+    def random_numbers(self) -> Ints:
         """Return the random number of each image, by which checks are drawn."""
         if self._random_numbers is None:
             self._random_numbers = random_numbers(self._positions(), self.seed)
@@ -444,7 +458,8 @@ class Session:
         several = [images] if isinstance(images, (int, str, np.integer)) else list(images)
         return tuple(dict.fromkeys(self.images.name(self.position(image)) for image in several))
 
-    def _group_names(self, group: int) -> tuple[str, ...]:
+    def group_images(self, group: int) -> tuple[str, ...]:
+        """Return the names of the images of a group, the most typical first."""
         return tuple(self.images.name(position) for position in self.group(group).images.tolist())
 
     def _check_class(self, name: str, may_add: bool = False) -> None:

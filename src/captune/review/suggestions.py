@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from captune.core.arrays import Floats, Ints, canonical_order
+from captune.data.images import ImageCollection
+from captune.embeddings.predictions import Predictions
 from captune.review.corrections import CHECK, PRECISION
 from captune.review.image_groups import cluster
 
@@ -107,6 +110,26 @@ def spread_checks(found: Choice, checks: Ints) -> Choice:
     kinds = np.insert(np.asarray(found.kinds, dtype=object), places, CHECK)
     positions = np.insert(found.positions, places, checks)
     return Choice(positions, np.insert(found.represents, places, 1), tuple(str(kind) for kind in kinds))
+
+
+def as_suggestions(
+    found: Choice, images: ImageCollection, names: Sequence[str], predictions: Predictions, owners: Ints
+) -> list[Suggestion]:
+    """Return chosen images with their predictions, groups and reasons."""
+    predicted, confidence = predictions.labels, predictions.confidence
+    return [
+        Suggestion(
+            position=int(position),
+            image=images.name(int(position)),
+            label=names[predicted[position]],
+            confidence=float(confidence[position]),
+            group=int(owners[position]),
+            represents=int(size),
+            kind=kind,
+            reason=sentence(kind, int(size), float(confidence[position])),
+        )
+        for position, size, kind in zip(found.positions, found.represents, found.kinds, strict=True)
+    ]
 
 
 def sentence(kind: str, represents: int, confidence: float) -> str:

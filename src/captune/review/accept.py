@@ -1,0 +1,295 @@
+"""Accepting labels: the largest set of predictions of which at least a given share is right, with certainty.
+
+Predictions are sorted by confidence, and zones are the most confident ones: a twentieth of the planned zone, two
+twentieths, and so on. How large the planned zone is follows from confidences alone. Inside it, checks are drawn by the
+random numbers of the images, so in each zone they are a random sample without replacement, whatever was answered
+before. The number of wrong labels among them has a hypergeometric distribution, whose tail is exact. Zones are tested
+one after the other, from a first one that confidences choose to larger ones, until a test fails (fixed-sequence
+testing): a wrong claim requires that the first zone that is not good enough passes its test, so no correction for the
+number of zones is needed. Repeated looks are paid for: see `share_of_look`. docs/accept.md has the argument in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from captune.core.arrays import Bools, Floats, Ints
+from captune.core.errors import InputError
+from captune.review.corrections import CHECK, PRECISION
+from captune.review.engine import applied
+
+if TYPE_CHECKING:
+    from captune.review.session import Session
+
+N_ZONES = 20
+CHECKS_OF_FIRST_STAGE = 6.0
+"""Checks of the first look times (1 - precision): 60 for 90 %, 120 for 95 %; each stage doubles them."""
+FIRST_SHARE = 0.85
+"""Share of the allowed error that the first look at the first classifier may use."""
+MOST_WRONG = 200
+
+
+@dataclass(frozen=True)
+class Zone:
+    """The most confident predictions, and what checks say about them.
+
+    Attributes:
+        n_images: Number of predictions.
+        n_checks: Number of them that were checked.
+        n_wrong: Number of checks whose prediction was wrong.
+        is_certain: Whether the precision is certain, by the test of this zone alone.
+    """
+
+    n_images: int
+    n_checks: int
+    n_wrong: int
+    is_certain: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Acceptance:
+    """Labels that are accepted, or what is missing.
+
+    Attributes:
+        precision: Share of the accepted labels that are right, at least.
+        certainty: Probability that this is true, at least.
+        positions: Positions of the accepted images, the most confident first; empty if none are certain.
+        n_images: Number of images that could be accepted.
+        confidence: The least confidence of an accepted prediction.
+        n_checks: Number of checked images in the planned zone.
+        n_wrong: Number of them whose prediction was wrong; they are accepted with the label of the person.
+        n_missing: Number of checks that are to be answered before anything is computed; 0 if all are.
+        n_more: Number of further checks of the next look.
+        zones: The curve: all zones with their checks.
+    """
+
+    precision: float
+    certainty: float
+    positions: Ints
+    n_images: int
+    confidence: float = 1.0
+    n_checks: int = 0
+    n_wrong: int = 0
+    n_missing: int = 0
+    n_more: int = 0
+    zones: tuple[Zone, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def sentence(self) -> str:
+        """Return the result in words."""
+        if self.n_missing:
+            return (
+                f"{self.n_missing} more images must be checked before labels can be accepted at {self.precision:.0%}."
+            )
+        seen = f"{self.n_checks} checked images, {self.n_wrong} of them wrong"
+        more = f"{self.n_more} more checks may certify more." if self.n_more else "All of them are checked."
+        if not len(self):
+            zone = self.zones[-1].n_images if self.zones else 0
+            return (
+                f"No labels are certain to be {self.precision:.0%} right: among the {zone} most confident predictions "
+                f"there are {seen}. Answer suggestions first to improve the labels, or ask for less. {more}"
+            )
+        return (
+            f"{len(self)} of {self.n_images} labels are accepted: at least {self.precision:.0%} of them are right, "
+            f"with {self.certainty:.0%} certainty ({seen}). {more}"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything but the positions as JSON values."""
+        kept = {name: value for name, value in asdict(self).items() if name != "positions"}
+        return {**kept, "n_accepted": len(self), "sentence": self.sentence}
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """The images whose labels may be accepted; all arrays are `(images,)`.
+
+    Attributes:
+        positions: Their positions in the session.
+        confidence: Confidences of the predictions; 1 for those that a person labeled on purpose.
+        numbers: Their random numbers.
+        outcome: 1 where the label is right, 0 where it is wrong, -1 where nobody checked.
+        is_nameless: Whether a person could not name the image, or found that it fits no class; it is not accepted.
+    """
+
+    positions: Ints
+    confidence: Floats
+    numbers: Ints
+    outcome: Ints
+    is_nameless: Bools
+
+    def planned(self, precision: float, stage: int) -> tuple[Ints, Bools]:
+        """Return the planned zone, most confident first, and which of it is checked at a stage; both `(zone,)`."""
+        n_checks = checks_of_stage(precision, stage)
+        order = np.lexsort((self.numbers, -self.confidence))
+        mean = np.cumsum(self.confidence[order], dtype=np.float64) / np.arange(1, len(order) + 1)
+        zone = order[: max(int(np.count_nonzero(mean >= precision)), n_checks)]
+        n = min(n_checks, len(zone))
+        last = np.partition(self.numbers[zone], n - 1)[n - 1] if n else 0
+        return zone, self.numbers[zone] <= last
+
+    def missing(self, precision: float) -> Ints:
+        """Return the positions of the images to check for the next look, in random order."""
+        for stage in _stages():
+            zone, is_checked = self.planned(precision, stage)
+            rows = zone[is_checked & (self.outcome[zone] < 0)]
+            if len(rows) or is_checked.all():
+                return self.positions[rows[np.argsort(self.numbers[rows])]]
+        raise AssertionError
+
+    def stage(self, precision: float) -> int:
+        """Return the last stage whose checks are all answered, 0 if there is none."""
+        complete = 0
+        for stage in _stages():
+            zone, is_checked = self.planned(precision, stage)
+            if np.any(self.outcome[zone[is_checked]] < 0):
+                break
+            complete = stage
+            if is_checked.all():
+                break
+        return complete
+
+
+def _stages() -> Iterator[int]:
+    yield from range(1, 64)
+
+
+def checks_of_stage(precision: float, stage: int) -> int:
+    """Return the number of checks in the planned zone at a look; they are fixed, so nobody can stop when it suits."""
+    return round(CHECKS_OF_FIRST_STAGE / (1.0 - precision)) * 2 ** (stage - 1)
+
+
+def share_of_look(stage: int, version: int) -> float:
+    """Return the share of the allowed error for a look at a stage, at the n-th classifier since labels were accepted.
+
+    The shares of all stages and versions sum to one: s pairs have stage + version - 1 = s, and each gets an s-th of
+    what is left for them, which is halved from s to s.
+    """
+    place = stage + version - 1
+    return FIRST_SHARE if place == 1 else (1.0 - FIRST_SHARE) * 0.5 ** (place - 1) / place
+
+
+def accept(population: Population, precision: float, certainty: float, version: int) -> Acceptance:
+    """Return the largest set of labels whose precision is certain; `version` counts tries since the last success."""
+    if not 0.5 <= precision < 1.0 or not 0.5 <= certainty < 1.0:
+        raise InputError(f"Expected precision and certainty from 0.5 to below 1, got {precision} and {certainty}.")
+    nothing, stage = np.empty(0, dtype=np.int64), population.stage(precision)
+    missing = population.missing(precision)
+    if not stage:
+        return Acceptance(precision, certainty, nothing, len(population.positions), n_missing=len(missing))
+    zone, is_checked = population.planned(precision, stage)
+    allowed = (1.0 - certainty) * share_of_look(stage, version)
+    is_wrong = is_checked & (population.outcome[zone] == 0)
+    sizes = np.unique(np.linspace(0, len(zone), N_ZONES + 1).round().astype(np.int64)[1:])
+    n_checks, n_wrong = np.cumsum(is_checked)[sizes - 1], np.cumsum(is_wrong)[sizes - 1]
+    most_wrong = np.array(
+        [_most_wrong(int(s), int(n), precision, allowed) for s, n in zip(sizes, n_checks, strict=True)]
+    )
+    is_certain = n_wrong <= most_wrong
+    start = _first_zone(population.confidence[zone], sizes, n_checks, most_wrong)
+    n_passed = int(np.argmin([*is_certain[start:], False]))  # until the first test fails
+    n_accepted = int(sizes[start + n_passed - 1]) if n_passed else 0
+    accepted = zone[:n_accepted]
+    return Acceptance(
+        precision,
+        certainty,
+        population.positions[accepted[~population.is_nameless[accepted]]],
+        len(population.positions),
+        float(population.confidence[accepted].min()) if n_accepted else 1.0,
+        int(is_checked.sum()),
+        int(is_wrong.sum()),
+        n_more=len(missing),
+        zones=tuple(
+            Zone(int(size), int(n), int(wrong), bool(certain))
+            for size, n, wrong, certain in zip(sizes, n_checks, n_wrong, is_certain, strict=True)
+        ),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _most_wrong(n_images: int, n_checks: int, precision: float, allowed: float) -> int:
+    """Return the largest number of wrong checks with which the precision of a zone is certain, or -1.
+
+    A zone that is not good enough has at least one wrong label more than the allowed ones. The probability to find so
+    few of them is at most the tail of the hypergeometric distribution. That wrong labels are corrected when they are
+    found is not counted: the argument for a sequence of zones needs a hypothesis that does not depend on the checks.
+    """
+    from scipy.stats import hypergeom
+
+    too_many = int((1.0 - precision) * n_images + 1e-9) + 1
+    tail = hypergeom.cdf(np.arange(min(n_checks, MOST_WRONG) + 1), n_images, too_many, n_checks)
+    return int(np.argmin([*(tail <= allowed), False])) - 1
+
+
+def _first_zone(confidence: Floats, sizes: Ints, n_checks: Ints, most_wrong: Ints) -> int:
+    """Return the zone whose test is most likely to pass if confidences are right, which no answer influences."""
+    from scipy.stats import binom
+
+    wrong = 1.0 - np.cumsum(confidence, dtype=np.float64)[sizes - 1] / sizes
+    power = np.where(most_wrong >= 0, binom.cdf(most_wrong, n_checks, np.clip(wrong, 0.0, 1.0)), 0.0)
+    return int(np.flatnonzero(power >= power.max())[-1])
+
+
+def population_of(session: Session) -> Population:
+    """Return the images of a session whose labels may be accepted, with what is known about them.
+
+    Images that a person labeled on purpose are in it, with the right label: checks that were drawn before they were
+    labeled represent them. Images that nobody can name, and those that fit no class, are left out, unless they were
+    drawn as checks: then the prediction counts as wrong.
+    """
+    answers, n_images = session.answers, len(session.images)
+    predictions = session.predictions_without_checks()
+    outcome, is_in, is_nameless = (
+        np.full(n_images, -1),
+        np.ones(n_images, dtype=np.bool_),
+        np.zeros(n_images, dtype=np.bool_),
+    )
+    ids = {name: class_id for class_id, name in enumerate(session.names)}
+    for image, suggestion in answers.skipped.items():
+        if session.knows(image):
+            row = session.position(image)
+            outcome[row], is_in[row], is_nameless[row] = 0, suggestion in (CHECK, PRECISION), True
+    for image, answer in answers.used().items():
+        if session.knows(image) and not answer.is_group:
+            row = session.position(image)
+            is_in[row], is_nameless[row] = answer.is_check or answer.label in ids, answer.label not in ids
+            outcome[row] = not answer.is_check or ids.get(answer.label) == predictions.labels[row]
+    rows = np.flatnonzero(is_in)
+    return Population(
+        rows, predictions.confidence[rows], session.random_numbers()[rows], outcome[rows], is_nameless[rows]
+    )
+
+
+def accept_labels(session: Session, precision: float, certainty: float) -> Acceptance:
+    """Accept labels of a session, and remember the look in its run.
+
+    A look at another classifier after one that accepted nothing is another try, and has a smaller share of the allowed
+    error. The same classifier keeps its place, however often it is asked for.
+    """
+    population, engine = population_of(session), session.engine
+    looks = dict(engine.review.get("looks", {}))
+    seen = looks.get(f"{precision:g}", {"failures": 0, "places": {}})
+    version = f"{applied(session.answers)} {len(session.images)} {engine.method}"
+    place = seen["places"].get(version, seen["failures"] + 1)
+    found = accept(population, precision, certainty, place)
+    if not found.n_missing:
+        places = {**seen["places"], version: place}
+        looks[f"{precision:g}"] = {"failures": 0 if len(found) else max(place, seen["failures"]), "places": places}
+        engine.remember(looks=looks, accepted=found.as_dict())
+    return found
+
+
+def accepted_rows(session: Session, found: Acceptance) -> Iterator[tuple[str, str, str, str]]:
+    """Yield name, label, confidence and source (`person` or `prediction`) of each accepted image."""
+    labels, confidence, known = session.predictions.labels, session.predictions.confidence, session.labels
+    for row in found.positions.tolist():
+        source = "person" if row in known and not known[row].is_group else "prediction"
+        yield session.images.name(row), session.names[labels[row]], f"{confidence[row]:.6f}", source
