@@ -51,10 +51,10 @@ class FromScratch:
         """Return the images that are left."""
         return self.left
 
-    def shrink(self, images: Ints) -> None:
+    def shrink(self, images: Ints, n_clusters: int) -> None:
         """Take images out and cluster the others again."""
         self.left = np.setdiff1d(self.left, images)
-        self.fit(len(self.centroids) - 1)
+        self.fit(min(n_clusters, len(self.left)))
 
 
 def clustered_features(

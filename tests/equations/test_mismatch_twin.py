@@ -11,7 +11,14 @@ from sklearn.cluster import KMeans
 
 from captune.concepts.alignment import _choose, choose_descriptions
 from captune.concepts.clustering import ShrinkingClusters
-from captune.concepts.mismatch import PAPER_MISMATCH, detect_mismatch, eliminate, predict_zero_shot
+from captune.concepts.mismatch import (
+    PAPER_MISMATCH,
+    PairSearch,
+    best_pair,
+    detect_mismatch,
+    eliminate,
+    predict_zero_shot,
+)
 from captune.core.arrays import Floats, Ints, unit_rows
 
 SCALE = 40.0
@@ -35,7 +42,9 @@ def softmax(row: list[float]) -> list[float]:
     return [weight / sum(weights) for weight in weights]
 
 
-def literal_mismatch(images: Floats, texts: Floats, t: int, seed: int) -> tuple[set[int], set[int], set[int]]:
+def literal_mismatch(
+    images: Floats, texts: Floats, t: int, seed: int, removes_one: bool = False
+) -> tuple[set[int], set[int], set[int]]:
     """Algorithm 1 line by line, with the removal rule of Appendix B; returns I_final, Y_final, Y_MM."""
     probabilities = [softmax([cosine(v, w) for w in texts]) for v in images]
     predicted = [p.index(max(p)) for p in probabilities]
@@ -48,9 +57,9 @@ def literal_mismatch(images: Floats, texts: Floats, t: int, seed: int) -> tuple[
         i_star, j_star = left_texts[row], p_text_centroid[row].index(best)
         cluster = [k for k, label in zip(left_images, k_means.labels_, strict=True) if label == j_star]
         both = [k for k in cluster if predicted[k] == i_star]
-        s = len(left_images) // len(left_texts)
+        s = max(len(left_images) // len(left_texts), int(removes_one))
         removed = sorted(both, key=lambda k: -max(probabilities[k]))[:s]
-        if not removed:
+        if not removed and removes_one:
             removed = [max(left_images, key=lambda k: probabilities[k][i_star])]
         left_images = [k for k in left_images if k not in removed]
         left_texts.remove(i_star)
@@ -76,22 +85,37 @@ class FromScratch:
     def remaining(self) -> Ints:
         return self.left
 
-    def shrink(self, images: Ints) -> None:
+    def shrink(self, images: Ints, n_clusters: int) -> None:
         self.left = np.setdiff1d(self.left, images)
-        self.fit(len(self.centroids) - 1)
+        self.fit(min(n_clusters, len(self.left)))
 
 
+@pytest.mark.parametrize("removes_one", [False, True])
 @pytest.mark.parametrize("seed", range(12))
-def test_elimination_is_algorithm_1_when_the_clusterings_are_the_same(seed: int) -> None:
+def test_elimination_is_algorithm_1_when_the_clusterings_are_the_same(seed: int, removes_one: bool) -> None:
     images, texts = make_features(seed)
     t = 2 + seed % 4
     names = predict_zero_shot(images, texts, SCALE)
-    ended = eliminate(images, texts, names, FromScratch(images, len(texts), seed), t, SCALE)
-    left_images, left_classes, mismatched = literal_mismatch(images, texts, t, seed)
+    ended = eliminate(images, texts, names, FromScratch(images, len(texts), seed), t, SCALE, removes_one)
+    left_images, left_classes, mismatched = literal_mismatch(images, texts, t, seed, removes_one)
     assert set(ended.images) == left_images
     assert set(ended.classes) == left_classes
     assert set(ended.classes) & set(names.least_predicted(t)) == mismatched
     assert set(ended.removed) == set(range(len(texts))) - left_classes
+
+
+@pytest.mark.parametrize("n_images", [40, 400])
+def test_the_best_pair_stays_the_best_after_hundreds_of_updates(n_images: int) -> None:
+    images, texts = make_features(5, n_images, n_classes=60)
+    clusters = ShrinkingClusters(images, 60, np.random.default_rng(0))
+    pairs, active = PairSearch(texts, clusters.centroids, SCALE), np.arange(60)
+    generator = np.random.default_rng(1)
+    while len(active) > 1 and len(clusters.remaining()) > 1:
+        row, cluster = best_pair(texts[active], clusters.centroids, SCALE)
+        assert pairs.best() == (active[row], cluster)
+        clusters.shrink(generator.choice(clusters.remaining(), generator.integers(3), replace=False), len(active) - 1)
+        pairs.remove(int(active[row]), clusters.centroids)
+        active = np.delete(active, row)
 
 
 def test_detection_finds_what_the_literal_version_finds_on_clear_clusters() -> None:
@@ -112,7 +136,7 @@ def test_clusters_are_a_fixed_point_of_plain_lloyd_iterations() -> None:
     clusters = ShrinkingClusters(images, 12, np.random.default_rng(0))
     generator = np.random.default_rng(1)
     for _ in range(9):
-        clusters.shrink(generator.choice(clusters.remaining(), 20, replace=False))
+        clusters.shrink(generator.choice(clusters.remaining(), 20, replace=False), len(clusters.centroids) - 1)
         clusters._settle(100)
         left, owners = images[clusters.remaining()], clusters.owners()
         distances = ((left[:, None] - clusters.centroids[None]) ** 2).sum(axis=-1)

@@ -260,4 +260,4 @@ def test_the_run_folder_tells_the_story(photos: Path, clip_folder: Path, tmp_pat
     card = json.loads((tmp_path / "run" / "run.json").read_text())
     assert card["settings"]["preset"] == "quick"
     assert card["settings"]["tuner"] == "feature_adapter"
-    assert [facts["step"] for facts in card["rounds"]] == ["concept_alignment"] + ["epoch"] * 4
+    assert [facts["step"] for facts in card["rounds"]] == ["concept_alignment"] + ["epoch"] * 4 + ["mixture"]

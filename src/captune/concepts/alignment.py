@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 Scope = Literal["auto", "mismatched", "all", "none"]
 Choice = Literal["best", "mean"]
 
+MANY_ROUNDS = 2000
+"""A detection of so many rounds shows its progress."""
 CLEAR_DIFFERENCE = 2.0
 """In standard deviations of how many labels only one of two equal kinds of texts would get right."""
 
@@ -94,7 +97,7 @@ def align_concepts(
     classes: Ints | None = None,
     phrase: str = "{}",
     n: int = 5,
-    advance: Callable[[int], None] | None = None,
+    progress: Callable[[str, int], AbstractContextManager[Any]] = lambda *_: nullcontext(),
 ) -> Alignment:
     """Describe classes and decide which text represents each, from embeddings of unlabeled images `(images, width)`.
 
@@ -108,16 +111,20 @@ def align_concepts(
     eligible = np.arange(len(vocabulary)) if classes is None else np.unique(classes)
     names, findings, scale = embed_classes(backbone, vocabulary), None, backbone.logit_scale
     if detection is not None or describe == "mismatched":
-        findings = detect_mismatch(images, names, scale, detection, eligible)
+        chosen_settings = detection or MismatchSettings()
+        n_rounds = chosen_settings.runs_of(len(images), len(eligible)) * len(eligible)
+        with progress("Finding misleading names", n_rounds if n_rounds >= MANY_ROUNDS else 0) as advance:
+            findings = detect_mismatch(images, names, scale, detection, eligible, advance or (lambda _: None))
     asked = findings.mismatched if findings is not None and describe == "mismatched" else eligible
     questions = [] if describe == "none" else [vocabulary.names[c] for c in asked]
-    answers = describe_classes(describer, questions, phrase=phrase, n=n, advance=advance)
+    with progress("Describing classes", len(questions) if describer.is_remote else 0) as advance:
+        answers = describe_classes(describer, questions, phrase=phrase, n=n, advance=advance)
     sentences = {vocabulary.index_of(name): tuple(found) for name, found in answers.found.items()}
     reason = ""
     if describe == "mismatched" and choose == "best" and findings is not None:
         embedded = {c: embed_texts(backbone, found) for c, found in sentences.items()}
         seed = (detection or MismatchSettings()).seed
-        best = choose_descriptions(images, findings.remaining, embedded, scale, runs=findings.runs, seed=seed)
+        best = choose_descriptions(images, findings.remaining, embedded, scale, runs=max(1, findings.runs), seed=seed)
         sentences = {c: (sentences[c][chosen.index],) for c, chosen in best.items()}
     elif describe != "mismatched":
         sentences = {c: (*vocabulary.texts(c), *found) for c, found in sentences.items()}

@@ -34,7 +34,7 @@ _NO_CLUSTER = -1
 
 
 class ShrinkingClusters:
-    """The K-means clusters of images `(images, width)` of which some leave, one cluster fewer every time.
+    """The K-means clusters of images `(images, width)` of which some leave, with fewer clusters every time.
 
     A centroid whose members stayed the same has not moved, so only what can have changed is compared again. `_best`
     is the score of an image's own centroid and `_rival` an upper bound on that of every other one, which makes the
@@ -66,30 +66,35 @@ class ShrinkingClusters:
         """Return the cluster of every remaining image, in the order of `remaining`."""
         return self._owner[self._alive]
 
-    def shrink(self, images: Ints) -> None:
-        """Take images out and cluster the others again, with one cluster fewer."""
+    def shrink(self, images: Ints, n_clusters: int) -> None:
+        """Take images out and cluster the others again, into no more clusters than images."""
         rows = np.searchsorted(self._positions, images)
         self._transfer(rows, np.full(len(rows), _NO_CLUSTER, dtype=np.int64))
         self._alive[rows] = False
         n_alive = int(np.count_nonzero(self._alive))
         if n_alive < _COMPACT_AT * len(self._alive):
             self._compact()
-        n_clusters = min(len(self.centroids) - 1, n_alive)
+        n_clusters = min(n_clusters, n_alive)
         is_late = n_alive * n_clusters <= max(_LATE_WORK * self._first_work, _LITTLE_WORK)
         afresh_at = (_AFRESH_AT_LATE if is_late else _AFRESH_AT_EARLY) * self._n_afresh
         if n_clusters <= afresh_at or n_clusters < len(self.centroids) - 1:
             self._start_afresh(n_clusters)
         else:
-            self._drop_least_needed()
+            if n_clusters < len(self.centroids):
+                self._drop_least_needed()
             self._settle(_ITERATIONS_PER_ROUND)
 
     def _start_afresh(self, n_clusters: int) -> None:
         """Cluster all remaining images from new random centroids."""
         self._n_afresh = n_clusters
         self._owner[:], self._best[:], self._rival[:] = _NO_CLUSTER, -np.inf, np.inf
-        n_sample = min(int(np.count_nonzero(self._alive)), _SAMPLE_PER_CLUSTER * n_clusters)
-        sample = self._generator.choice(np.flatnonzero(self._alive), n_sample, replace=False)
-        self.centroids: Floats = spread_centroids(self._rows[np.sort(sample)], n_clusters, self._generator)
+        alive = np.flatnonzero(self._alive)
+        if n_clusters == len(alive):  # every image is a cluster of its own
+            self.centroids: Floats = np.array(self._rows[alive], dtype=np.float32)
+        else:
+            n_sample = min(len(alive), _SAMPLE_PER_CLUSTER * n_clusters)
+            sample = self._generator.choice(alive, n_sample, replace=False)
+            self.centroids = spread_centroids(self._rows[np.sort(sample)], n_clusters, self._generator)
         self._sums = np.zeros(self.centroids.shape, dtype=np.float64)
         self._sizes: Ints = np.zeros(n_clusters, dtype=np.int64)
         self._moved: Bools = np.ones(n_clusters, dtype=np.bool_)

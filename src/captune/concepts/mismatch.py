@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,10 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 from captune.concepts.clustering import ShrinkingClusters
 from captune.core.arrays import Floats, Ints, as_embeddings
 from captune.core.errors import InputError, raise_all
-from captune.core.settings import NonNegative, Positive, PositiveShare, Rate
+from captune.core.settings import NonNegative, NonNegativeFloat, Positive, PositiveShare, Rate
 
 _CHUNK_FLOATS = 1 << 22
 _LIKELY_CHUNK_FLOATS = 1 << 25
+NEARLY, CLOSE_COSINE = 1e-6, 1e-5
+"""Pairs whose odds differ by no more, and centroids whose cosines do, are compared exactly."""
+MOST_ROUNDS = 10_000
+"""Of all runs together: a run has about as many rounds as classes."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,10 @@ class MismatchSettings:
             none sets no limit, as in the paper.
         runs: Number of runs, each with a different K-means initialization.
         min_frequency: A class is mismatched if at least this share of the runs detects it.
+        images_per_class: With fewer images per class on average, no class is detected: clusters of single images say
+            nothing about names.
+        removes_one: Whether a round without images to remove takes out the one most probable in the class; the paper
+            takes out none.
         seed: Random seed of K-means.
     """
 
@@ -38,6 +46,8 @@ class MismatchSettings:
     rare_below: Rate | None = 0.5
     runs: Positive = 10
     min_frequency: PositiveShare = 0.5
+    images_per_class: NonNegativeFloat = 2.0
+    removes_one: bool = True
     seed: NonNegative = 0
 
     def threshold_of(self, n_classes: int) -> int:
@@ -45,8 +55,16 @@ class MismatchSettings:
         # Rounded first, so that ceil(0.1 * 30) is 3 and not 4.
         return self.threshold or max(1, math.ceil(round(self.threshold_share * n_classes, 9)))
 
+    def runs_of(self, n_images: int, n_classes: int) -> int:
+        """Return the number of runs: fewer with thousands of classes, one if every image is a cluster, maybe none."""
+        if n_images < self.images_per_class * n_classes:
+            return 0
+        return 1 if n_images <= n_classes else min(self.runs, max(1, MOST_ROUNDS // n_classes))
 
-PAPER_MISMATCH = MismatchSettings(threshold_share=0.1, rare_below=None, runs=1, min_frequency=1.0)
+
+PAPER_MISMATCH = MismatchSettings(
+    threshold_share=0.1, rare_below=None, runs=1, min_frequency=1.0, images_per_class=0.0, removes_one=False
+)
 """One run with t = ceil(C / 10), and no limit on how often a mismatched class may be predicted."""
 
 
@@ -64,7 +82,7 @@ class MismatchFindings:
             `(classes,)`; NaN for a class that is not eligible.
         classes: Ids of the eligible classes, ascending.
         threshold: The value of t.
-        runs: The number of runs.
+        runs: The number of runs; 0 if there are too few images to look for misleading names.
     """
 
     mismatched: Ints
@@ -83,6 +101,7 @@ def detect_mismatch(
     logit_scale: float = 100.0,
     settings: MismatchSettings | None = None,
     classes: Sequence[int] | Ints | None = None,
+    advance: Callable[[int], None] = lambda _: None,
 ) -> MismatchFindings:
     """Detect the classes with misleading names among `classes` (by default all).
 
@@ -92,6 +111,7 @@ def detect_mismatch(
         logit_scale: Factor of a cosine before the softmax, 100 for CLIP.
         settings: The settings of the detection.
         classes: Ids of the classes that an unlabeled image can have.
+        advance: Called with the number of finished rounds, of `runs_of` times the number of these classes.
 
     Examples:
         Three classes of ten images; the text of class 2 points away from its images.
@@ -118,24 +138,26 @@ def detect_mismatch(
     if settings.rare_below is not None:
         fewest = fewest[zero_shot.counts[fewest] < settings.rare_below * n_images / len(texts)]
     first_remaining: Ints | None = None
-    for run in range(settings.runs):
+    n_runs = settings.runs_of(n_images, len(texts))
+    for run in range(n_runs):
         clusters = ShrinkingClusters(images, len(texts), np.random.default_rng([settings.seed, run]))
         concentration += _concentration(likely, clusters.owners())
-        final = eliminate(images, texts, zero_shot, clusters, threshold, logit_scale)
+        final = eliminate(images, texts, zero_shot, clusters, threshold, logit_scale, settings.removes_one, advance)
+        advance(len(texts) - len(final.removed))
         detected[np.intersect1d(final.classes, fewest)] += 1  # Y_MM = Y_final and Y_low-t
         stayed[final.images] += 1
         first_remaining = final.images if first_remaining is None else first_remaining
-    frequency = detected / settings.runs
-    remaining = np.flatnonzero(2 * stayed >= settings.runs)
+    frequency, n_counted = detected / max(1, n_runs), max(1, n_runs)
+    remaining = np.flatnonzero(2 * stayed >= n_runs)
     return MismatchFindings(
         mismatched=eligible[(detected > 0) & (frequency >= settings.min_frequency - 1e-9)],
         frequency=_over_all_classes(frequency, eligible, n_classes, 0.0),
         remaining=remaining if len(remaining) or first_remaining is None else first_remaining,
         predicted_counts=_over_all_classes(zero_shot.counts, eligible, n_classes, 0).astype(np.int64),
-        concentration=_over_all_classes(concentration / settings.runs, eligible, n_classes, np.nan),
+        concentration=_over_all_classes(concentration / n_counted, eligible, n_classes, np.nan),
         classes=eligible,
         threshold=threshold,
-        runs=settings.runs,
+        runs=n_runs,
     )
 
 
@@ -152,8 +174,8 @@ class Clusters(Protocol):
         """Return the positions of the remaining images."""
         ...
 
-    def shrink(self, images: Ints) -> None:
-        """Remove images and cluster the others again, with one cluster fewer."""
+    def shrink(self, images: Ints, n_clusters: int) -> None:
+        """Remove images and cluster the others again, into no more clusters than images."""
         ...
 
 
@@ -236,6 +258,85 @@ def best_pair(texts: Floats, centroids: Floats, logit_scale: float) -> tuple[int
     return text, int(matches.centroid[text])
 
 
+class PairSearch:
+    """Finds the most probable pair of a text and a centroid while texts are removed and some centroids move.
+
+    For each text it keeps the sum of exp(scale * (cosine - reference)) over the centroids, and the largest cosine. A
+    centroid that moved, appeared or vanished changes one term of each sum, so a round costs as much as its moved
+    centroids. Sums of many updates round, so pairs that are nearly the best are compared exactly, by `best_pair`.
+    """
+
+    def __init__(self, texts: Floats, centroids: Floats, logit_scale: float) -> None:
+        self._texts, self._exact, self._scale = texts, texts.astype(np.float64), logit_scale
+        self._active, self._centroids = np.ones(len(texts), dtype=np.bool_), centroids
+        self._sums: NDArray[np.float64] = np.ones(len(texts))
+        self._largest: NDArray[np.float64] = np.full(len(texts), -1.0)
+        self._reference = self._largest.copy()
+        self._rebuild(centroids)
+
+    def best(self) -> tuple[int, int]:
+        """Return the most probable pair; ties go to the highest cosine, then to the first text."""
+        own = np.exp(self._scale * (self._largest - self._reference))
+        odds = np.where(self._active, (self._sums - own) / own, np.inf)
+        near = np.flatnonzero(odds <= odds.min() + NEARLY * (1 + abs(odds.min())))
+        if len(near) == 1:
+            scores = (self._centroids @ self._texts[near[0]]) / np.maximum(
+                np.linalg.norm(self._centroids, axis=1), 1e-12
+            )
+            nearest = int(scores.argmax())
+            if np.count_nonzero(scores >= scores[nearest] - CLOSE_COSINE) == 1:
+                return int(near[0]), nearest
+        text, cluster = best_pair(self._texts[near], self._centroids, self._scale)
+        return int(near[text]), cluster
+
+    def remove(self, text: int, centroids: Floats) -> None:
+        """Remove a text, and continue with other centroids, of which most are in the same order as before."""
+        self._active[text] = False
+        old, n_old, n_new = self._centroids, len(self._centroids), len(centroids)
+        if n_new == 0 or n_old - n_new not in (0, 1):
+            return self._rebuild(centroids)
+        # One centroid was dropped somewhere: before it, rows are in their place, after it, one further.
+        is_same = (old[:n_new] == centroids).all(axis=1)
+        is_shifted = ~is_same & (old[n_old - n_new :] == centroids).all(axis=1)
+        source = np.where(is_shifted, np.arange(n_new) + n_old - n_new, np.arange(n_new))
+        is_known = is_same | is_shifted
+        gone = np.setdiff1d(np.arange(n_old), source[is_known])
+        new = np.flatnonzero(~is_known)
+        n_changed, is_unclear = len(gone) + len(new), len(np.unique(source[is_known])) < is_known.sum()
+        if is_unclear or 2 * n_changed > n_new or n_changed * len(self._texts) > _LIKELY_CHUNK_FLOATS:
+            return self._rebuild(centroids)
+        before, after = self._cosines(old[gone]), self._cosines(centroids[new])
+        self._sums -= self._terms(before).sum(axis=1)
+        self._sums += self._terms(after).sum(axis=1)
+        self._centroids = centroids.copy()
+        # The largest cosine of these may have been one of those that are gone.
+        is_lost = self._active & (before.max(axis=1, initial=-2.0) >= self._largest - NEARLY)
+        self._largest = np.maximum(self._largest, after.max(axis=1, initial=-2.0))
+        self._renew(np.flatnonzero(is_lost))
+        return None
+
+    def _rebuild(self, centroids: Floats) -> None:
+        self._centroids = centroids.copy()
+        if len(centroids):
+            self._renew(np.flatnonzero(self._active))
+
+    def _renew(self, rows: Ints) -> None:
+        """Compare some texts with all centroids."""
+        step = max(1, _CHUNK_FLOATS // len(self._centroids))
+        for part in (rows[start : start + step] for start in range(0, len(rows), step)):
+            cosines = self._cosines(self._centroids, part)
+            self._largest[part] = self._reference[part] = cosines.max(axis=1)
+            self._sums[part] = np.exp(self._scale * (cosines - self._reference[part, None])).sum(axis=1)
+
+    def _cosines(self, centroids: Floats, rows: Ints | None = None) -> NDArray[np.float64]:
+        lengths = np.linalg.norm(centroids, axis=1, keepdims=True)
+        unit = (centroids / np.maximum(lengths, 1e-12)).T.astype(np.float64)
+        return np.asarray((self._exact if rows is None else self._exact[rows]) @ unit)
+
+    def _terms(self, cosines: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(np.exp(self._scale * (cosines - self._reference[:, None])))
+
+
 def images_to_remove(
     images: Floats,
     text: Floats,
@@ -245,13 +346,14 @@ def images_to_remove(
     zero_shot: ZeroShotPredictions,
     limit: int,
     scale: float,
+    removes_one: bool,
 ) -> Ints:
     """Return the images to remove with a class: the most confident ones of its cluster that are predicted as it.
 
-    If no image of the cluster is predicted as the class, it is the one remaining image most probable in the class.
+    If there is none, it is with `removes_one` the one remaining image that is most probable in the class.
     """
     both = members[zero_shot.predicted[members] == label]
-    if len(both):
+    if len(both) or not removes_one:
         return both[np.argsort(zero_shot.odds_against[both], kind="stable")[:limit]]
     step = max(1, _CHUNK_FLOATS // len(text))
     parts = [images[remaining[start : start + step]] @ text for start in range(0, len(remaining), step)]
@@ -266,19 +368,34 @@ def eliminate(
     clusters: Clusters,
     threshold: int,
     logit_scale: float,
+    removes_one: bool = False,
+    advance: Callable[[int], None] = lambda _: None,
 ) -> Elimination:
     """Run Algorithm 1 with the removal rule of Appendix B; classes are positions in `texts`."""
     active = np.arange(len(texts), dtype=np.int64)
     removed: list[int] = []
-    remaining = clusters.remaining()
+    remaining, pairs = clusters.remaining(), PairSearch(texts, clusters.centroids, logit_scale)
     while len(active) >= threshold and len(active) and len(remaining):
-        row, cluster = best_pair(texts[active], clusters.centroids, logit_scale)
-        best = int(active[row])
-        limit = max(1, len(remaining) // len(active))  # s of Appendix B
-        members = clusters.members(cluster)
-        clusters.shrink(images_to_remove(images, texts[best], best, members, remaining, zero_shot, limit, logit_scale))
-        active, remaining = np.delete(active, row), clusters.remaining()
+        best, cluster = pairs.best()
+        limit = max(int(removes_one), len(remaining) // len(active))  # s of Appendix B
+        clusters.shrink(
+            images_to_remove(
+                images,
+                texts[best],
+                best,
+                clusters.members(cluster),
+                remaining,
+                zero_shot,
+                limit,
+                logit_scale,
+                removes_one,
+            ),
+            len(active) - 1,
+        )
+        active, remaining = active[active != best], clusters.remaining()
+        pairs.remove(best, clusters.centroids)
         removed.append(best)
+        advance(1)
     if len(active) >= threshold:  # fewer images than classes: no image is left to compare with
         rank = np.argsort(zero_shot.least_predicted(len(texts)))
         active = np.sort(active[np.argsort(rank[active])[: max(0, threshold - 1)]])

@@ -99,21 +99,19 @@ class Context:
             )
 
         def align() -> Alignment:
-            is_slow = self.describer.is_remote
-            with self.runtime.progress("Describing classes", len(task.vocabulary) if is_slow else 0) as advance:
-                return align_concepts(
-                    self.embed(backbone, task.unlabeled).vectors,
-                    task.vocabulary,
-                    backbone,
-                    self.describer,
-                    describe=describe,
-                    choose=choose,
-                    detection=detection,
-                    labeled=self.labeled_vectors(task, backbone),
-                    classes=task.target_classes,
-                    phrase=self.domain,
-                    advance=advance,
-                )
+            return align_concepts(
+                self.embed(backbone, task.unlabeled).vectors,
+                task.vocabulary,
+                backbone,
+                self.describer,
+                describe=describe,
+                choose=choose,
+                detection=detection,
+                labeled=self.labeled_vectors(task, backbone),
+                classes=task.target_classes,
+                phrase=self.domain,
+                progress=self.runtime.progress,
+            )
 
         alone = distributed.size() == 1
         found = align() if alone else Alignment.unpack(task.vocabulary, *distributed.from_first(lambda: align().pack()))
@@ -133,7 +131,10 @@ class Context:
                 self.record(step="descriptions", descriptions=descriptions, problems=problems)
             return
         mismatched = [names[c] for c in findings.mismatched]
-        self.say(f"Misleading class names: {', '.join(mismatched) or 'none found'}.")
+        if findings.runs:
+            self.say(f"Misleading class names: {', '.join(mismatched) or 'none found'}.")
+        else:
+            self.say("Misleading class names are not looked for: there are fewer than two images per class.")
         if n_missing := len(found.undescribed()):
             self.say(
                 f"{n_missing} of them have no description and keep their name. A description of what such images show "

@@ -118,6 +118,9 @@ class CapSettings:
         )
 
 
+STEPS_X_CLASSES = 250_000
+"""Limit on steps times classes of a training that starts from the mixture: 500 steps with 500 classes. The cost of a
+step grows with the classes, and the steps change few labels."""
 RECIPES: Mapping[str, Mapping[str, Any]] = {
     "paper": {"growth": "paper", "tendency": "paper", "count_on": "pseudo_labeled", "scale_margin": True},
     "released": {"growth": "released", "tendency": "released", "count_on": "accepted", "scale_margin": False},
@@ -152,6 +155,12 @@ class Cap(Method):
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Align concepts, select the first pseudo-labels, then train while they grow."""
         settings: CapSettings = self.settings
+        most = max(5, STEPS_X_CLASSES // (settings.epochs * len(task.vocabulary)))
+        if settings.start_from == "transductive" and settings.iterations > most:
+            context.say(
+                f"With {len(task.vocabulary)} classes, an epoch has {most} steps instead of {settings.iterations}."
+            )
+            return Cap(replace(settings, iterations=most)).adapt(task, backbone, context)
         schedule = self.prepare(task, backbone, context)
         tuner = schedule.objective.tuner
         with context.runtime.training(encodes_images=tuner.edits_images):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,6 +16,7 @@ from captune.concepts.mismatch import (
     MismatchSettings,
     best_pair,
     detect_mismatch,
+    eliminate,
     match_texts,
     predict_zero_shot,
 )
@@ -141,7 +144,7 @@ def test_clusters_shrink_to_nothing_and_hold_every_image_once(
         if len(clusters.centroids) == 1:
             break
         leaving = generator.choice(clusters.remaining(), generator.integers(1, 3).clip(max=len(clusters.remaining())))
-        clusters.shrink(np.unique(leaving))
+        clusters.shrink(np.unique(leaving), len(clusters.centroids) - 1)
 
 
 def test_the_best_pair_is_found_where_probabilities_round_to_one() -> None:
@@ -179,3 +182,27 @@ def test_input_that_cannot_be_used_is_explained() -> None:
         detect_mismatch(images[:0], texts, 100.0)
     with pytest.raises(InputError, match="runs"):
         build(MismatchSettings, {"runs": 0, "min_frequency": 2.0}, "settings")
+
+
+def test_with_fewer_than_two_images_per_class_nothing_is_detected_and_thousands_of_classes_end() -> None:
+    generator = np.random.default_rng(0)
+    texts = unit_rows(generator.normal(size=(3000, 32)).astype(np.float32))
+    images = unit_rows(generator.normal(size=(1000, 32)).astype(np.float32))
+    found = detect_mismatch(images, texts)
+    assert (found.runs, len(found.mismatched)) == (0, 0)
+    rounds: list[int] = []
+    found = detect_mismatch(images, texts, settings=replace(PAPER_MISMATCH, threshold=2500), advance=rounds.append)
+    assert found.runs == 1
+    assert sum(rounds) == 3000
+
+
+def test_the_papers_rule_removes_no_image_if_none_of_the_cluster_is_predicted_as_the_class() -> None:
+    images = np.repeat(np.eye(2, 4, dtype=np.float32), 5, axis=0)
+    texts = unit_rows(np.array([[1, 0.1, 0, 0], [1, 0, 0.1, 0], [0, 0, 0.1, 1]], dtype=np.float32))
+    names = predict_zero_shot(images, texts, 10.0)
+    ended = {
+        rule: eliminate(images, texts, names, ShrinkingClusters(images, 3, np.random.default_rng(0)), 1, 10.0, rule)
+        for rule in (False, True)
+    }
+    assert len(ended[True].images) < len(ended[False].images)
+    assert len(ended[False].removed) == 3
