@@ -7,18 +7,19 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from captune.benchmark.splits import SETTING_TITLES, Setting, SplitSettings
 from captune.core import registry
+from captune.core.cards import DIGEST, check_digest, read_card
+from captune.core.errors import RunFolderError
 from captune.core.settings import RunSettings, build_run
 from captune.plan import with_preset
 from captune.results.run_folder import CHECKPOINTS
 from captune.training.checkpoint import digest_of, holds_checkpoints
 
-FORMAT, VERSION = "captune-cell", 2
+FORMAT, VERSION = "captune-cell", 3
 EXCLUDED_SETTINGS = ("seed", "workers", "cache", "root", "target_classes")
 """Run settings that follow from the cell's other fields or from the machine."""
 COMMON_SETTINGS = ("backbone", "template", "describer", "domain")
@@ -132,43 +133,10 @@ class Results:
 
 
 def read_result(path: Path) -> dict[str, Any] | None:
-    """Return the content of a cell's file, None if it is missing or not valid."""
+    """Return the content of a cell's file, None if it is missing or damaged."""
     try:
-        text = path.read_text(encoding="utf-8")
-        _result_schema().model_validate_json(text, strict=True)
-        content: dict[str, Any] = json.loads(text)
-    except (OSError, ValueError):  # a ValidationError is a ValueError
+        content = read_card(path, FORMAT, VERSION, "missing")
+        check_digest(content, str(path))
+    except RunFolderError:
         return None
-    return content
-
-
-@cache
-def _result_schema() -> Any:  # noqa: ANN401 (a model class, made at run time)
-    """Return the check of those parts of a cell's file that are read again; it holds more."""
-    from pydantic import create_model
-
-    def record(**fields: Any) -> Any:  # noqa: ANN401
-        required: dict[str, Any] = {name: (kind, ...) for name, kind in fields.items()}
-        return create_model("Record", **required)
-
-    metrics = dict.fromkeys(("accuracy", "balanced_accuracy", "lowest_five", "ece"), float)
-    groups = dict.fromkeys(("seen_accuracy", "unseen_accuracy", "harmonic_mean"), float | None)
-    return record(
-        format=Literal["captune-cell"],
-        version=Literal[2],
-        cell=record(settings=dict[str, Any]),
-        inputs=dict[str, str],
-        counts=record(test=int),
-        score=float,
-        metrics=record(**metrics, **groups),
-        pool=record(**metrics),
-        kept=record(classifier=str, metrics=record(**metrics), pool=record(**metrics)),
-        leakage=int,
-        remarks=list[str],
-        mismatched=list[str] | None,
-        health=record(verdict=str) | None,
-        pseudo_labels=list[record(images=int, precision=float | None)],  # type: ignore[misc]
-        seconds=record(adapt=float, embedding=float, all=float),
-        peak_memory_mb=record(process=float),
-        environment=record(versions=record(captune=str, torch=str), commit=str | None, device=str),
-    )
+    return content if content.get(DIGEST) else None

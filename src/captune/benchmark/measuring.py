@@ -22,6 +22,7 @@ from captune.benchmark.splits import Split, make_split
 from captune.concepts.groups import groups_of_predictions
 from captune.core import runtime
 from captune.core.arrays import Floats, Ints
+from captune.core.cards import add_digest
 from captune.core.errors import RunFolderError
 from captune.core.files import locked, write_json
 from captune.data.precomputed import Embeddings
@@ -67,7 +68,7 @@ def measure(job: Job) -> dict[str, Any]:
         content = _finished_by_another(job)
         if content is None:
             content = _measure_or_restart(job, folder)
-            write_json(Path(job.result), content)
+            write_json(Path(job.result), add_digest(content))
         _clear(folder, job.keep_run)
         lock.unlink(missing_ok=True)
     return content

@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     from captune.benchmark.environment import Environment
     from captune.benchmark.runner import run_cells, shard
     from captune.benchmark.suite import read_suite
-    from captune.benchmark.table import aggregate, write_tables
+    from captune.benchmark.tables import aggregate, write_tables
     from captune.commands._screen import Screen
 
     screen = Screen(highlight=False, soft_wrap=True, markup=False)
