@@ -23,7 +23,7 @@ from captune.results.onnx_classifier import OnnxClassifier
 from captune.world import write_world
 
 pytestmark = pytest.mark.slow
-PAGES = ("suggestions", "groups", "classes", "map", "compare")
+PAGES = ("suggestions", "search", "groups", "classes", "map", "compare")
 AXE = Path(os.environ.get("CAPTUNE_AXE", Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"))
 
 
@@ -86,6 +86,89 @@ def test_twenty_images_are_labeled_by_keyboard(open_tab: Callable[..., BrowserTa
     assert "checked images" in tab.page.inner_text("#progress")
 
 
+def test_everything_is_done_by_keyboard_alone(open_tab: Callable[..., BrowserTab], run: Path) -> None:
+    tab = open_tab()
+    keys, page = tab.page.keyboard, tab.page
+    wait_for_suggestion(tab)
+    keys.press("?")
+    page.get_by_role("dialog").get_by_text("none of these classes").wait_for()
+    keys.press("Escape")
+    for key in ("n", "x"):
+        image = wait_for_suggestion(tab)
+        keys.press(key)
+        page.wait_for_function(
+            "(old) => !document.querySelector('.stage .note')?.textContent.startsWith(old + ':')", arg=image
+        )
+    keys.press("f")
+    page.locator(".tile").first.wait_for()
+    keys.press("/")
+    keys.type("zebra")
+    keys.press("Enter")
+    page.wait_for_function("() => document.getElementById('found-count').textContent.includes('similar')")
+    keys.press("Escape")
+    keys.press("ArrowRight")
+    keys.press(" ")
+    assert page.locator('.tile[aria-pressed="true"]').count() == 1
+    first = page.locator(".tile").first.get_attribute("data-position")
+    keys.press("n")
+    keys.press("l")
+    page.locator("#example").wait_for(state="visible")
+    page.wait_for_function("(old) => document.querySelector('.tile')?.dataset.position !== old", arg=first)
+    keys.press("a")
+    n_shown = page.locator(".tile").count()
+    assert page.locator('.tile[aria-pressed="true"]').count() == n_shown
+    keys.press("n")
+    wait_until(lambda: len(saved_answers(run)) == 4)
+    kinds = [kind for kind, _ in saved_answers(run)]
+    assert kinds == ["label", "not", "label", "label"]
+    assert [label for kind, label in saved_answers(run) if kind == "label"] == [captune.NONE] * 3
+    keys.press("g")
+    page.locator("article.group").first.wait_for()
+    keys.press("j")
+    keys.press("j")
+    assert page.evaluate("document.activeElement.closest('article.group') !== null")
+    keys.press("u")
+    wait_until(lambda: len(saved_answers(run)) == 3)
+
+
+def test_two_people_who_disagree_are_asked_for_a_second_opinion(
+    open_tab: Callable[..., BrowserTab], run: Path, address: str
+) -> None:
+    people = {}
+    for name in ("ann", "bob"):
+        people[name] = open_tab()
+        people[name].page.locator("#person").fill(name)
+        people[name].page.locator("#person").press("Tab")
+        wait_for_suggestion(people[name])
+    client = ReviewClient(address)
+    client.post("api/answer", kind="label", images=[5], label="zebra", person="ann")
+    tab = people["bob"]
+    tab.page.goto(f"{address}#search")
+    tab.page.locator('.tile[data-position="5"]').click()
+    tab.page.get_by_label("Class of the selected images").fill("tartan")
+    tab.page.get_by_role("button", name="Label them").click()
+    tab.page.locator("#disagreed").click(timeout=120_000)
+    tab.page.wait_for_function("() => document.querySelectorAll('.tile').length === 1")
+    third = open_tab()
+    wait_for_suggestion(third)
+    assert "ann says zebra, bob says tartan" in third.page.inner_text(".stage .note")
+    third.page.keyboard.press("Enter")
+    third.page.locator("#disagreed").wait_for(state="detached", timeout=120_000)
+    from captune.review.corrections import FILE, Corrections
+
+    assert [answer.person for answer in Corrections(run / FILE).active()][:2] == ["ann", "bob"]
+
+
+def test_a_class_that_is_new_is_added_after_a_question(open_tab: Callable[..., BrowserTab], run: Path) -> None:
+    tab = open_tab()
+    wait_for_suggestion(tab)
+    tab.page.keyboard.press("/")
+    tab.page.keyboard.type("velvet")
+    tab.page.keyboard.press("Enter")
+    tab.page.get_by_role("dialog").get_by_role("button", name="Add the class").click()
+    wait_until(lambda: saved_answers(run) == [("add", "velvet"), ("label", "velvet")])
+
+
 def test_undo_brings_the_image_back(open_tab: Callable[..., BrowserTab], run: Path) -> None:
     tab = open_tab()
     first = wait_for_suggestion(tab)
@@ -128,7 +211,6 @@ def test_a_class_is_renamed_and_another_window_follows(open_tab: Callable[..., B
 
 def test_classes_are_merged_added_described_and_removed(open_tab: Callable[..., BrowserTab], run: Path) -> None:
     tab = open_tab("classes")
-    tab.page.on("dialog", lambda dialog: dialog.accept())
     for name in ("gingham", "tartan"):
         tab.page.get_by_label(f"Merge {name}", exact=True).check()
     tab.page.get_by_label("Name of the merged class").fill("plaid")
@@ -143,6 +225,9 @@ def test_classes_are_merged_added_described_and_removed(open_tab: Callable[..., 
     row.get_by_role("button", name="Save descriptions").click()
     tab.page.wait_for_function("() => document.getElementById('news').textContent.includes('Described')")
     tab.page.locator('[data-name="velvet"]').get_by_role("button", name="Remove").click()
+    tab.page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    tab.page.locator('[data-name="velvet"]').get_by_role("button", name="Remove").click()
+    tab.page.get_by_role("dialog").get_by_role("button", name="Remove it").click()
     tab.page.locator('[data-name="velvet"]').wait_for(state="detached", timeout=120_000)
     assert [kind for kind, _ in saved_answers(run)] == ["merge", "add", "describe", "remove"]
 

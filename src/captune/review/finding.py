@@ -31,7 +31,7 @@ class Found:
         image: Name of the image.
         label: Its current class.
         confidence: Probability of this class.
-        similarity: Cosine similarity to the words or the example; 0 without one.
+        similarity: Cosine similarity to the example, or to the words, beyond that to the class names; 0 without one.
     """
 
     position: int
@@ -97,17 +97,26 @@ def find_images(session: Session, query: Query, count: int, skip: int = 0) -> tu
 
 
 def _scores(session: Session, query: Query) -> Floats | None:
-    """Return the cosine similarity of all images to what is looked for, `(images,)`."""
+    """Return the cosine similarity of all images to what is looked for, `(images,)`.
+
+    Some images resemble every text. The mean similarity to the class names is therefore subtracted for words.
+    """
     engine = session.engine
     if query.like is not None:
-        example = engine.vectors[session.position(query.like)]
+        example = _unit(engine.vectors[session.position(query.like)])
     elif query.words.strip():
         engine.check_texts()
-        words = query.words.strip()
-        example = embed_texts(engine.backbone, [words, engine.settings.template.format(words)]).mean(axis=0)
+        words, template = query.words.strip(), engine.settings.template
+        names = embed_texts(engine.backbone, [template.format(name) for name in session.names])
+        asked = embed_texts(engine.backbone, [words, template.format(words)])
+        example = _unit(asked.mean(axis=0)) - names.mean(axis=0)
     else:
         return None
-    return np.asarray(engine.vectors @ (example / max(float(np.linalg.norm(example)), 1e-12)), dtype=np.float32)
+    return np.asarray(engine.vectors @ example, dtype=np.float32)
+
+
+def _unit(vector: Floats) -> Floats:
+    return np.asarray(vector / max(float(np.linalg.norm(vector)), 1e-12), dtype=np.float32)
 
 
 def _mask(session: Session, name: str) -> Bools:

@@ -120,6 +120,32 @@ def test_groups_are_ordered_by_what_an_answer_corrects_and_say_why(page: ReviewC
     assert np.mean(doubts[: len(doubts) // 2]) > np.mean(doubts[len(doubts) // 2 :])
 
 
+def test_images_are_found_by_words_and_examples_and_told_apart(page: ReviewClient) -> None:
+    found = page.get("api/find?words=zebra&count=5")
+    assert found["total"] == page.get("api/state")["n_images"]
+    assert sum(one["image"].startswith("zebra/") for one in found["images"]) >= 2
+    first = found["images"][0]["position"]
+    alike = page.get(f"api/find?like={first}&count=5&skip=2&only=unlabeled&only=outliers")
+    assert first not in [one["position"] for one in alike["images"]]
+    page.post("api/answer", kind="label", images=[first], label="none of these")
+    settle(page, 1)
+    assert page.get("api/find?only=none+of+these")["images"][0]["label"] == "none of these"
+    for wrong in ("only=nice", "like=100000", "label=nothing", "count=x"):
+        with pytest.raises(HTTPError, match="400"):
+            page.get(f"api/find?{wrong}")
+
+
+def test_people_who_disagree_are_asked_again(page: ReviewClient) -> None:
+    for person, label in (("ann", "zebra"), ("bob", "tartan")):
+        page.post("api/answer", kind="label", images=[5], label=label, person=person)
+    assert settle(page, 1)["n_disagreed"] <= 1
+    wait_until(lambda: page.get("api/state")["n_disagreed"] == 1)
+    first = page.post("api/suggestions", window="a", count=4)[0]
+    assert (first["position"], first["kind"]) == (5, "second opinion")
+    page.post("api/answer", kind="label", images=[5], label="zebra", suggestion=first["kind"], person="eve")
+    wait_until(lambda: page.get("api/state")["n_disagreed"] == 0)
+
+
 def test_answers_reach_the_run_folder_when_the_page_is_closed(run: Path) -> None:
     def saved() -> str:
         rows = (run / "predictions.csv").read_text(encoding="utf-8").splitlines()
@@ -188,7 +214,7 @@ def test_the_routes_are_documented(page: ReviewClient) -> None:
 
 def test_a_group_is_named_at_once_besides_some_images(page: ReviewClient) -> None:
     group = page.get("api/groups")[0]
-    change = page.post("api/group", group=group["number"], label="zebra", besides=group["images"][:1])
+    change = page.post("api/group", group=group["number"], label="zebra", others=group["images"][:1])
     assert "zebra" in change["sentence"]
     state = page.get("api/state")
     assert state["version"] >= 1
@@ -202,7 +228,7 @@ def test_undo_of_a_named_group_takes_its_marks_back_too(page: ReviewClient, run:
     first, second = page.get("api/groups")[:2]
     page.post("api/answer", kind="not", images=second["images"][:1], label="zebra")
     for group in (first, second):
-        page.post("api/group", group=group["number"], label="zebra", besides=group["images"][:1])
+        page.post("api/group", group=group["number"], label="zebra", others=group["images"][:1])
     assert page.post("api/undo")["images"] == second["images"][1:]
     assert saved_answers(run) == [("not", "zebra"), ("not", "zebra"), ("label", "zebra")]
     assert page.post("api/undo")["images"] == first["images"][1:]
@@ -240,7 +266,7 @@ def test_the_map_has_a_place_and_classes_for_every_image(page: ReviewClient) -> 
     n_images = page.get("api/state")["n_images"]
     page.post("api/map")
     points = np.frombuffer(page.get("api/map/points"), dtype="<f4").reshape(-1, 2)
-    classes = np.frombuffer(page.get("api/map/classes"), dtype="<u2").reshape(3, -1)
+    classes = np.frombuffer(page.get("api/map/classes"), dtype="<u2").reshape(2, -1)
     assert len(points) == n_images == classes.shape[1]
     assert points.min() >= 0
     assert points.max() <= 1

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, StrictInt, StringConstraints
@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 
 from captune.core.errors import CaptuneError
 from captune.data.decoding import UnreadableImageError
+from captune.review import finding
 from captune.review.session import Session
 from captune.web.middleware import Json, problem
 from captune.web.prediction import GET, make_app
@@ -38,16 +39,18 @@ SECONDS_BETWEEN_EVENTS, SECONDS_OF_SILENCE = 0.1, 15.0
 MOST_STREAMS = 32
 """Event streams of one client; more would take the connections from others."""
 MOST_SUGGESTIONS = 100
+MOST_FOUND = 500
 
 
 class Answer(BaseModel):
-    """That images are of a class (`label`), are not of it (`not`) or cannot be named (`skip`)."""
+    """That images are of a class or of none (`label`), are not of it (`not`) or cannot be named (`skip`)."""
 
     kind: Literal["label", "not", "skip"]
     images: list[StrictInt]
     label: Text = ""
     suggestion: Text = ""
     id: Text = ""
+    person: Text = ""
 
 
 class SuggestionsRequest(BaseModel):
@@ -68,7 +71,7 @@ class GroupName(BaseModel):
 
     group: StrictInt
     label: Text
-    besides: list[StrictInt] = []
+    others: list[StrictInt] = []
 
 
 class ClassChange(BaseModel):
@@ -151,6 +154,21 @@ def _add_reading(app: FastAPI, shared: SharedSession, title: str, thumbnails: Th
         except ValueError:
             raise HTTPException(HTTPStatus.BAD_REQUEST, "Expected positions separated by commas.") from None
 
+    @app.get("/api/find")
+    async def search(
+        words: Text = "",
+        like: int | None = None,
+        label: Text | None = None,
+        low: float = 0.0,
+        high: float = 1.0,
+        only: Annotated[tuple[str, ...], Query()] = (),
+        count: int = 60,
+        skip: int = 0,
+    ) -> Json:
+        """Return images by words or like an image, with filters; `skip` continues a list."""
+        wish = finding.Query(words, like, label, (low, high), only)
+        return Json(await _aside(shared.find, wish, min(max(count, 1), MOST_FOUND), max(skip, 0)))
+
     @app.get("/api/groups")
     async def groups() -> Json:
         """Return the groups of images that belong together."""
@@ -168,13 +186,11 @@ def _add_reading(app: FastAPI, shared: SharedSession, title: str, thumbnails: Th
 
     @app.get("/api/map/classes")
     async def classes() -> Response:
-        """Return 16-bit integers for all images: class now, class at the start, whether somebody labeled it."""
+        """Return 16-bit integers for all images: class now, and class at the start."""
         now, first = shared.current, shared.first
         ids = {name: c for c, name in enumerate(now.names)}
         before = np.asarray([ids.get(name, len(ids)) for name in first.names_now(now)])[first.predicted]
-        labeled = np.zeros(len(now.predicted))
-        labeled[list(now.labeled)] = 1
-        content = np.stack([now.predicted, before, labeled]).astype("<u2").tobytes()
+        content = np.stack([now.predicted, before]).astype("<u2").tobytes()
         return Response(content, media_type="application/octet-stream")
 
     @app.get("/api/export/{key}")
@@ -210,7 +226,7 @@ def _add_changing(app: FastAPI, shared: SharedSession) -> None:
         """Name a whole group."""
 
         def work(session: Session) -> Any:  # noqa: ANN401
-            return session.name_group(given.group, given.label, except_=given.besides)
+            return session.name_group(given.group, given.label, except_=given.others)
 
         return Json(await _aside(shared.change, work))
 

@@ -19,11 +19,13 @@ import numpy as np
 
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import CaptuneError, InputError
+from captune.data.vocabulary import NONE
 from captune.embeddings.projection import project, project_quickly
 from captune.exports.base import export
 from captune.report.page import write_report
 from captune.review.changes import Change
 from captune.review.corrections import Correction, Corrections
+from captune.review.finding import SECOND_OPINION, Query, disagreements, find_images
 from captune.review.image_groups import Group
 from captune.review.session import Session
 
@@ -53,6 +55,10 @@ class Snapshot:
     confidence: Floats
     probabilities: Floats
     labeled: frozenset[int]
+    none: frozenset[int]
+    """Images that somebody says are of none of the classes."""
+    disagreed: dict[int, dict[str, str]]
+    """Labels by person, for images that people gave different ones."""
     descriptions: dict[str, tuple[str, ...]]
     estimate: dict[str, Any] | None
     n_answers: int
@@ -109,13 +115,15 @@ class SharedSession:
 
     # Answers
 
-    def answer(self, kind: str, images: Sequence[int], label: str, suggestion: str, key: str) -> str:
+    def answer(
+        self, kind: str, images: Sequence[int], label: str = "", suggestion: str = "", key: str = "", person: str = ""
+    ) -> str:
         """Save an answer about images and return its id; when this returns, it survives a kill."""
         names = tuple(self.session.images.name(self.session.position(image)) for image in images)
         if not names:
             raise InputError("Expected at least one image.")
         with self._saving:
-            if kind != "skip" and label not in self.current.names:
+            if kind != "skip" and label not in (*self.current.names, NONE):
                 raise InputError(f"There is no class {label!r} any more.")
             own_id: dict[str, Any] = {"id": key} if key else {}
             answer = Correction(
@@ -123,7 +131,7 @@ class SharedSession:
                 label,
                 names,
                 suggestion=suggestion,
-                person=self.session.person,
+                person=person.strip() or self.session.person,
                 **own_id,
             )
             self._answers.extend([answer])
@@ -163,22 +171,38 @@ class SharedSession:
         with self._reading:
             now = time.monotonic()
             others = [i for i, (who, when) in self._shown.items() if who != window and now - when < SECONDS_SHOWN]
-            found = self.current.session.suggest(count, except_=others)
-            for one in found:
-                self._shown[one.position] = window, now
-        return [{**self.facts(one.position), "kind": one.kind, "reason": one.reason} for one in found]
+            found = [
+                {**self.facts(position), "kind": SECOND_OPINION, "reason": _opinions(given)}
+                for position, given in self.current.disagreed.items()
+                if position not in others
+            ][: count // 2]
+            for one in self.current.session.suggest(count - len(found), except_=others):
+                found.append({**self.facts(one.position), "kind": one.kind, "reason": one.reason})
+            self._shown |= {int(one["position"]): (window, now) for one in found}
+        return found
 
     def facts(self, position: int) -> dict[str, Any]:
         """Return what is known about one image: its name, and the most probable classes."""
         now = self.current
         row = now.probabilities[self.session.position(position)]
         best = np.argsort(-row, kind="stable")[:MOST_CHOICES]
+        choices = [[now.names[c], round(float(row[c]), 4)] for c in best]
         return {
             "position": position,
             "image": self.session.images.name(position),
-            "choices": [[now.names[c], round(float(row[c]), 4)] for c in best],
+            "choices": [[NONE, 1.0], *choices] if position in now.none else choices,
             "is_labeled": position in now.labeled,
         }
+
+    def find(self, query: Query, count: int, skip: int) -> dict[str, Any]:
+        """Return images that were searched for, and how many there are."""
+        now = self.current
+        found, total = find_images(now.session, query, count, skip)
+        images = [{**dataclasses.asdict(one), "is_labeled": one.position in now.labeled} for one in found]
+        for one in images:
+            if one["position"] in now.none:
+                one |= {"label": NONE, "confidence": 1.0}
+        return {"images": images, "total": total}
 
     def groups(self) -> list[dict[str, Any]]:
         """Return all groups, those first where one answer corrects most, with the reason."""
@@ -230,6 +254,9 @@ class SharedSession:
             "map": self.map_kind,
             "n_images": len(now.predicted),
             "n_answers": now.n_answers,
+            "n_disagreed": len(now.disagreed),
+            "none": NONE,
+            "person": self.session.person,
             "estimate": now.estimate,
             "change": now.change,
             "problem": now.problem,
@@ -341,7 +368,8 @@ class SharedSession:
 
     def _take_snapshot(self, version: int, change: Change | None) -> Snapshot:
         session = self.session
-        estimate = session.estimate()
+        estimate, active = session.estimate(), session.corrections.active()
+        opinions, labels = disagreements(active), session.labels
         return Snapshot(
             version=version,
             session=copy.copy(session),
@@ -350,10 +378,12 @@ class SharedSession:
             predicted=session.predictions.labels,
             confidence=session.predictions.confidence,
             probabilities=session.predictions.probabilities,
-            labeled=frozenset(session.labels),
+            labeled=frozenset(labels),
+            none=frozenset(position for position, answer in labels.items() if answer.label == NONE),
+            disagreed={session.position(image): given for image, given in opinions.items() if session.knows(image)},
             descriptions=session.descriptions,
             estimate=estimate.as_dict() if estimate else None,
-            n_answers=len([answer for answer in session.corrections.active() if answer.kind in ("label", "not")]),
+            n_answers=len([answer for answer in active if answer.kind in ("label", "not")]),
             change=None if change is None else change.as_dict(),
         )
 
@@ -371,6 +401,10 @@ def _why(group: Group) -> str:
     if not doubtful:
         return "nearly certain"
     return f"{doubtful:,} of {len(group):,} in doubt" + ("" if group.share >= 0.5 else ", of several classes")
+
+
+def _opinions(given: dict[str, str]) -> str:
+    return ", ".join(f"{person or 'somebody'} says {label}" for person, label in given.items()) + ": what do you say?"
 
 
 def _in_words(kind: str, count: int, label: str) -> str:

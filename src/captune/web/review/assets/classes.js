@@ -1,6 +1,6 @@
 // The classes: rename, merge, add, remove, describe, and see at once what changes.
 
-import { change, find, make, onState, picture, plural, state } from "./core.js";
+import { change, confirmBox, find, make, onState, picture, plural, state } from "./core.js";
 
 const ROWS = 60;
 let limit = ROWS;
@@ -41,7 +41,7 @@ const row = (known) => {
     make("div", { class: "buttons" }, descriptions(known),
       make("button", {
         type: "button", class: "danger",
-        onclick: () => { if (confirm(`Remove the class “${known.name}”?`)) change("/api/class", { action: "remove", name: known.name }); },
+        onclick: async () => { if (await confirmBox(`Remove the class “${known.name}”?`, "Remove it")) change("/api/class", { action: "remove", name: known.name }); },
       }, "Remove")));
 };
 

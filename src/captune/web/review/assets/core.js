@@ -106,7 +106,7 @@ const send = async () => {
 
 /** Save that images are of a class (`label`), are not of it (`not`) or cannot be named (`skip`). */
 export const answer = (kind, images, label = "", suggestion = "") => {
-  const entry = { kind, images, label, suggestion, id: newId() };
+  const entry = { kind, images, label, suggestion, id: newId(), person: localStorage.getItem("captune-person") || "" };
   unsent.push(entry);
   given.push(entry.id);
   keep();
@@ -127,7 +127,7 @@ export const sendLeftovers = () => {
   send();
 };
 
-/** Take back the last answer of this window, or else the last one of this person; returns it. */
+/** Undo the last answer of this window, or else the last one of this person; returns it. */
 export const undo = () => attempt(async () => {
   if (unsent.length > 1 || (unsent.length && !isSending)) {
     const last = unsent.pop();
@@ -164,9 +164,9 @@ export const follow = () => {
   let last = "";
   const events = new EventSource("/events");
   events.onmessage = ({ data }) => {
-    const { version, is_busy: isBusy, map } = JSON.parse(data);
+    const { version, is_busy: isBusy, map, is_saved: isSaved } = JSON.parse(data);
     find("busy").textContent = isBusy ? "Adapting …" : "";
-    const key = `${version} ${map}`;
+    const key = `${version} ${map} ${isSaved}`;
     if (key === last) return;
     last = key;
     refresh();
@@ -175,8 +175,8 @@ export const follow = () => {
 };
 
 /** Return an input for a class name with a button; `use` is called with the name. */
-export const classPicker = (label, button, use) => {
-  const input = make("input", { type: "text", list: "class-names", "aria-label": label, placeholder: label, autocomplete: "off" });
+export const classPicker = (label, button, use, hint = label) => {
+  const input = make("input", { type: "text", list: "class-names", "aria-label": label, placeholder: hint, autocomplete: "off" });
   return make("form", {
     class: "picker",
     onsubmit: (event) => {
@@ -187,9 +187,22 @@ export const classPicker = (label, button, use) => {
   }, input, make("button", { type: "submit" }, button));
 };
 
+/** Ask a question in a box of the page; returns whether the person agrees. */
+export const confirmBox = (question, yes) => new Promise((done) => {
+  const box = make("dialog", { class: "question-box", "aria-label": question }, make("p", {}, question),
+    make("form", { method: "dialog", class: "buttons" },
+      make("button", { value: "yes", class: "primary" }, yes), make("button", { value: "" }, "Cancel")));
+  box.addEventListener("close", () => { box.remove(); done(box.returnValue === "yes"); });
+  document.body.append(box);
+  box.showModal();
+});
+
+/** Show images like one of them, on the search page. */
+export const findLike = (position) => { dispatchEvent(new CustomEvent("find-like", { detail: position })); };
+
 /** Make sure that a class exists, asking before a new one is added. */
 export const ensureClass = async (name) => {
   if (state.classes.some((known) => known.name === name)) return true;
-  if (!confirm(`“${name}” is not a class yet. Add it?`)) return false;
+  if (!(await confirmBox(`“${name}” is not a class yet. Add it?`, "Add the class"))) return false;
   return Boolean(await change("/api/class", { action: "add", name }));
 };

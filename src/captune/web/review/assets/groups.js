@@ -1,6 +1,6 @@
 // Rows of images that belong together: one answer names them all.
 
-import { answer, ask, attempt, change, classPicker, ensureClass, find, make, onState, percent, picture, plural, say } from "./core.js";
+import { answer, ask, attempt, change, classPicker, ensureClass, find, make, onState, percent, picture, plural, say, state } from "./core.js";
 
 const ROWS = 12;
 const FEW = 10;
@@ -33,8 +33,8 @@ class Row {
     const names = [group.name, ...group.alternatives.map(([name]) => name)];
     this.notThese = make("button", { type: "button", hidden: !this.marked.size, onclick: () => this.exclude() }, `Marked images are not ${group.name}`);
     this.buttons.replaceChildren(
-      ...names.map((name, i) => make("button", { type: "button", class: !i && group.share >= 0.5 ? "primary" : "", onclick: () => this.name(name) },
-        i ? `All are ${name}` : `All right: ${name}`)),
+      ...names.map((name, i) => make("button", { type: "button", class: !i && group.share >= 0.5 ? "primary" : "", onclick: () => this.name(name) }, `All are ${name}`)),
+      make("button", { type: "button", onclick: () => this.name(state.none) }, "None of these"),
       classPicker("Another class", "Name all", async (name) => { if (await ensureClass(name)) this.name(name); }),
       this.notThese);
   }
@@ -67,7 +67,7 @@ class Row {
 
   async name(label) {
     this.element.setAttribute("aria-busy", "true");
-    const found = await change("/api/group", { group: this.group.number, label, besides: [...this.marked] });
+    const found = await change("/api/group", { group: this.group.number, label, others: [...this.marked] });
     this.element.removeAttribute("aria-busy");
     if (!found) return;
     const next = this.element.nextElementSibling;
@@ -96,6 +96,18 @@ const load = async () => {
     return;
   }
   for (const group of found) rows.get(group.number)?.update(group);
+};
+
+/** Handle a key: J and K go to the next and the previous group; returns whether it was used. */
+export const press = (name) => {
+  const by = { j: 1, k: -1 }[name.toLowerCase()];
+  if (!by) return false;
+  const all = [...document.querySelectorAll("article.group")];
+  const at = all.findIndex((row) => row.contains(document.activeElement));
+  const row = all[Math.min(all.length - 1, Math.max(0, at + by))];
+  row?.querySelector("button")?.focus();
+  row?.scrollIntoView({ block: "nearest" });
+  return true;
 };
 
 export const open = (visible) => {

@@ -5,9 +5,18 @@ import * as classes from "./classes.js";
 import * as compare from "./compare.js";
 import * as groups from "./groups.js";
 import * as map from "./map.js";
+import * as search from "./search.js";
 import * as suggestions from "./suggestions.js";
 
-const pages = { suggestions, groups, classes, map, compare };
+const pages = { suggestions, search, groups, classes, map, compare };
+const LETTERS = { r: "suggestions", f: "search", g: "groups", c: "classes", m: "map", v: "compare" };
+const KEYS = {
+  Everywhere: { "R F G C M V": "suggestions, search, groups, classes, map, compare", U: "undo", "?": "these keys", Esc: "leave a field" },
+  Suggestions: { Enter: "the current name is right", "1 to 9": "it is this class", X: "not the current name", N: "none of these classes", S: "skip", L: "more like this", "/": "type another class" },
+  Search: { "/": "type words", "Arrow keys": "go to an image", Space: "select it", A: "select all shown", N: "none of these, for the selected", L: "more like this" },
+  Groups: { "J K": "next and previous group", Enter: "press the button" },
+  Map: { "Arrow keys": "go to an image", Space: "select it", "+ −": "zoom" },
+};
 
 const current = () => (location.hash.slice(1) in pages ? location.hash.slice(1) : "suggestions");
 
@@ -25,7 +34,8 @@ const showPage = () => {
 const undoLast = async () => {
   const undone = await undo();
   if (!undone) return;
-  say(`Undone: ${{ label: "labeled as", not: "not", skip: "skipped", rename: "renamed to", merge: "merged into", add: "added", remove: "removed", describe: "described" }[undone.kind]} ${undone.label || ""}`);
+  const whose = undone.person && undone.person !== (find("person").value.trim() || state.person) ? ` (an answer of ${undone.person})` : "";
+  say(`Undone${whose}: ${{ label: "labeled as", not: "not", skip: "skipped", rename: "renamed to", merge: "merged into", add: "added", remove: "removed", describe: "described" }[undone.kind]} ${undone.label || ""}`);
   if (current() === "suggestions") suggestions.bringBack(undone);
   if (current() === "groups") groups.reload();
 };
@@ -33,15 +43,26 @@ const undoLast = async () => {
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
   const target = event.target;
-  const isTyping = target.closest("textarea, input:not([type=radio]):not([type=checkbox])");
+  const isTyping = target.closest("textarea, select, input:not([type=radio]):not([type=checkbox])");
   if (event.key === "Escape" && isTyping) { target.blur(); return; }
   if (isTyping) return;
-  if (event.key.toLowerCase() === "u") { event.preventDefault(); undoLast(); return; }
-  const isButton = target.closest("button, a, summary, input");
-  if (current() === "suggestions" && !(isButton && event.key === "Enter") && suggestions.press(event.key)) event.preventDefault();
+  if (document.querySelector("dialog[open]")) return;
+  const name = event.key.toLowerCase();
+  const isButton = target.closest("button, a, summary, input, select");
+  if (event.key === "?") find("help").showModal();
+  else if (name === "u") undoLast();
+  else if (name in LETTERS) location.hash = LETTERS[name];
+  else if ((isButton && ["Enter", " "].includes(event.key)) || !pages[current()].press?.(event.key)) return;
+  event.preventDefault();
 });
 
 find("undo").addEventListener("click", undoLast);
+find("help-button").addEventListener("click", () => find("help").showModal());
+find("help-keys").append(...Object.entries(KEYS).map(([where, keys]) => make("section", {}, make("h3", {}, where),
+  make("dl", {}, ...Object.entries(keys).flatMap(([name, use]) => [make("dt", {}, make("kbd", {}, name)), make("dd", {}, use)])))));
+find("person").value = localStorage.getItem("captune-person") || "";
+find("person").addEventListener("change", () => localStorage.setItem("captune-person", find("person").value.trim()));
+addEventListener("find-like", ({ detail }) => { location.hash = "search"; search.showLike(detail); });
 
 /** Download an export, telling when it takes a while and why it fails. */
 const download = (format) => attempt(async () => {
@@ -78,11 +99,20 @@ const accuracy = () => {
   return `Accuracy: ${range}, from ${plural(count, "checked image")}.`;
 };
 
+const showDisagreement = () => {
+  find("disagreed")?.remove();
+  if (!state.n_disagreed) return;
+  find("progress").append(make("button", { type: "button", id: "disagreed", onclick: () => { location.hash = "search"; search.showOnly("disagreed"); } },
+    `${plural(state.n_disagreed, "image")} with two opinions`));
+};
+
 let lastVersion = -1;
 onState(() => {
   find("title").textContent = `captune: ${state.title}`;
   document.title = `captune: ${state.title}`;
   find("progress").textContent = `${plural(state.n_answers, "answer")} for ${plural(state.n_images, "image")}. ${accuracy()}`;
+  find("saved").textContent = state.is_saved ? "Everything is saved." : "Answers are saved; predictions and report follow within a minute.";
+  showDisagreement();
   find("class-names").replaceChildren(...state.classes.map((known) => make("option", { value: known.name })));
   if (state.problem) say(state.problem);
   else if (lastVersion >= 0 && state.version > lastVersion && state.change) say([state.change.sentence, ...state.change.notes].join(" "));

@@ -1,15 +1,19 @@
-// All images as points on a canvas: color by class, thumbnails on hover, a lasso to label.
+// All images as points on a canvas: color by class, some as thumbnails, a legend that filters, a lasso to label.
 
-import { answer, ask, attempt, classPicker, ensureClass, find, make, onState, picture, plural, say, state } from "./core.js";
+import { answer, ask, attempt, classPicker, ensureClass, find, findLike, make, onState, picture, plural, say, state } from "./core.js";
 
 const NEAR = 14; // pixels from a point within which it is meant
-const MOST_NAMED = 60; // classes in the legend
+const MOST_NAMED = 300; // classes in the legend
+const SIDE = 46; // of a thumbnail, in pixels of the page
+const CELL = 84; // one thumbnail in so many pixels
 let points = null; // x, y of each image from 0 to 1
 let now = null;
 let before = null;
-let labeled = null;
+let nClasses = 0;
 let colors = "now";
-let highlighted = -1;
+const only = new Set(); // classes that are shown; all if empty
+let hasThumbnails = true;
+const thumbnails = new Map(); // loaded images by position
 let isOpen = false;
 let mapKind = "";
 let version = -1;
@@ -40,13 +44,16 @@ const ink = () => getComputedStyle(document.body).color.match(/\d+/g).map(Number
 const lightness = (c, [red] = ink()) => (c % 2 ? 0.45 : 0.55) + (red > 128 ? 0.12 : 0); // light ink: the dark theme
 const cssColor = (c) => `hsl(${hue(c)} 70% ${100 * lightness(c)}%)`;
 
+const isShown = (c) => !only.size || only.has(c);
+const shownClasses = () => (colors === "now" ? now : before);
+
 /** Return the color of each class as one 32-bit number, for fast drawing. */
 const palette = () => {
   const found = new Uint32Array(state.classes.length + 1);
   const text = ink();
   for (let c = 0; c < found.length; c += 1) {
-    const isGray = c === state.classes.length || (highlighted >= 0 && c !== highlighted);
-    const [s, l] = isGray ? [0, 0.6] : [0.7, lightness(c, text)];
+    const isGray = c === state.classes.length || !isShown(c);
+    const [s, l] = isGray ? [0, text[0] > 128 ? 0.22 : 0.9] : [0.7, lightness(c, text)];
     const part = (n) => { const k = (n + hue(c) / 30) % 12; return Math.round(255 * (l - s * Math.min(l, 1 - l) * Math.max(-1, Math.min(k - 3, 9 - k, 1)))); };
     found[c] = (255 << 24) | (part(4) << 16) | (part(8) << 8) | part(0);
   }
@@ -73,6 +80,7 @@ const draw = () => {
   const size = points.length > 40000 ? 1 : points.length > 4000 ? 1.6 : 2.5;
   paint(new Uint32Array(image.data.buffer), Math.max(1, Math.round(ratio * Math.min(6, size * Math.sqrt(view.scale)))));
   context.putImageData(image, 0, 0);
+  if (hasThumbnails && state.has_pictures) drawThumbnails(context, ratio);
   drawMarks(context, ratio);
 };
 
@@ -81,7 +89,7 @@ const paint = (pixels, radius) => {
   const { width, height } = canvas;
   const classColors = palette();
   const last = classColors.length - 1;
-  const shown = colors === "now" ? now : before;
+  const shown = shownClasses();
   const [fx, fy, left, top] = frameOf();
   const disk = (r) => Array.from({ length: 2 * r }, (_, row) => Math.round(Math.sqrt(r * r - (row + 0.5 - r) ** 2)));
   const dot = (i, halves, color) => {
@@ -97,10 +105,59 @@ const paint = (pixels, radius) => {
   const [plain, rim] = [disk(radius), disk(radius + 2)];
   const colorOf = (i) => classColors[shown[i] < last ? shown[i] : last];
   pixels.fill(0);
-  for (let i = 0, n = points.length / 2; i < n; i += 1) dot(i, plain, colorOf(i));
+  const n = points.length / 2;
+  if (only.size) for (let i = 0; i < n; i += 1) if (!only.has(shown[i])) dot(i, plain, colorOf(i)); // what is filtered lies below
+  for (let i = 0; i < n; i += 1) if (!only.size || only.has(shown[i])) dot(i, plain, colorOf(i));
   const [red, green, blue] = ink();
   for (const i of selected) dot(i, rim, (255 << 24) | (blue << 16) | (green << 8) | red);
   for (const i of selected) dot(i, plain, colorOf(i));
+};
+
+/** Return the images that are shown as thumbnails: one in each cell of a grid that moves with the map. */
+const chooseThumbnails = (ratio) => {
+  const [fx, fy, left, top] = frameOf();
+  const level = 2 ** Math.floor(Math.log2(view.scale));
+  const [wide, high] = [(view.scale * CELL * ratio) / (fx * level), (view.scale * CELL * ratio) / (fy * level)];
+  const cells = new Map();
+  const shown = shownClasses();
+  const margin = (SIDE * ratio) / 2;
+  for (let i = 0, n = points.length / 2; i < n; i += 1) {
+    if (only.size && !only.has(shown[i])) continue;
+    const [x, y] = [points[2 * i] * fx + left, points[2 * i + 1] * fy + top];
+    if (x < margin || y < margin || x > canvas.width - margin || y > canvas.height - margin) continue;
+    const cell = Math.floor(points[2 * i] / wide) * 65536 + Math.floor(points[2 * i + 1] / high);
+    if (!cells.has(cell)) cells.set(cell, [i, x, y]);
+  }
+  const chosen = [];
+  for (const one of cells.values()) {
+    if (!chosen.some((other) => Math.max(Math.abs(one[1] - other[1]), Math.abs(one[2] - other[2])) < (SIDE + 4) * ratio)) chosen.push(one);
+  }
+  return chosen;
+};
+
+const thumbnail = (i) => {
+  if (!thumbnails.has(i)) {
+    if (thumbnails.size > 1000) thumbnails.clear();
+    const found = new Image();
+    found.addEventListener("load", redraw);
+    found.src = `/image/${i}/96`;
+    thumbnails.set(i, found);
+  }
+  return thumbnails.get(i);
+};
+
+const drawThumbnails = (context, ratio) => {
+  const side = SIDE * ratio;
+  const shown = shownClasses();
+  context.lineWidth = 3 * ratio;
+  for (const [i, x, y] of chooseThumbnails(ratio)) {
+    const found = thumbnail(i);
+    if (!found.complete || !found.naturalWidth) continue;
+    const square = Math.min(found.naturalWidth, found.naturalHeight);
+    context.drawImage(found, (found.naturalWidth - square) / 2, (found.naturalHeight - square) / 2, square, square, x - side / 2, y - side / 2, side, side);
+    context.strokeStyle = selected.has(i) ? `rgb(${ink()})` : cssColor(shown[i]);
+    context.strokeRect(x - side / 2, y - side / 2, side, side);
+  }
 };
 
 const traceLasso = (context) => {
@@ -127,7 +184,7 @@ const nearest = (x, y, limit, accept = () => true) => {
     const dx = points[2 * i] * fx + left - x;
     const dy = points[2 * i + 1] * fy + top - y;
     const distance = dx * dx + dy * dy;
-    if (distance < least && accept(dx, dy, i)) { least = distance; best = i; }
+    if (distance < least && (!only.size || only.has(now[i])) && accept(dx, dy, i)) { least = distance; best = i; }
   }
   return best;
 };
@@ -149,6 +206,7 @@ const showSelection = () => {
   status.textContent = selected.size ? `${plural(selected.size, "image")} selected` : "";
   labelForm.hidden = !selected.size;
   clearButton.hidden = !selected.size;
+  likeButton.hidden = selected.size !== 1;
   redraw();
 };
 const labelForm = classPicker("Class of the selected images", "Label them", async (name) => {
@@ -159,6 +217,7 @@ const labelForm = classPicker("Class of the selected images", "Label them", asyn
   showSelection();
 });
 const clearButton = make("button", { type: "button", hidden: true, onclick: () => { selected.clear(); showSelection(); } }, "Clear selection");
+const likeButton = make("button", { type: "button", hidden: true, onclick: () => findLike([...selected][0]) }, "More like this");
 
 /** Select the points inside the lasso: it is filled on a hidden canvas, so that each point is one look at its pixel. */
 const selectInside = () => {
@@ -171,7 +230,7 @@ const selectInside = () => {
   for (let i = 0, n = points.length / 2; i < n; i += 1) {
     const x = Math.floor(points[2 * i] * fx + left);
     const y = Math.floor(points[2 * i + 1] * fy + top);
-    if (x >= 0 && y >= 0 && x < width && y < height && data[4 * (y * width + x) + 3] > 127) selected.add(i);
+    if (x >= 0 && y >= 0 && x < width && y < height && data[4 * (y * width + x) + 3] > 127 && isShown(now[i])) selected.add(i);
   }
 };
 
@@ -200,7 +259,7 @@ canvas.addEventListener("pointermove", (event) => {
   if (drag) {
     const [fx, fy] = frameOf();
     drag.moved ||= Math.hypot(x - drag.start[0], y - drag.start[1]) > 4;
-    look(drag.x - (x - drag.start[0]) / fx, drag.y - (y - drag.start[1]) / fy);
+    moveTo(drag.x - (x - drag.start[0]) / fx, drag.y - (y - drag.start[1]) / fy);
     showTip(-1);
     return;
   }
@@ -234,7 +293,7 @@ canvas.addEventListener("pointerleave", () => { if (document.activeElement !== c
 canvas.addEventListener("wheel", (event) => { event.preventDefault(); zoom(event.deltaY < 0 ? 1.2 : 1 / 1.2, pointer(event)); }, { passive: false });
 
 /** Move the view; its middle stays on the map. */
-const look = (x, y) => {
+const moveTo = (x, y) => {
   [view.x, view.y] = [x, y].map((middle) => Math.min(0.5, Math.max(-0.5, middle)));
   redraw();
 };
@@ -246,7 +305,7 @@ const zoom = (by, [x, y] = [canvas.width / 2, canvas.height / 2]) => {
   const [dx, dy] = [(x - canvas.width / 2) / (0.94 * canvas.width), (y - canvas.height / 2) / (0.94 * canvas.height)];
   const [newX, newY] = [view.x + dx / view.scale - dx / scale, view.y + dy / view.scale - dy / scale];
   view.scale = scale;
-  look(newX, newY);
+  moveTo(newX, newY);
   showTip(focused);
 };
 
@@ -269,7 +328,7 @@ canvas.addEventListener("keydown", (event) => {
 const focus = (i) => {
   focused = i;
   const [x, y] = place(i);
-  if (x < 0 || y < 0 || x > canvas.width || y > canvas.height) look(points[2 * i] - 0.5, points[2 * i + 1] - 0.5);
+  if (x < 0 || y < 0 || x > canvas.width || y > canvas.height) moveTo(points[2 * i] - 0.5, points[2 * i + 1] - 0.5);
   showTip(i);
   status.textContent = state.classes[now[i]]?.name ?? "";
   redraw();
@@ -287,8 +346,10 @@ const load = () => attempt(async () => {
   if (version !== state.version) {
     version = state.version;
     const all = await numbers("/api/map/classes", Uint16Array);
-    const n = all.length / 3;
-    [now, before, labeled] = [all.subarray(0, n), all.subarray(n, 2 * n), all.subarray(2 * n)];
+    const n = all.length / 2;
+    if (nClasses !== state.classes.length) only.clear(); // the numbers of the classes are others now
+    nClasses = state.classes.length;
+    [now, before] = [all.subarray(0, n), all.subarray(n)];
   }
   showLegend();
   note.textContent = { quick: "A better map is being computed …", full: "" }[mapKind] ?? "";
@@ -299,12 +360,13 @@ const showLegend = () => {
   const counts = new Map();
   for (const c of now) counts.set(c, (counts.get(c) || 0) + 1);
   const order = [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a));
+  const all = make("li", {}, make("button", { type: "button", "aria-pressed": String(!only.size), onclick: () => { only.clear(); showLegend(); legend.querySelector("button").focus(); redraw(); } }, "All classes"));
   const rest = order.length > MOST_NAMED ? [make("li", { class: "note" }, `and ${order.length - MOST_NAMED} smaller ones`)] : [];
-  legend.replaceChildren(...order.slice(0, MOST_NAMED).map((c) => {
+  legend.replaceChildren(all, ...order.slice(0, MOST_NAMED).map((c) => {
     const dot = make("span", { class: "dot" });
     dot.style.background = cssColor(c);
-    return make("li", {}, make("button", { type: "button", "aria-pressed": String(c === highlighted),
-      onclick: () => { highlighted = c === highlighted ? -1 : c; showLegend(); redraw(); } }, dot, state.classes[c]?.name ?? "", make("span", { class: "note" }, counts.get(c).toLocaleString("en"))));
+    return make("li", {}, make("button", { type: "button", "aria-pressed": String(only.has(c)), "data-class": String(c),
+      onclick: () => { if (only.has(c)) only.delete(c); else only.add(c); showLegend(); legend.querySelector(`[data-class="${c}"]`)?.focus(); redraw(); } }, dot, state.classes[c]?.name ?? "", make("span", { class: "note" }, counts.get(c).toLocaleString("en"))));
   }), ...rest);
 };
 
@@ -312,9 +374,10 @@ const note = make("p", { id: "map-note", class: "note" });
 labelForm.hidden = true;
 find("map-box").append(
   make("div", { class: "tools" }, make("fieldset", {}, make("legend", {}, "Color by class"), radio("now", "now"), radio("before", "at the start")),
+    make("label", { class: "check" }, make("input", { type: "checkbox", checked: true, onchange: (event) => { hasThumbnails = event.target.checked; redraw(); } }), "thumbnails"),
     lassoButton,
     make("button", { type: "button", "aria-label": "Zoom in", onclick: () => zoom(1.4) }, "+"),
-    make("button", { type: "button", "aria-label": "Zoom out", onclick: () => zoom(1 / 1.4) }, "−"), status, labelForm, clearButton, note),
+    make("button", { type: "button", "aria-label": "Zoom out", onclick: () => zoom(1 / 1.4) }, "−"), status, labelForm, likeButton, clearButton, note),
   make("div", { id: "map-view" }, make("div", { class: "canvas-box" }, canvas, tip), legend));
 
 export const open = (visible) => {
