@@ -123,7 +123,7 @@ def test_a_kill_costs_only_what_was_being_computed(
     if victim == "worker":
         assert process.returncode == 2
         assert b"killed" in told
-    for worker in workers:  # without a driver, they finish what they compute
+    for worker in workers:  # they end with their driver
         while Path(f"/proc/{worker}/cmdline").exists() and Path(f"/proc/{worker}/cmdline").read_bytes():
             time.sleep(0.05)
     done = n_finished(out)

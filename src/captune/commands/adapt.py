@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from captune.commands._project import read_project
 from captune.commands._shared import IMAGES_HELP, add_device_options, add_run_options
 from captune.core import registry
+from captune.core.errors import InputError
 
 if TYPE_CHECKING:
     from captune.results.run import Run
@@ -25,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "captune adapt --help-settings METHOD [--preset NAME] lists all settings."
     )
     parser.add_argument("images", metavar="IMAGES", nargs="?", help=IMAGES_HELP)
+    parser.add_argument("--embeddings", metavar="FOLDER", help="partitions of captune embed, instead of IMAGES")
     parser.add_argument("--labels", metavar="CSV", help="table (path, label) of labeled images")
     parser.add_argument(
         "--complete-classes",
@@ -71,6 +73,9 @@ def run(options: argparse.Namespace) -> None:
     if options.help_settings is not None:
         sys.stdout.write(settings_help(options.help_settings, options.preset))
         return
+    if options.images and options.embeddings:
+        raise InputError(f"Expected IMAGES or --embeddings, got both: {options.images!r} and {options.embeddings!r}.")
+    options.images = options.images or options.embeddings
     inputs, values = read_project(options)  # checked before heavy imports
     if options.renames or options.merges:
         from captune.data.labels import parse_merges, parse_renames

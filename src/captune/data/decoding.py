@@ -69,7 +69,7 @@ class EncodedImage:
 
     def decode(self, smallest: int | None = None) -> Image.Image:
         """Decode the file; one that may take very long, in a process that can be ended."""
-        if effort(self.content) <= MOST_EFFORT:
+        if _passes(self.content) * MOST_PIXELS <= MOST_EFFORT or effort(self.content) <= MOST_EFFORT:
             return decode(self.content, smallest)
         from captune.data.guarded_decoding import GuardedDecoder  # which decodes with this module
 
@@ -148,9 +148,14 @@ def effort(content: bytes) -> int:
         width, height = measure(content)
     except UnreadableImageError:
         return 0  # found again when it is decoded
+    return width * height * _passes(content)
+
+
+def _passes(content: bytes) -> int:
+    """Return how many times each pixel of a file is computed."""
     if content.startswith(b"\xff\xd8"):
-        return width * height * max(1, content.count(b"\xff\xda"))
-    return width * height * (EFFORT_OF_VIDEO if content[4:8] == b"ftyp" else 1)
+        return max(1, content.count(b"\xff\xda"))
+    return EFFORT_OF_VIDEO if content[4:8] == b"ftyp" else 1
 
 
 def _open(content: bytes) -> Image.Image:

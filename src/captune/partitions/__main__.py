@@ -1,4 +1,4 @@
-"""One task of a job array: `python -m captune.partitions FOLDER --task 3 --of 8`; `--collect` tells what is missing."""
+"""One task of a job: `python -m captune.partitions FOLDER --task 3 --of 8`; with `--collect`, what is missing."""
 
 from __future__ import annotations
 
@@ -17,11 +17,17 @@ def main() -> int:
     parser.add_argument("folder")
     parser.add_argument("--task", type=int, default=0)
     parser.add_argument("--of", type=int, default=1)
-    parser.add_argument("--collect", action="store_true")
+    parser.add_argument("--collect", action="store_true", help="tell how much is finished")
+    parser.add_argument("--webdataset", metavar="OUT", help="write the partitions as WebDataset shards")
     options = parser.parse_args()
     folder = PartitionFolder(options.folder)
     try:
         n_partitions = len(read_plan(folder)[1])
+        if options.webdataset:
+            from captune.partitions.webdataset import write_shards
+
+            say(f"{len(write_shards(options.folder, options.webdataset))} shards in {options.webdataset!r}.")
+            return 0
         if options.collect:
             facts = summarize(folder)
             say(", ".join(f"{name}: {value:,}" for name, value in facts.items()))

@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from captune.core.errors import CaptuneError, InputError, raise_all
+from captune.core.files import drop_leftovers
 from captune.core.progress import SECONDS_BETWEEN_LINES, duration, say
 from captune.core.settings import DEFAULT_BACKBONE
 from captune.data.partition_folder import FORMAT, PLAN, VERSION, Finished, PartitionFolder, part_name
@@ -98,6 +100,8 @@ def run_job(job: Job, out: str, engine: str = "local", workers: int = 1, quiet: 
     tell: Callable[[str], None] = (lambda _: None) if quiet else say
     folder = PartitionFolder(out)
     partitions = make_plan(job, folder)
+    if folder.is_local:
+        drop_leftovers(Path(folder.path))  # of killed workers
     pending = [number for number in range(len(partitions)) if not folder.is_done(number)]
     if len(pending) < len(partitions):
         tell(f"{len(partitions) - len(pending)} of {len(partitions)} partitions are finished.")

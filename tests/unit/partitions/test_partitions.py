@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from captune.core.errors import CaptuneError, InputError
 from captune.data.inputs import collect_images
 from captune.data.partition_folder import PartitionFolder, read_embeddings
 from captune.partitions.job import Job, run_job
+from captune.partitions.webdataset import write_shards as write_shards_of
 
 arrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -152,7 +155,7 @@ def test_inputs_that_are_not_there(source: str, tmp_path: Path) -> None:
 def run_folder(embedded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("run") / "run"
     options = ["--classes", "stripes,dots,checks", "--method", "transductive", "--quiet", "--out", str(out)]
-    assert main(["adapt", str(embedded), *options]) == 0
+    assert main(["adapt", "--embeddings", str(embedded), *options]) == 0
     return out
 
 
@@ -215,6 +218,24 @@ def test_partitions_open_in_datasets_and_lancedb(embedded: Path, tmp_path: Path)
     lancedb = pytest.importorskip("lancedb")
     table = lancedb.connect(tmp_path / "db").create_table("images", arrow.dataset.dataset(embedded, format="parquet"))
     assert table.count_rows() == 20
+
+
+def test_partitions_are_written_as_webdataset_shards(embedded: Path, tmp_path: Path) -> None:
+    shards = write_shards_of(str(embedded), tmp_path / "shards")
+    paths, vectors = read_embeddings(PartitionFolder(embedded), 0)
+    with tarfile.open(shards[0]) as tar:
+        found = {name: tar.extractfile(name).read() for name in tar.getnames()}  # type: ignore[union-attr]
+    assert json.loads(found["000000-000003.json"])["path"] == paths[3]
+    assert np.array_equal(np.load(io.BytesIO(found["000000-000003.npy"])), vectors[3])
+    webdataset = pytest.importorskip("webdataset")
+    samples = list(webdataset.WebDataset([str(path) for path in shards], shardshuffle=False).decode())
+    assert len(samples) == 20
+    assert np.array_equal(samples[3]["npy"], vectors[3])
+
+
+def test_webdataset_shards_with_labels_are_read(tmp_path: Path) -> None:
+    files = {f"{name.split('.')[0]}.cls": b"3" for name in FILES}
+    assert embed(write_shards(tmp_path / "shards", FILES | files), tmp_path / "out")["images"] == 20
 
 
 def test_bytes_of_partitions_do_not_depend_on_the_folder(folder: Path, embedded: Path, tmp_path: Path) -> None:

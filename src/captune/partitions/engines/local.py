@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -44,6 +45,7 @@ def compute(out: str, pending: Sequence[int], workers: int) -> Iterator[Outcome]
 
 def _start(out: str, ranks: Any) -> None:  # noqa: ANN401
     global _worker  # noqa: PLW0603 (the state of a worker process)
+    threading.Thread(target=_end_with_driver, daemon=True).start()
     rank = ranks.get()
     if "CUDA_VISIBLE_DEVICES" not in os.environ:
         import torch
@@ -53,6 +55,14 @@ def _start(out: str, ranks: Any) -> None:  # noqa: ANN401
     from captune.partitions.worker import Worker
 
     _worker = Worker(out)
+
+
+def _end_with_driver() -> None:
+    """End this worker when the process that started it is killed, which would leave it waiting forever."""
+    driver = multiprocessing.parent_process()
+    if driver is not None:
+        driver.join()
+        os._exit(1)
 
 
 def _run(number: int) -> Outcome:
