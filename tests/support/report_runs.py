@@ -74,7 +74,6 @@ def make_run(
                 "embedded_rows": np.arange(len(truth), dtype=np.int32),
                 "vectors": vectors.astype(np.float16),
                 "class_vectors": texts,
-                **({"margin": centers @ centers.T, "similarity": centers @ centers.T} if adapted else {}),
             },
             labeled=images,
             history=history_of(after, n_classes) if adapted else (),

@@ -62,7 +62,6 @@ class CapSchedule(Schedule):
             self.pseudo_labels = self.grow(epoch)
         if epoch and self.settings.margin:  # the first epoch warms up without a margin
             margin = self.margin()
-            self.context.arrays.update(similarity=margin.similarity, margin=margin.matrix)
             self.objective.margin = torch.from_numpy(margin.matrix).to(self.context.runtime.device)
 
     def grows_in(self, epoch: int) -> bool:

@@ -87,7 +87,7 @@ class Auto(Method):
             held_out, others = np.flatnonzero(parts == part), np.flatnonzero(parts != part)
             if not len(held_out):
                 continue
-            trial = dataclasses.replace(context, rounds=[], history=[], arrays={}, checkpoints=None)
+            trial = dataclasses.replace(context, rounds=[], history=[], checkpoints=None)
             rows = known.image_index[others]
             labeled = LabeledImages(task.labeled.images.subset(rows), labels[others], task.labeled.is_single[rows])
             less = dataclasses.replace(task, labeled=labeled)

@@ -46,8 +46,6 @@ class Context:
     """What happened in each round or epoch, as JSON facts."""
     history: list[tuple[int, PseudoLabels]] = field(default_factory=list)
     """Pseudo-labels after some epochs; `image_index` counts the readable unlabeled images."""
-    arrays: dict[str, Floats] = field(default_factory=dict)
-    """Arrays for the report, such as `similarity` and `margin` `(classes, classes)`."""
     _embedded: dict[tuple[ImageCollection, int], EmbeddedImages] = field(default_factory=dict)
 
     def embed(self, backbone: Backbone, images: ImageCollection, title: str = "Embedding images") -> EmbeddedImages:
@@ -189,7 +187,7 @@ class Context:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return everything recorded so far, for a checkpoint."""
-        tensors = add_prefix(self.arrays, "array.")
+        tensors: dict[str, Tensor] = {}
         for epoch, labels in self.history:
             tensors |= add_prefix(labels.arrays(), f"history.{epoch}.")
         return tensors, {"rounds": self.rounds, "history": [epoch for epoch, _ in self.history]}
@@ -198,7 +196,6 @@ class Context:
         """Restore what `state` returned."""
         self.rounds[:] = facts["rounds"]
         self.history[:] = [(epoch, read_labels(tensors, f"history.{epoch}.", n_classes)) for epoch in facts["history"]]
-        self.arrays.update({name: tensor.numpy() for name, tensor in with_prefix(tensors, "array.").items()})
 
 
 def read_labels(tensors: Mapping[str, Tensor], prefix: str, n_classes: int) -> PseudoLabels:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -13,16 +12,14 @@ from captune.core.arrays import Ints
 from captune.core.errors import InputError
 from captune.core.progress import duration
 from captune.report.class_table import Column, capped, known
-from captune.report.compared import GroupNumbers, draw_extreme_classes, draw_group_comparison
-from captune.report.drawing import MARKS, SERIES, Drawing, new_figure, shown, style
+from captune.report.compared import draw_extreme_classes
+from captune.report.drawing import Drawing
 from captune.report.exchange import Exchange, exchange
 from captune.report.measures import Measures
 from captune.report.sections import MEANING, METRICS, as_text, metric
 from captune.report.summary import count
 from captune.results.run import Run
 
-MOST_NAMED = 60
-MOST_DRAWN = 200
 MOST_MATRICES = 3
 FIRST = ("method", "preset", "backbone", "describer", "describe", "template")
 """Settings that are named first, because they change results most."""
@@ -36,7 +33,8 @@ def compare_runs(runs: Sequence[Run]) -> tuple[dict[str, Any], list[Drawing]]:
     measures = [Measures(run) for run in runs]
     has_truth = all(one.has_truth for one in measures)
     values: list[Any] = [one.accuracies(after=True) if has_truth else one.counts(after=True) for one in measures]
-    drawings = _drawings(names, measures, values, has_truth)
+    series = {name: column.tolist() for name, column in zip(names, values, strict=True)}
+    drawings = [draw_extreme_classes(runs[0].names, series)] if has_truth else []
     columns = [
         Column(name, known(column), style="{:.1%}") if has_truth else Column(name, column.tolist())
         for name, column in zip(names, values, strict=True)
@@ -67,19 +65,6 @@ def compare_runs(runs: Sequence[Run]) -> tuple[dict[str, Any], list[Drawing]]:
         "settings": settings,
     }
     return content, drawings
-
-
-def _drawings(
-    names: Sequence[str], measures: Sequence[Measures], values: Sequence[Any], has_truth: bool
-) -> list[Drawing]:
-    classes = measures[0].run.names
-    drawings = [_draw(names, classes, values, "accuracy" if has_truth else "images predicted as the class")]
-    if has_truth:
-        series = {name: column.tolist() for name, column in zip(names, values, strict=True)}
-        drawings.append(draw_extreme_classes(classes, series))
-        groups = _draw_groups(names, measures)
-        drawings += [groups] if groups else []
-    return drawings
 
 
 def _same_images(runs: Sequence[Run]) -> list[Ints]:
@@ -138,24 +123,6 @@ def _disagreements(names: Sequence[str], runs: Sequence[Run], same: Sequence[Int
     return [one for one in found if one]
 
 
-def _draw_groups(names: Sequence[str], measures: Sequence[Measures]) -> Drawing | None:
-    """Draw the calibration and accuracy of the groups that zero-shot confuses, for zero-shot and every run."""
-    first = measures[0]
-    measured = [[one.group_measures(group) for one in measures] for group in first.start_groups]
-    found = [
-        (group, numbers)
-        for group, numbers in zip(first.start_groups, measured, strict=True)
-        if all(own["n_images"] for own in numbers)
-    ]
-    if not found:
-        return None
-    groups = [" / ".join(first.run.names[c] for c in group.classes) for group, _ in found]
-    series = {"zero-shot": [GroupNumbers(n[0]["ece_before"], n[0]["accuracy_before"]) for _, n in found]}
-    for i, name in enumerate(names):
-        series[name] = [GroupNumbers(n[i]["ece_after"], n[i]["accuracy_after"]) for _, n in found]
-    return draw_group_comparison(groups, series)
-
-
 def _names(runs: Sequence[Run]) -> list[str]:
     """Return the folder of each run, with its parent and a number where needed to tell runs apart."""
     folders = [run.folder.resolve() for run in runs]
@@ -186,28 +153,6 @@ def _numbers(measures: Sequence[Measures], has_truth: bool) -> list[dict[str, An
     return [{"name": name, "note": notes.get(name, ""), "values": values} for name, values in rows.items()]
 
 
-def _draw(names: Sequence[str], classes: Sequence[str], columns: Sequence[Any], what: str) -> Drawing:
-    """Draw the value of each class in each run, ordered by the first run; of many classes, those that differ most."""
-    table = np.stack([np.asarray(column, dtype=np.float64) for column in columns])
-    chosen = np.argsort(-np.nan_to_num(np.ptp(table, axis=0)), kind="stable")[:MOST_DRAWN]
-    order = chosen[np.argsort(table[0][chosen], kind="stable")]
-    with style():
-        figure, (axis,) = new_figure(7.6, 3.6)
-        for number, (name, values) in enumerate(zip(names, columns, strict=True)):
-            mark, color = MARKS[number % len(MARKS)], SERIES[number % len(SERIES)]
-            axis.plot(np.asarray(values)[order], mark, color=color, markersize=4, label=shown(name))
-        axis.set(ylabel=what, ylim=(0, None))
-        if len(order) <= MOST_NAMED:
-            axis.set_xticks(range(len(order)), [shown(classes[c]) for c in order], rotation=90, fontsize=7)
-        axis.grid(axis="y", alpha=0.3)
-        figure.legend(loc="outside upper center", ncols=min(4, len(names)))
-    rows = [(classes[c], *(round(float(column[c]), 4) for column in columns)) for c in order]
-    means = ", ".join(f"{name} {np.nanmean(values):.3g}" for name, values in zip(names, columns, strict=True))
-    which = "each class" if len(order) == len(classes) else f"the {len(order)} classes that differ most"
-    note = f"The {what} for {which} and each run, sorted by {names[0]}."
-    return Drawing("compared-classes", note, f"Mean over classes: {means}", figure, ("class", *names), rows)
-
-
 def _differences(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return what differs: first images, labels, descriptions and method, then all other settings."""
     sources = [run.card.get("sources", {}) for run in runs]
@@ -226,10 +171,4 @@ def _differences(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[dict[s
 
 
 def _rows_that_differ(rows: dict[str, list[str]]) -> list[dict[str, Any]]:
-    return [{"name": name, "values": _without_folders(values)} for name, values in rows.items() if len(set(values)) > 1]
-
-
-def _without_folders(values: list[str]) -> list[str]:
-    """Return absolute paths without their folders, if they still differ."""
-    short = [re.sub(r"^(\w+:)?/.*/(?=[^/])", r"\1", value) for value in values]
-    return short if len(set(short)) == len(set(values)) else values
+    return [{"name": name, "values": values} for name, values in rows.items() if len(set(values)) > 1]

@@ -25,7 +25,6 @@ BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE = "#0072b2", "#d55e00", "#009e73", "
 GREY = "#8a929c"
 BEFORE, AFTER = GREY, BLUE
 SERIES = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
-MARKS = ("o", "s", "^", "D", "v", "P")
 INK = "#1d2a36"
 """Text color in files; in a page it is replaced by the color of the surrounding text."""
 

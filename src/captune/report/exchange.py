@@ -41,19 +41,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Exchange:
-    """The classes that exchange the most images.
-
-    Attributes:
-        id: Prefix of the ids in the page.
-        rows, columns: What the rows and the columns of the matrix are.
-        names: The classes of the matrix.
-        cells: The matrix.
-        pairs: The largest exchanges.
-        n_images: Number of images that were compared.
-        n_moved: Number of images that the two labelings call differently.
-        n_pairs: Number of all exchanges.
-        n_classes: Number of classes that exchange images.
-    """
+    """A matrix of the classes that exchange the most images, and the largest exchanges with pictures."""
 
     id: str
     rows: str

@@ -80,29 +80,16 @@ class Measures:
         """Return the embeddings of the images in `embedded_rows`."""
         return np.asarray(self.run.arrays["vectors"], dtype=np.float32)
 
-    def largest(self, most: int) -> Ints:
-        """Return the classes with the most images before and after adaptation, in their order."""
-        counts = self.counts(after=False) + self.counts(after=True)
-        return np.sort(np.argsort(-counts, kind="stable")[:most])
-
     @cached_property
     def groups(self) -> tuple[ConfusedGroup, ...]:
-        """Return the groups of confused classes."""
-        return self._groups_of(self.run.labels)
-
-    @cached_property
-    def start_groups(self) -> tuple[ConfusedGroup, ...]:
-        """Return the groups that zero-shot confuses, which are the same for all runs on the same images."""
-        return self._groups_of(self.run.before_labels)
-
-    def _groups_of(self, labels: Ints) -> tuple[ConfusedGroup, ...]:
-        arrays = self.run.arrays
+        """Return the groups of confused classes, among those with the most images."""
+        arrays, counts = self.run.arrays, self.counts(after=False) + self.counts(after=True)
         if "before" not in arrays:
             return ()
-        classes = self.largest(MOST_COMPARED)
+        classes = np.sort(np.argsort(-counts, kind="stable")[:MOST_COMPARED])
         place = np.full(self.run.n_classes, -1)
         place[classes] = np.arange(len(classes))
-        own = np.asarray(place[labels[self.embedded_rows]], dtype=np.int64)
+        own = np.asarray(place[self.run.labels[self.embedded_rows]], dtype=np.int64)
         inside = own >= 0
         found = groups_of_predictions(
             self.vectors[inside], own[inside], arrays["class_vectors"][classes], arrays["before"][:, classes]

@@ -38,7 +38,7 @@ class Evidence:
 
     Attributes:
         arrays: `before_labels` (readable images,); `rows`, `before`, `after` of the saved images; `embedded_rows` and
-            `vectors` of a sample; `class_vectors` and `logit_scale`; arrays of the method, such as `margin`.
+            `vectors` of a sample; `class_vectors` and `logit_scale`.
         labeled: The images that positions in `history` refer to.
         history: The pseudo-labels after some epochs; the last entry holds the final ones.
         health: The health check; None for a run without adaptation.
@@ -57,8 +57,6 @@ class Evidence:
         """Return the evidence of parts of classes as that of the classes, which predict `after` `(images, classes)`."""
         class_of, starts = np.repeat(np.arange(len(n_parts)), n_parts), np.cumsum([0, *n_parts[:-1]])
         arrays = dict(self.arrays)
-        for name in {"similarity", "margin"} & set(arrays):
-            arrays[name] = np.maximum.reduceat(np.maximum.reduceat(arrays[name], starts, axis=0), starts, axis=1)
         arrays["before"], arrays["after"] = unite(arrays["before"]), after[arrays["rows"]]
         arrays["before_labels"] = class_of[arrays["before_labels"]].astype(np.int32)
         arrays["class_vectors"] = unit_rows(np.add.reduceat(arrays["class_vectors"], starts, axis=0))
@@ -133,7 +131,6 @@ def collect_evidence(
         "vectors": vectors[sample].astype(np.float16),
         "class_vectors": class_vectors,
         "logit_scale": np.asarray([backbone.logit_scale], dtype=np.float32),
-        **context.arrays,
     }
     return Evidence(
         arrays=arrays,

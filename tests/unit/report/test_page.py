@@ -12,7 +12,6 @@ import pytest
 
 from captune.core.errors import InputError, RunFolderError
 from captune.report import page
-from captune.report.comparison import _rows_that_differ
 from captune.report.page import write_report
 from captune.report.sections import describe_run
 from captune.report.summary import HEADLINES
@@ -244,26 +243,11 @@ def test_runs_are_compared_side_by_side(run_folder: Any, tmp_path: Path) -> None
     assert "3 runs on 6 classes: a, b, c" in reader.text
     assert "Balanced accuracy" in reader.text
     assert "<script>alert(1)</script>" in reader.text
-    assert (tmp_path / "all-figures" / "compared-classes.csv").is_file()
     assert (tmp_path / "all-figures" / "compared-extremes.csv").is_file()
-    header = (tmp_path / "all-figures" / "compared-groups.csv").read_text(encoding="utf-8").splitlines()[0]
-    assert header.startswith("group,classes,zero-shot: ECE,zero-shot: accuracy,a: ECE")
     assert "Calibration error (ECE)" in reader.text
     unlabeled = read(write_report(folders, out=path)).text
     assert "The runs agree on" in unlabeled
     assert "Which run is right was not verified." in unlabeled
-
-
-@pytest.mark.parametrize(
-    ("values", "shown"),
-    [
-        (["none", "file:/home/me/a b/texts.yaml"], ["none", "file:texts.yaml"]),
-        (["/data/one/photos", "/data/two/photos"], ["/data/one/photos", "/data/two/photos"]),
-        (["hf:openai/clip", "/models/own"], ["hf:openai/clip", "own"]),
-    ],
-)
-def test_folders_are_named_where_they_differ(values: list[str], shown: list[str]) -> None:
-    assert _rows_that_differ({"x": values}) == [{"name": "x", "values": shown}]
 
 
 def test_runs_of_other_classes_are_not_compared(run_folder: Any, tmp_path: Path) -> None:
