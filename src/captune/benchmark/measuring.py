@@ -67,8 +67,8 @@ def measure(job: Job) -> dict[str, Any]:
     with locked(lock, f"Another process is measuring this cell into {job.result!r}", SECONDS_TO_WAIT):
         content = _finished_by_another(job)
         if content is None:
-            content = _measure_or_restart(job, folder)
-            write_json(Path(job.result), add_digest(content))
+            content = add_digest(_measure_or_restart(job, folder))
+            write_json(Path(job.result), content)
         _clear(folder, job.keep_run)
         lock.unlink(missing_ok=True)
     return content
