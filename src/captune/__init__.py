@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from captune.backbones.base import wrap as wrap
+    from captune.backbones.image import wrap_image_encoder as wrap_image_encoder
     from captune.concepts.confusion import confusion_margin as confusion_margin
     from captune.concepts.mismatch import detect_mismatch as detect_mismatch
     from captune.core.errors import CaptuneError as CaptuneError
@@ -50,6 +51,7 @@ __all__ = [
     "open_run",
     "top_k_per_class",
     "wrap",
+    "wrap_image_encoder",
 ]
 
 _HOMES = {
@@ -62,6 +64,7 @@ _HOMES = {
     "Run": "captune.results.run",
     "Session": "captune.review.session",
     "wrap": "captune.backbones.base",
+    "wrap_image_encoder": "captune.backbones.image",
     "Embeddings": "captune.data.precomputed",
     "ClassTexts": "captune.data.precomputed",
     "NONE": "captune.data.vocabulary",

@@ -113,7 +113,7 @@ def _launch(plan: Plan, **options: Any) -> Run:  # noqa: ANN401 (those of `carry
     """Carry out a plan in several processes; the classifier comes back as files, the rest of the run by pickle."""
     with tempfile.TemporaryDirectory(prefix="captune-") as folder:
         run = launching.launch(plan.settings.devices, plan.settings.num_nodes, _as_worker, plan, options, folder)
-        backbone = None if plan.backbone is None else plan.open_backbone()
+        backbone = None if plan.backbone is None else plan.open_first()
         run.classifier = Classifier.load(folder, backbone)
         return run
 
@@ -129,7 +129,7 @@ def _as_worker(plan: Plan, options: Mapping[str, Any], folder: str) -> Run:
 
 def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
     describer = plan.open_describer()
-    backbone = plan.open_backbone().to(engine.device)
+    backbone = plan.open_backbone(engine)
     backbone.texts_at_once = plan.settings.class_chunk
     environment = environment_of(plan.images, backbone, engine)
     context = Context(

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from captune.backbones.base import Backbone
+from captune.backbones.image import second_id
+from captune.backbones.joined import Joined
 from captune.backbones.precomputed import Precomputed
 from captune.core import registry
-from captune.core.arrays import Ints
+from captune.core.arrays import Ints, unit_rows
 from captune.core.errors import InputError, ProblemList, UnknownNameError, nearest, raise_all
+from captune.core.runtime import Runtime
 from captune.core.settings import NO_RESULT, RunSettings, build_run, plain
 from captune.data.images import ImageCollection
 from captune.data.inputs import Images, collect_images, describe_source
@@ -22,8 +25,10 @@ from captune.data.task import AdaptationTask, make_task
 from captune.data.vocabulary import read_classes
 from captune.describers.base import Describer, describer_of, open_describer
 from captune.embeddings.cache import EmbeddingCache
+from captune.embeddings.embed import embed_classes, embed_images
 from captune.embeddings.lazy_backbone import is_remembered, open_backbone
 from captune.methods.base import Method
+from captune.mixture.second_encoder import choose_weight
 
 T = TypeVar("T")
 PRECOMPUTED = "precomputed"
@@ -42,6 +47,7 @@ class Plan:
         images: All images, labeled or not.
         sources: Where images, classes and labels came from.
         backbone: A model in memory; None if the settings name one, or if texts and images are embedded already.
+        second: A second image encoder in memory; None if the settings name one, or if there is none.
         class_texts: Text embeddings of the classes; None if the backbone embeds them.
         describer: A describer in memory; None if the settings name one.
     """
@@ -54,6 +60,7 @@ class Plan:
     backbone: Backbone | None = None
     class_texts: ClassTexts | None = None
     describer: Describer | None = None
+    second: Backbone | None = None
 
     @property
     def is_embedded(self) -> bool:
@@ -98,13 +105,44 @@ class Plan:
             _check_tuner(tuner, prompted, self.backbone.prompted_sides(), self.settings.backbone)
         elif not self.is_embedded:
             check_backbone(self.settings.backbone, tuner, self.cache)
+        if self.settings.second_encoder and self.second is None:
+            check_backbone(second_id(self.settings.second_encoder), cache=self.cache)
+        if self.second is not None and self.settings.devices * self.settings.num_nodes > 1:
+            raise InputError("Several processes cannot share a second encoder in memory. Save it, and pass its id.")
 
-    def open_backbone(self) -> Backbone:
-        """Return the backbone in memory, or load the one that the settings name."""
+    def open_backbone(self, engine: Runtime) -> Backbone:
+        """Return the backbone in memory or the one that the settings name, joined with a second encoder if it helps."""
+        second = self._open_second()
+        first = self.open_first().to(engine.device)
+        if second is None:
+            return first
+        weight = self.settings.second_weight
+        if weight < 0:
+            whole = Joined(first, second, 1.0).to(engine.device)
+            images = embed_images(whole, self.images, self.cache, engine, self.settings.batch_size).vectors
+            spaces = (unit_rows(images[:, : first.embed_dim]), unit_rows(images[:, first.embed_dim :]))
+            weight = choose_weight(*spaces, embed_classes(first, self.task.vocabulary), first.logit_scale)
+            engine.say(
+                f"The second encoder is used with weight {weight:g}."
+                if weight
+                else "The second encoder is not used: it does not agree better with the classes than the first."
+            )
+        return Joined(first, second, weight).to(engine.device) if weight else first
+
+    def open_first(self) -> Backbone:
+        """Return the backbone in memory or the one that the settings name, without a second encoder."""
         if self.is_embedded and self.class_texts is not None:
             return Precomputed(self.class_texts)
         encoder = self.backbone or open_backbone(self.settings.backbone, self.cache)
         return encoder if self.class_texts is None else Precomputed(self.class_texts, encoder)
+
+    def _open_second(self) -> Backbone | int | None:
+        """Return the second encoder, only its width if its embeddings are given, or None."""
+        if isinstance(self.images, Embeddings):
+            return None if self.images.second is None else int(self.images.second.shape[1])
+        if self.second is not None or not self.settings.second_encoder:
+            return self.second
+        return open_backbone(second_id(self.settings.second_encoder), self.cache)
 
     def open_describer(self) -> Describer:
         """Return the describer in memory, or the one that the settings name."""
@@ -118,7 +156,7 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
     values = {name: plain(value) for name, value in settings.items()}
     if isinstance(settings.get("describer"), Path):
         values["describer"] = f"file:{settings['describer']}"
-    backbone, describer = collect(lambda: _take_models(values)) or (None, None)
+    backbone, describer, second = collect(lambda: _take_models(values)) or (None, None, None)
     found = collect(lambda: _find_images(images, values))
     texts = collect(lambda: read_class_texts(classes))
     if texts is not None:
@@ -150,7 +188,7 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
     sources = {what: describe_source(value) for what, value in given.items() if value is not None}
     if rename or merge:
         sources["renamed"] = json.dumps(new_names(rename, merge), ensure_ascii=False)
-    return Plan(run_settings, method, task, found, sources, backbone, texts, describer)
+    return Plan(run_settings, method, task, found, sources, backbone, texts, describer, second)
 
 
 def _take_names(values: dict[str, Any]) -> tuple[dict[str, str], dict[str, list[str]]]:
@@ -186,20 +224,23 @@ def _read_labels(
     return known
 
 
-def _take_models(values: dict[str, Any]) -> tuple[Backbone | None, Describer | None]:
-    """Return the backbone and the describer that are Python objects, and put their ids in the settings."""
-    backbone = values.get("backbone")
-    if "backbone" in values and not isinstance(backbone, (str, Backbone)):
-        del values["backbone"]
-        raise InputError(
-            f"Expected the id of a backbone or captune.wrap(model, processor), got {type(backbone).__name__}."
-        )
+def _take_models(values: dict[str, Any]) -> tuple[Backbone | None, Describer | None, Backbone | None]:
+    """Return the models and the describer that are Python objects, and put their ids in the settings."""
+    models: list[Backbone | None] = []
+    for key, function in (("backbone", "wrap"), ("second_encoder", "wrap_image_encoder")):
+        model = values.get(key, "")
+        if not isinstance(model, (str, Backbone)):
+            del values[key]
+            raise InputError(
+                f"{key}: expected an id or captune.{function}(model, processor), got {type(model).__name__}."
+            )
+        models.append(model if isinstance(model, Backbone) else None)
+        if isinstance(model, Backbone):
+            values[key] = model.identifier
     describer = describer_of(values.get("describer"))
-    if isinstance(backbone, Backbone):
-        values["backbone"] = backbone.identifier
     if describer is not None:
         values["describer"] = f"{registry.IN_MEMORY}{describer.argument or type(describer).__name__}"
-    return backbone if isinstance(backbone, Backbone) else None, describer
+    return models[0], describer, models[1]
 
 
 def read_class_texts(classes: object) -> ClassTexts | None:
@@ -228,6 +269,11 @@ def _check_texts(
 
 def _check_embedded(images: ImageCollection | None, texts: ClassTexts | None, values: dict[str, Any]) -> None:
     """Check that what is not embedded yet has a backbone; the default one would rarely be right."""
+    if isinstance(images, Embeddings) and values.get("second_encoder"):
+        raise InputError(
+            "The images are embeddings, which a second encoder cannot see. Pass its embeddings of the same images: "
+            "captune.Embeddings(vectors, second=...)"
+        )
     if values.get("backbone", PRECOMPUTED) != PRECOMPUTED:
         return
     if texts is None and isinstance(images, Embeddings) and images.made_by:

@@ -19,7 +19,7 @@ from captune.plan import check_backbone
 LONG = "a striped bird in the field with a red tree and a cat " * 40
 TEXTS = ["a photo of a cat", "", " ", LONG, "Ünïcode 猫 🐈 \u200b\n\ttab", "<|endoftext|> [SEP] <eos>", "a" * 5000]
 KINDS = [*MAKERS, *(f"embedded:{name}" for name in embedded.available())]
-NOT_MADE_HERE = {"open_clip", "precomputed"}  # tests/unit/backbones/test_open_clip.py, test_precomputed.py
+NOT_MADE_HERE = {"image", "joined", "open_clip", "precomputed"}  # have tests of their own in tests/unit/backbones
 
 
 @pytest.fixture(scope="module", params=KINDS)

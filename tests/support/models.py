@@ -260,3 +260,17 @@ def _word_pieces(suffix: str) -> tuple[list[str], list[tuple[str, str]]]:
             left += right
     pieces += [piece for left, right in merges if (piece := left + right) not in pieces]
     return list(dict.fromkeys(pieces)), merges
+
+
+def tiny_image_model(folder: Path, kind: str, seed: int = 0) -> Path:
+    """Write an image model without texts: dinov2, dinov3_vit, vit or convnext."""
+    if kind == "convnext":
+        config = transformers.AutoConfig.for_model(kind, hidden_sizes=[8, 16], depths=[1, 1], num_stages=2)
+    else:
+        config = transformers.AutoConfig.for_model(kind, **_vision(image_size=24, mlp_ratio=2))
+    _save(transformers.AutoModel.from_config(config), folder, seed)
+    side = {"height": SIDE, "width": SIDE}
+    image_processor("clip")(
+        size={"shortest_edge": SIDE + 4}, crop_size=side, image_mean=[0.485, 0.456, 0.406]
+    ).save_pretrained(folder)
+    return folder

@@ -80,7 +80,7 @@ def hub_unreachable() -> bool:
 
 @quiet()
 def load_config(name: str, supported: tuple[str, ...], known: tuple[str, ...] = ()) -> Any:
-    """Return the configuration of a model of a supported type."""
+    """Return the configuration of a model of a supported type, or of any type if none is listed."""
     from transformers import AutoConfig
 
     if not name:
@@ -91,7 +91,7 @@ def load_config(name: str, supported: tuple[str, ...], known: tuple[str, ...] = 
         config = AutoConfig.from_pretrained(name, **_source(name))
     except (OSError, ValueError, KeyError, TypeError) as error:  # TypeError: a config.json that is not a mapping
         raise ModelError(_not_loaded(name, "config.json", error, known)) from error
-    if config.model_type not in supported:
+    if supported and config.model_type not in supported:
         raise ModelError(
             f"{name!r} is a {config.model_type!r} model, expected {' or '.join(supported)}. Choose another model."
         )
@@ -108,12 +108,10 @@ def load_model(model_class: Any, name: str, **options: Any) -> Any:
     try:
         model, info = model_class.from_pretrained(
             name,
-            **{_dtype_argument(): torch.float32},
-            attn_implementation="sdpa",
+            **{_dtype_argument(): torch.float32, "attn_implementation": "sdpa", **options},
             use_safetensors=True,
             output_loading_info=True,
             **_source(name),
-            **options,
         )
     except Exception as error:  # safetensors, hub and shape errors have no common base class
         raise ModelError(_not_loaded(name, "model.safetensors", error, ())) from error

@@ -19,6 +19,7 @@ from captune.data.views import Preprocessing, Resample
 SUPPORTED = ("clip", "siglip", "siglip2")
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 HALF = (0.5, 0.5, 0.5)
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 RESAMPLE: dict[int, Resample] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
 
@@ -147,9 +148,11 @@ class HuggingFace(Backbone):
 def read_preprocessing(settings: dict[str, Any], config: Any, name: str) -> Preprocessing:
     """Translate preprocessor_config.json; missing values are those of the model family."""
     is_clip, expected = config.model_type == "clip", _input_side(settings, config)
+    has_texts = config.model_type in SUPPORTED
+    mean, std = (CLIP_MEAN, CLIP_STD) if is_clip else (HALF, HALF) if has_texts else (IMAGENET_MEAN, IMAGENET_STD)
     size, crop = settings.get("size"), settings.get("crop_size")
     side = (_side(crop) if settings.get("do_center_crop", is_clip) else 0) or _side(size) or expected
-    if side != expected:
+    if side != expected and has_texts:  # image models are used at other sizes than they were trained with
         raise ModelError(
             f"The preprocessing of {name!r} makes images of {side} pixels, but the model expects {expected}. "
             "Correct preprocessor_config.json."
@@ -163,8 +166,8 @@ def read_preprocessing(settings: dict[str, Any], config: Any, name: str) -> Prep
         image_size=side,
         resize=(_side(size) or side) if keeps_shape else 0,
         resample=RESAMPLE[resample],
-        mean=tuple(settings.get("image_mean") or (CLIP_MEAN if is_clip else HALF)) if normalizes else (0.0, 0.0, 0.0),
-        std=tuple(settings.get("image_std") or (CLIP_STD if is_clip else HALF)) if normalizes else (1.0, 1.0, 1.0),
+        mean=tuple(settings.get("image_mean") or mean) if normalizes else (0.0, 0.0, 0.0),
+        std=tuple(settings.get("image_std") or std) if normalizes else (1.0, 1.0, 1.0),
     )
 
 
@@ -175,6 +178,9 @@ def _side(size: Any) -> int:
 
 
 def _input_side(settings: dict[str, Any], config: Any) -> int:
+    if config.model_type not in SUPPORTED:
+        found = getattr(config, "image_size", None) or 224
+        return int(found if isinstance(found, int) else min(found))
     vision = config.vision_config
     if config.model_type != "siglip2":
         return int(vision.image_size)

@@ -27,6 +27,11 @@ def add_run_options(parser: argparse.ArgumentParser, out: str) -> None:
         help="text or YAML file, comma-separated list, folder with a subfolder per class, or text embeddings (.npz)",
     )
     parser.add_argument("--backbone", metavar="ID", help="encoder pair as source:name (see: captune list backbones)")
+    parser.add_argument(
+        "--second-encoder",
+        metavar="ID",
+        help="second image encoder, as in hf:facebook/dinov2-small",
+    )
     parser.add_argument("--template", help="sentence with one {} for the class name")
     parser.add_argument(
         "--describer", metavar="ID", help="source of descriptions for misleading names: openai:MODEL, file:YAML, none"

@@ -62,6 +62,8 @@ class RunSettings:
         num_nodes: Number of machines, each started with the same command.
         precision: 32-true for single precision; bf16-mixed and 16-mixed run the encoders in half precision, and
             training stays in single precision.
+        second_encoder: Id of a second image encoder beside the backbone, for example hf:facebook/dinov2-small.
+        second_weight: Weight of the second encoder's embeddings beside the backbone's; -1 decides it from the images.
         class_chunk: Number of class texts that are encoded at once in training; fewer need less memory, but more time.
     """
 
@@ -84,6 +86,8 @@ class RunSettings:
     strategy: Literal["auto", "ddp"] = "auto"
     num_nodes: Positive = 1
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    second_encoder: str = ""
+    second_weight: Annotated[float, Ge(-1)] = -1.0
     class_chunk: Positive = 1024
 
 
@@ -177,7 +181,7 @@ def resolve_paths(values: Mapping[str, Any], folder: str | Path) -> dict[str, An
     classes = values.get("classes")
     if isinstance(classes, str) and classes and ("," not in classes or _exists(folder, classes)):
         resolved["classes"] = _inside(folder, classes)
-    for key in ("backbone", "describer"):
+    for key in ("backbone", "describer", "second_encoder"):
         source, _, name = str(values.get(key, "")).partition(":")
         if name and (source == "file" or _exists(folder, name)):
             resolved[key] = f"{source}:{_inside(folder, name)}"

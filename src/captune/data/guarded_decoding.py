@@ -20,7 +20,7 @@ from PIL import Image
 
 from captune.core.errors import CaptuneError
 from captune.data.decoding import MOST_PIXELS, UnreadableImageError, decode, measure
-from captune.data.views import Preprocessing, weak_view
+from captune.data.views import Preprocessing, preprocessing_of, weak_view
 
 try:
     import resource
@@ -148,8 +148,7 @@ def _decode(content: bytes, wish: dict[str, Any]) -> NDArray[np.uint8]:
     image = decode(content, wish["smallest"])
     if "preprocessing" not in wish:
         return np.asarray(image)
-    given = wish["preprocessing"]
-    return weak_view(image, Preprocessing(**given | {name: tuple(given[name]) for name in ("mean", "std")}))
+    return weak_view(image, preprocessing_of(wish["preprocessing"]))
 
 
 def _address_space() -> int:

@@ -26,6 +26,7 @@ from captune.data.partition_folder import PartitionFolder, read_sample
 from captune.data.tables import Problems, first_few
 
 VECTOR_KEYS = ("vectors", "images", "embeddings", "image_embeddings", "vector", "embedding")
+SECOND_KEYS = ("second", "second_vectors", "second_embeddings", "second_images")
 NAME_KEYS = ("image_names", "paths", *PATH_COLUMNS, "names", "name", "id")
 TEXT_KEYS = ("texts", "class_texts", "text_embeddings", "vectors")
 BYTES_OF_VALUE = 8
@@ -36,26 +37,35 @@ class Embeddings(ItemCollection):
     """Embeddings of images `(images, width)`, to be used instead of the images.
 
     They are scaled to length one. `names` are shown in tables and matched with labels; by default images are numbered.
+    `second` are embeddings of the same images by a second encoder, which may have another width.
     """
 
     kind: ClassVar[str] = "embeddings"
-    computed: ClassVar[tuple[str, ...]] = ("paths", "vectors")
+    computed: ClassVar[tuple[str, ...]] = ("paths", "vectors", "second")
     items: Floats
+    second_items: Floats | None
     was_scaled: bool
     """Whether the embeddings were not of length one."""
     made_by: str = ""
     """Id of the backbone, if it is known."""
 
-    def __init__(self, vectors: Any, names: Iterable[str] | None = None) -> None:  # noqa: ANN401 (any array)
+    def __init__(self, vectors: Any, names: Iterable[str] | None = None, second: Any = None) -> None:  # noqa: ANN401
         scaled, was_scaled = unit_vectors(vectors, "embeddings", "image")
         super().__init__(scaled, check_names(names, len(scaled)))
-        self.__dict__["was_scaled"] = was_scaled
+        others = None if second is None else unit_vectors(second, "second embeddings", "image")[0]
+        if others is not None and len(others) != len(scaled):
+            raise InputError(f"Expected {len(scaled)} second embeddings, one per image, got {len(others)}.")
+        self.__dict__.update(was_scaled=was_scaled, second_items=others)
 
     @classmethod
     def from_file(cls, path: str | Path) -> Embeddings:
         """Read embeddings from .npy, .npz, .safetensors or Parquet; `file:key` names the array or column."""
         vectors = read_array(path, VECTOR_KEYS, "embeddings", n_axes=2)
-        return cls(vectors, _stored_names(path, len(vectors)))
+        file, _ = split_key(path)
+        stored = _open_arrays(file)
+        key = next((key for key in SECOND_KEYS if key in stored), None)
+        second = None if key is None else _load(stored, key, file)
+        return cls(vectors, _stored_names(path, len(vectors)), second)
 
     @classmethod
     def from_partitions(cls, address: str) -> Embeddings:
@@ -71,6 +81,11 @@ class Embeddings(ItemCollection):
     def vectors(self) -> Floats:
         """Return the embeddings of these images, `(images, width)`."""
         return take_rows(self.items, self.where)
+
+    @cached_property
+    def second(self) -> Floats | None:
+        """Return the embeddings by the second encoder, if there are any, `(images, second width)`."""
+        return None if self.second_items is None else take_rows(self.second_items, self.where)
 
     @property
     def width(self) -> int:
@@ -90,6 +105,8 @@ class Embeddings(ItemCollection):
             digest.update(f"{self.name(position)}\0".encode())
         for rows in row_parts(len(self), self.width):
             digest.update(np.ascontiguousarray(self.vectors[rows]).data)
+            if self.second is not None:
+                digest.update(np.ascontiguousarray(self.second[rows]).data)
         return digest.hexdigest()
 
     def read(self, position: int) -> ImageData:
@@ -234,6 +251,7 @@ def read_array(path: str | Path, keys: Sequence[str], what: str, n_axes: int) ->
     if not chosen:
         kinds = "f" if n_axes == 2 else "iuUSf"
         fitting = [n for n, a in _described(stored, file) if a.ndim == n_axes and a.dtype.kind in kinds]
+        fitting = [name for name in fitting if name not in SECOND_KEYS]
         if len(fitting) != 1:
             found = ", ".join(fitting or stored) or "nothing"
             example = f"{file}:{fitting[0] if fitting else keys[0]}"
@@ -325,7 +343,7 @@ def _vector_columns(schema: Any) -> list[str]:  # noqa: ANN401
         is_list = types.is_list(kind) or types.is_fixed_size_list(kind) or types.is_large_list(kind)
         return is_list and types.is_floating(kind.value_type)
 
-    found = [field.name for field in schema if is_vector(field.type)]
+    found = [field.name for field in schema if is_vector(field.type) and field.name.lower() not in SECOND_KEYS]
     has_paths = any(name.lower() in PATH_COLUMNS for name in schema.names)
     return [name for name in found if name.lower() in VECTOR_KEYS] or ([] if has_paths else found)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -58,6 +59,11 @@ class Preprocessing:
         if len(self.mean) != 3 or len(self.std) != 3 or not all(map(math.isfinite, values)) or min(self.std) <= 0:
             raise ModelError(f"Expected three finite means and three positive standard deviations, got {self}.")
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return height and width of the model's input."""
+        return self.image_size, self.image_size
+
     def normalize(self, pixels: NDArray[np.uint8]) -> Tensor:
         """Turn views `(images, height, width, 3)` into the model's input `(images, 3, height, width)`."""
         import torch
@@ -78,8 +84,66 @@ class Preprocessing:
         return batch
 
 
+@dataclass(frozen=True)
+class TwoViews(Preprocessing):
+    """The preprocessing of two image encoders: the view of the second stands below that of the first.
+
+    Attributes:
+        second: The preprocessing of the second encoder.
+    """
+
+    second: Preprocessing
+
+    @classmethod
+    def of(cls, first: Preprocessing, second: Preprocessing) -> TwoViews:
+        """Return the preprocessing of both."""
+        return cls(**vars(first), second=second)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return height and width of both views together."""
+        sides = self.image_size, self.second.image_size
+        return sum(sides), max(sides)
+
+    def stack(self, views: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+        """Put two views `(side, side, 3)` below each other; the narrower one is padded with zeros."""
+        wide = self.shape[1]
+        return np.concatenate([np.pad(view, ((0, 0), (0, wide - view.shape[1]), (0, 0))) for view in views])
+
+    def split(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the inputs of both encoders, `(images, 3, side, side)` each."""
+        side, other = self.image_size, self.second.image_size
+        return pixels[:, :, :side, :side], pixels[:, :, side : side + other, :other]
+
+    def normalize(self, pixels: NDArray[np.uint8]) -> Tensor:
+        """Turn both views into the inputs of their models, `(images, 3, height, width)`."""
+        import torch
+
+        first, second = pixels[:, : self.image_size], pixels[:, self.image_size :]
+        return torch.cat([super().normalize(first), self.second.normalize(second)], dim=2)
+
+    def standardize(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return the same values as `normalize`, slower but without PyTorch."""
+        first, second = pixels[:, : self.image_size], pixels[:, self.image_size :]
+        return np.concatenate([super().standardize(first), self.second.standardize(second)], axis=2)
+
+
+def preprocessing_of(values: dict[str, Any]) -> Preprocessing:
+    """Return a preprocessing from its fields, as JSON has them."""
+    own = values | {name: tuple(values[name]) for name in ("mean", "std")}
+    second = own.pop("second", None)
+    first = Preprocessing(**own)
+    return first if second is None else TwoViews.of(first, preprocessing_of(second))
+
+
 def weak_view(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.uint8]:
     """Resize and crop an RGB image as the model expects, before normalization, `(height, width, 3)`."""
+    if isinstance(preprocessing, TwoViews):
+        return preprocessing.stack([_weak_view(image, one) for one in (preprocessing, preprocessing.second)])
+    return _weak_view(image, preprocessing)
+
+
+def _weak_view(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.uint8]:
     side, resample = preprocessing.image_size, _FILTERS[preprocessing.resample]
     if preprocessing.resize == 0:
         return np.asarray(image.resize((side, side), resample))
@@ -122,11 +186,16 @@ def strong_view(
     flip: float = 0.5,
 ) -> NDArray[np.uint8]:
     """Return a random resized crop (aspect ratio 3/4 to 4/3) with a random flip, `(height, width, 3)`."""
-    side = preprocessing.image_size
-    box = _random_box(image.size, generator, smallest_area)
-    crop = image.resize((side, side), _FILTERS[preprocessing.resample], box=box)
-    view = np.asarray(crop)
-    return np.ascontiguousarray(view[:, ::-1]) if generator.random() < flip else view
+    box, flips = _random_box(image.size, generator, smallest_area), generator.random() < flip
+
+    def view_of(one: Preprocessing) -> NDArray[np.uint8]:
+        side = one.image_size
+        view = np.asarray(image.resize((side, side), _FILTERS[one.resample], box=box))
+        return np.ascontiguousarray(view[:, ::-1]) if flips else view
+
+    if isinstance(preprocessing, TwoViews):
+        return preprocessing.stack([view_of(preprocessing), view_of(preprocessing.second)])
+    return view_of(preprocessing)
 
 
 @dataclass(frozen=True)

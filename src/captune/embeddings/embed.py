@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from captune.backbones.base import Backbone
+from captune.backbones.joined import Joined
 from captune.core import distributed
 from captune.core.arrays import Bools, Floats, Ints, check_embeddings, softmax_rows
 from captune.core.errors import InputError
@@ -56,6 +57,8 @@ def embed_images(
     Files that have not changed since they were embedded are not even read. Images that are embeddings already have one
     view, whatever is asked for.
     """
+    if isinstance(backbone, Joined):
+        return _embed_joined(backbone, images, cache, runtime, batch_size, strong, title)
     if isinstance(images, Embeddings):
         if images.width != backbone.embed_dim:
             raise InputError(
@@ -100,6 +103,32 @@ def embed_images(
     return EmbeddedImages(index, take_rows(vectors, index), skipped)
 
 
+def _embed_joined(
+    backbone: Joined,
+    images: ImageCollection,
+    cache: EmbeddingCache,
+    runtime: Runtime,
+    batch_size: int,
+    strong: StrongView | None,
+    title: str,
+) -> EmbeddedImages:
+    """Embed with both encoders, each with its own cache."""
+    if not len(images):
+        return EmbeddedImages(np.arange(0), np.empty((0, backbone.embed_dim), dtype=np.float32), {})
+    if isinstance(images, Embeddings):
+        return EmbeddedImages(np.arange(len(images)), backbone.vectors_of(images), {})
+    found = []
+    for part in (backbone.first, backbone.second):
+        if part is None:
+            raise InputError("This classifier was made from embeddings of two encoders. Pass captune.Embeddings.")
+        view = None if strong is None else replace(strong, preprocessing=part.preprocessing)
+        label = title if part is backbone.first else f"{title}, second encoder"
+        found.append(embed_images(part, images, cache, runtime, batch_size, view, label))
+    both = np.intersect1d(found[0].image_index, found[1].image_index)
+    rows = [take_rows(part.vectors, np.searchsorted(part.image_index, both)) for part in found]
+    return EmbeddedImages(both, backbone.join(*rows), {**found[1].skipped, **found[0].skipped})
+
+
 def _in_parts(batches: Sequence[Ints], is_chosen: Bools) -> Iterator[Ints]:
     """Yield the chosen positions of all batches, some thousands at a time."""
     positions = np.concatenate([np.empty(0, dtype=np.int64), *batches])
@@ -138,6 +167,8 @@ def encode_pixels(backbone: Backbone, pixels: NDArray[np.uint8]) -> Floats:
 
 def embed_texts(backbone: Backbone, texts: Sequence[str]) -> Floats:
     """Embed sentences, `(texts, width)`; a list that was embedded before comes from the cache of the backbone."""
+    if isinstance(backbone, Joined):
+        return backbone.padded(embed_texts(backbone.first, texts))
     if isinstance(backbone, LazyBackbone) and texts:
         return backbone.cached_texts(texts, lambda missing: _encode_texts(backbone, missing))
     return _encode_texts(backbone, texts)
@@ -162,6 +193,7 @@ def embed_classes(backbone: Backbone, vocabulary: Vocabulary) -> Floats:
 
 def classes_read_alike(backbone: Backbone, vocabulary: Vocabulary) -> list[tuple[str, ...]]:
     """Return groups of class names whose texts have the same tokens, e.g. because long texts are cut."""
+    backbone = backbone.first if isinstance(backbone, Joined) else backbone
     texts = [vocabulary.texts(class_id) for class_id in range(len(vocabulary))]
     flat = [sentence for sentences in texts for sentence in sentences]
     if isinstance(backbone, LazyBackbone):  # the same tokens have the same embedding, and the cache may know it

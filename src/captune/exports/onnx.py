@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from captune import __version__
+from captune.backbones.joined import Joined
 from captune.core.cards import add_digest
 from captune.core.errors import CaptuneError, InputError, missing_extra
 from captune.core.files import write_whole
@@ -89,20 +90,23 @@ class _WholeModel(nn.Module):
 def trace(classifier: Classifier) -> bytes:
     """Return the classifier as an ONNX model for batches of any size."""
     model = _WholeModel(classifier).cpu().eval()
-    weights = [tensor for part in classifier.backbone.image_tower.modules for tensor in part.state_dict().values()]
+    backbone = classifier.backbone
+    towers = [backbone.image_tower]
+    if isinstance(backbone, Joined) and backbone.second is not None:
+        towers.append(backbone.second.image_tower)
+    weights = [tensor for tower in towers for part in tower.modules for tensor in part.state_dict().values()]
     n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in weights)
     if n_bytes > MOST_BYTES:
         raise InputError(
             f"The image encoder of {classifier.backbone.identifier!r} has {n_bytes:,} bytes of weights, but an ONNX "
             f"file can hold at most {MOST_BYTES:,}. Choose a smaller backbone."
         )
-    side = classifier.preprocessing.image_size
     try:
         with _scratch() as folder, _quiet(), torch.inference_mode():
             # Tracing takes one second, torch.export ten, and tracing works with every supported version of torch.
             torch.onnx.export(
                 model,
-                (torch.zeros(2, 3, side, side),),
+                (torch.zeros(2, 3, *classifier.preprocessing.shape),),
                 folder / "model.onnx",
                 dynamo=False,
                 opset_version=OPSET,

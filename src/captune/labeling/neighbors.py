@@ -49,3 +49,16 @@ def _search_blocks(embeddings: Floats, queries: Ints, n_kept: int) -> Ints:
         top = np.argpartition(-both, n_kept - 1, axis=1)[:, :n_kept]
         best, found = np.take_along_axis(both, top, axis=1), np.take_along_axis(images, top, axis=1)
     return found
+
+
+def neighbor_agreement(predicted: Ints, queries: Ints, neighbors: Ints) -> float:
+    """Return how often neighbors share their predicted class, from 0 (chance) to 1 (always).
+
+    Corrected for chance, because predicting one class for all images would agree perfectly.
+    """
+    shares = np.bincount(predicted) / len(predicted)
+    by_chance = float(np.sum(shares**2))
+    if neighbors.size == 0 or by_chance >= 1.0:
+        return 0.0
+    observed = float(np.mean(predicted[neighbors] == predicted[queries][:, None]))
+    return (observed - by_chance) / (1.0 - by_chance)

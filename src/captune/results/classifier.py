@@ -16,6 +16,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from captune.backbones.base import Backbone
+from captune.backbones.joined import Joined
 from captune.core import distributed, registry, runtime
 from captune.core.arrays import Floats, check_probabilities, softmax_rows
 from captune.core.cards import add_digest, build_card, check_digest, read_card
@@ -26,7 +27,8 @@ from captune.core.scratch import empty_rows, score_rows, take_rows
 from captune.core.settings import DEFAULT_BACKBONE, RunSettings, build
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.loading import load_batches
-from captune.data.views import Preprocessing, WeakView
+from captune.data.precomputed import Embeddings
+from captune.data.views import Preprocessing, TwoViews, WeakView
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import EmbeddedImages, embed_images, merge_parts
@@ -52,7 +54,7 @@ class Card:
     tuner: str
     tuner_settings: dict[str, Any]
     weights_digest: str
-    preprocessing: Preprocessing | None = None
+    preprocessing: TwoViews | Preprocessing | None = None
     digest: str = ""
     parts: tuple[str, ...] = ()
     """Names of the parts of merged classes; empty if no classes were merged."""
@@ -152,6 +154,10 @@ class Classifier(ImageClassifier):
         self._check_embeddings(vectors)
         refined = self.tuner.refine(torch.from_numpy(vectors).to(self.backbone.device))
         return refined.float().cpu().numpy()
+
+    def vectors_of(self, images: Embeddings) -> Floats:
+        """Return embeddings `(images, width)` of the backbone, joined if it has two image encoders."""
+        return self.backbone.vectors_of(images) if isinstance(self.backbone, Joined) else images.vectors
 
     def summary(self) -> dict[str, object]:
         """Return the classes, the backbone and the tuner."""

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from captune.core.arrays import Bools, Floats, Ints, as_embeddings, canonical_order, softmax_rows
 from captune.core.errors import InputError
-from captune.labeling.neighbors import nearest_neighbors
+from captune.labeling.neighbors import nearest_neighbors, neighbor_agreement
 from captune.mixture.gaussian_mixture import fit_gaussian_mixture
 
 Verdict = Literal["helpful", "unclear", "harmful"]
@@ -190,19 +190,6 @@ def _halve(predicted: Ints, number: int) -> Bools:
     is_first = np.empty(len(predicted), dtype=np.bool_)
     is_first[np.lexsort((chance, predicted))] = np.arange(len(predicted)) % 2 == 0
     return is_first
-
-
-def neighbor_agreement(predicted: Ints, queries: Ints, neighbors: Ints) -> float:
-    """Return how often neighbors share their predicted class, from 0 (chance) to 1 (always).
-
-    Corrected for chance, because predicting one class for all images would agree perfectly.
-    """
-    shares = np.bincount(predicted) / len(predicted)
-    by_chance = float(np.sum(shares**2))
-    if neighbors.size == 0 or by_chance >= 1.0:
-        return 0.0
-    observed = float(np.mean(predicted[neighbors] == predicted[queries][:, None]))
-    return (observed - by_chance) / (1.0 - by_chance)
 
 
 def explained_variance(embeddings: Floats, predicted: Ints) -> float:

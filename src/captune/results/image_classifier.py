@@ -79,6 +79,10 @@ class ImageClassifier(Displayed, ABC):
         """Return the classifier's embeddings `(images, width)` of those of its backbone, if it can use them."""
         return self.score_embeddings(vectors)
 
+    def vectors_of(self, images: Embeddings) -> Floats:
+        """Return what `score_embeddings` expects of images that are embedded already."""
+        return images.vectors
+
     @property
     def classes_(self) -> NDArray[Any]:
         """Return the class names in the order of the columns of `predict_proba`, as scikit-learn calls them."""
@@ -156,7 +160,7 @@ class ImageClassifier(Displayed, ABC):
     def _compute(self, images: ImageCollection, output: Output, settings: RunSettings | None, quiet: bool) -> Rows:
         if isinstance(images, Embeddings):
             of_vectors = self.score_embeddings if output == "probabilities" else self.refine_embeddings
-            return Rows(np.arange(len(images)), of_vectors(images.vectors), {})
+            return Rows(np.arange(len(images)), of_vectors(self.vectors_of(images)), {})
         found = self._compute_images(images, output, settings, quiet)
         if not len(found.image_index):
             raise InputError(no_usable_image(images, found.skipped))

@@ -13,7 +13,7 @@ from captune.core.arrays import Floats, check_embeddings, check_probabilities
 from captune.core.cards import build_card, check_card, check_digest, parse_json
 from captune.core.errors import ModelError, RunFolderError, missing_extra, raise_all
 from captune.core.files import is_file
-from captune.data.views import Preprocessing
+from captune.data.views import Preprocessing, TwoViews
 from captune.data.vocabulary import name_problems
 from captune.results.image_classifier import ImageClassifier
 
@@ -46,7 +46,7 @@ class OnnxCard:
     version: int
     made_by: str
     names: tuple[str, ...]
-    preprocessing: Preprocessing
+    preprocessing: TwoViews | Preprocessing
     logit_scale: float
     backbone: str
     backbone_fingerprint: str

@@ -75,7 +75,7 @@ class Engine:
         self.plan = plan
         self.runtime = runtime.start(plan.settings, quiet=True)
         self.cache = plan.cache
-        self.backbone = (backbone or plan.open_backbone()).to(self.runtime.device)
+        self.backbone = (backbone or plan.open_backbone(self.runtime)).to(self.runtime.device)
         loud = dataclasses.replace(self.runtime, quiet=quiet)
         embedded = embed_images(self.backbone, plan.images, self.cache, loud, plan.settings.batch_size)
         if not len(embedded.image_index):

@@ -101,7 +101,7 @@ class Predictor:
 
     async def _decode(self, pool: DecodingPool, content: bytes, until: float, most: float) -> NDArray[np.uint8]:
         preprocessing = self.classifier.preprocessing
-        smallest = 2 * max(preprocessing.image_size, preprocessing.resize)
+        smallest = 2 * max(*preprocessing.shape, preprocessing.resize)
 
         def view(decoder: GuardedDecoder) -> NDArray[np.uint8]:
             left = until - time.monotonic()

@@ -1,0 +1,108 @@
+"""Image models of transformers without texts, such as DINOv2, as second encoders beside a backbone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from inspect import signature
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from captune.backbones import _hub
+from captune.backbones.base import Backbone, Side, Tokens, Tower
+from captune.backbones.hf import SUPPORTED, read_preprocessing
+from captune.core import registry
+from captune.core.errors import ModelError
+from captune.data.views import Preprocessing
+
+
+class ImageModel(Backbone):
+    """A frozen image encoder; its feature is what the model pools, or its first token."""
+
+    examples: ClassVar[tuple[str, ...]] = ("facebook/dinov2-small", "facebook/dinov2-base", "facebook/dinov2-large")
+
+    def __init__(self, identifier: str, model: Any, preprocessing: Preprocessing) -> None:
+        self.identifier, self.model, self.preprocessing, self.logit_scale = identifier, model, preprocessing, 1.0
+        self.freeze()
+        side, made_for = preprocessing.image_size, getattr(model.config, "image_size", None)
+        interpolates = "interpolate_pos_encoding" in signature(model.forward).parameters and side != made_for
+        options = {"interpolate_pos_encoding": True} if interpolates else {}
+
+        def encode(pixels: Tensor, mask: Tensor | None) -> Tensor:
+            found = model(pixels, **options)
+            pooled = getattr(found, "pooler_output", None)
+            return (found.last_hidden_state[:, 0] if pooled is None else pooled).flatten(1)
+
+        with torch.inference_mode():
+            self.embed_dim = int(encode(torch.zeros(1, 3, side, side, device=self.device), None).shape[1])
+        self.image_tower = Tower(encode, (model,), self.embed_dim)
+
+    @classmethod
+    def load(cls, name: str) -> ImageModel:
+        """Load a model by hub name or local folder."""
+        from transformers import AutoModel
+
+        path = _hub.local_path(name)
+        config = _hub.load_config(path, (), cls.examples)
+        preprocessing = read_preprocessing(_hub.load_image_settings(path), config, name)
+        # A pooler that is missing from the files would be initialized at random.
+        model_class = AutoModel._model_mapping.get(type(config), AutoModel)
+        has_pooler = "add_pooling_layer" in signature(model_class.__init__).parameters
+        options = {"attn_implementation": None, **({"add_pooling_layer": False} if has_pooler else {})}
+        return cls(f"image:{name}", _hub.load_model(model_class, path, **options), preprocessing)
+
+    @classmethod
+    def check(cls, name: str) -> None:
+        """Read only the configuration, so that a wrong name is found before anything else."""
+        _hub.load_config(_hub.local_path(name), (), cls.examples)
+
+    @classmethod
+    def files(cls, name: str) -> Sequence[Path]:
+        """Return the files of the folder, or of the copy of the hub's model on this machine."""
+        return _hub.files_of(_hub.local_path(name))
+
+    @classmethod
+    def prompt_towers(cls, name: str) -> frozenset[Side]:
+        """Return no tower."""
+        return frozenset()
+
+    def portable_id(self) -> str:
+        """Return the id with an absolute folder."""
+        return _hub.with_absolute_folder(self.identifier)
+
+    def modules(self) -> Iterator[nn.Module]:
+        """Return the whole model."""
+        yield self.model
+
+    def tokenize(self, texts: Sequence[str]) -> Tokens:
+        """Raise an error: there is no text encoder."""
+        raise ModelError(
+            f"{self.identifier!r} has no text encoder. Use it as second_encoder, beside a backbone such as a CLIP."
+        )
+
+
+def wrap_image_encoder(model: Any, processor: Any) -> Backbone:
+    """Return a second encoder around an image model of transformers in memory, which is frozen in place."""
+    if isinstance(model, Backbone):
+        return model
+    if not isinstance(model, nn.Module) or not hasattr(model, "config") or not hasattr(processor, "to_dict"):
+        raise ModelError(
+            f"Cannot use {type(model).__name__} as a second encoder: expected an image model of transformers and its "
+            "image processor, as in captune.wrap_image_encoder(model, AutoImageProcessor.from_pretrained(...))"
+        )
+    if any(parameter.dtype != torch.float32 for parameter in model.parameters()):
+        raise ModelError("The model is not in single precision. Convert it first: model.float()")
+    config: Any = model.config
+    kind, name = config.model_type, str(getattr(model, "name_or_path", ""))
+    preprocessing = read_preprocessing(processor.to_dict(), config, name or kind)
+    return ImageModel(f"image:{name}" if name else f"{registry.IN_MEMORY}{kind}", model, preprocessing)
+
+
+def second_id(identifier: str) -> str:
+    """Return the id of a second encoder: `hf:` also names image models without texts."""
+    source, _, name = identifier.partition(":")
+    if source == "hf" and _hub.load_config(_hub.local_path(name), (), ImageModel.examples).model_type not in SUPPORTED:
+        return f"image:{name}"
+    return identifier
