@@ -50,6 +50,7 @@ class RunSettings:
             without labels, because every image of the others is labeled.
         keep_better: Whether to keep zero-shot unless adaptation looks helpful, judged without labels; with labeled
             images, the adapted classifier is always kept.
+        reject: Share of the images, those that fit the names least, whose prediction becomes "none of these".
         seed: Random seed; the same seed gives the same result.
         batch_size: Number of images that are encoded at once.
         workers: Number of processes that decode images; -1 for one per core, 0 to decode in the main process.
@@ -75,6 +76,7 @@ class RunSettings:
     domain: str = "{}"
     target_classes: Literal["all", "auto"] = "all"
     keep_better: bool = True
+    reject: ShareBelowOne = 0.0
     seed: Seed = 0
     batch_size: Positive = 32
     workers: Annotated[int, Ge(-1)] = -1

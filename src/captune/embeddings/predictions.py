@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from captune.core.arrays import Floats, Ints, check_probabilities
+from captune.core.arrays import Bools, Floats, Ints, check_probabilities
 from captune.core.display import Displayed
 from captune.core.errors import InputError, missing_extra
 from captune.core.scratch import row_parts
 from captune.data.images import ImageCollection
+from captune.data.vocabulary import NONE
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -28,8 +29,9 @@ class Predictions(Displayed):
         names: Class names; empty if they are not known.
         images: The collection; None if it is not known.
         skipped: Why images of the collection that cannot be read have no row, by position.
-        fits: How well each image fits its most probable class, from 0 (none of the names fits) to 1, `(images,)`; None
-            if it is not known.
+        fits: How well each image fits the names, from above 0 (worst of all images) to 1 (best), `(images,)`; 0 if a
+            person said that none fits; None if it is not known.
+        reject: Images with lower `fits` are predicted as none of the classes.
     """
 
     image_index: Ints
@@ -37,6 +39,7 @@ class Predictions(Displayed):
     names: tuple[str, ...] = ()
     images: ImageCollection | None = None
     fits: Floats | None = None
+    reject: float = 0.0
     skipped: Mapping[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -60,6 +63,13 @@ class Predictions(Displayed):
         """Return the probability of the most probable class of each image."""
         return self.probabilities.max(axis=1)
 
+    @property
+    def is_rejected(self) -> Bools:
+        """Return which images are predicted as none of the classes, `(images,)`."""
+        if self.fits is None:
+            return np.zeros(len(self.image_index), dtype=np.bool_)
+        return (self.fits < self.reject) | (self.fits == 0)
+
     def to_pandas(self, probabilities: bool = False) -> DataFrame:
         """Return a table `(path, label, confidence, fits)` whose index holds the positions of the images.
 
@@ -70,7 +80,8 @@ class Predictions(Displayed):
         except ImportError as error:
             raise missing_extra("pandas", "pandas") from error
         names = np.asarray(self.names or np.arange(self.probabilities.shape[1]), dtype=object)
-        columns: dict[str, object] = {"label": names[self.labels], "confidence": self.confidence}
+        labels = np.where(self.is_rejected, NONE, names[self.labels])
+        columns: dict[str, object] = {"label": labels, "confidence": self.confidence}
         if self.fits is not None:
             columns["fits"] = self.fits
         if self.images is not None:

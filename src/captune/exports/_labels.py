@@ -65,7 +65,7 @@ def choose_labels(run: Run, settings: ExportSettings) -> LabelTable:
         rows, labels, confidence = _pseudo_labels(run)
     else:
         rows, labels, confidence = np.arange(len(run.readable)), run.labels, run.confidence
-    kept = confidence >= settings.min_confidence
+    kept = (confidence >= settings.min_confidence) & ~run.is_rejected[rows]
     if not kept.any():
         highest = f", the highest is {confidence.max():.4f}" if len(confidence) else ""
         raise InputError(

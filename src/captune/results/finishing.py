@@ -7,14 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from captune.backbones.base import Backbone
 from captune.core import distributed, runtime
 from captune.core.errors import InputError
+from captune.core.scratch import take_rows
 from captune.core.wording import option
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import Vocabulary
+from captune.embeddings.embed import embed_classes
 from captune.embeddings.predictions import Predictions
 from captune.methods.base import Context
+from captune.mixture.unknown_images import fit_to_names
 from captune.plan import Plan
 from captune.results.classifier import Classifier, predict_collection
 from captune.results.evidence import Evidence, collect_evidence
@@ -100,7 +105,15 @@ def _predict(plan: Plan, tuner: Tuner, context: Context) -> tuple[Classifier, Pr
     classifier = Classifier.from_tuner(tuner)
     embedded = None if tuner.edits_images else context.embed(tuner.backbone, plan.images)
     size = plan.settings.batch_size
-    return classifier, predict_collection(classifier, plan.images, context.cache, context.runtime, size, embedded)
+    found = predict_collection(classifier, plan.images, context.cache, context.runtime, size, embedded)
+    frozen = context.embed(tuner.backbone, plan.images)
+    fits = fit_to_names(
+        take_rows(frozen.vectors, np.searchsorted(frozen.image_index, found.image_index)),
+        embed_classes(tuner.backbone, tuner.vocabulary),
+        known=context.embed(tuner.backbone, plan.task.labeled.images).vectors,
+        unknown=context.embed(tuner.backbone, plan.task.unknown).vectors,
+    )
+    return classifier, replace(found, fits=fits, reject=plan.settings.reject)
 
 
 def _keeps_zero_shot(plan: Plan, evidence: Evidence | None, context: Context) -> bool:

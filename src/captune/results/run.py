@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from safetensors.numpy import save as save_arrays
 
 from captune.core import runtime
-from captune.core.arrays import Floats, Ints
+from captune.core.arrays import Bools, Floats, Ints
 from captune.core.display import Displayed, shortened
 from captune.core.errors import InputError, RunFolderError
 from captune.core.files import is_file, is_folder, replaced, table, write_json, write_whole
@@ -23,7 +23,7 @@ from captune.core.settings import resolve_paths
 from captune.data.images import ImageCollection
 from captune.data.labels import read_labels
 from captune.data.precomputed import split_key
-from captune.data.vocabulary import write_descriptions
+from captune.data.vocabulary import NONE, write_descriptions
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.predictions import Predictions
 from captune.results.classifier import Classifier, predict_collection
@@ -131,7 +131,7 @@ class Run(Displayed):
                 folder=path,
             )
             run.card, run.names, run.readable, run.is_given = card, names, found.images, images is not None
-            run.labels, run.confidence = found.labels, found.confidence
+            run.labels, run.confidence, run.fits = found.labels, found.confidence, found.fits
         if labels is not None:
             run.truth = read_labels(labels, run.readable, names)
             if not np.any(run.truth >= 0):
@@ -161,7 +161,8 @@ class Run(Displayed):
     def predictions(self) -> Predictions:
         """Return class probabilities of the readable images; those of a large folder are computed again."""
         rows = np.arange(len(self.labels))
-        return Predictions(rows, self.probabilities_of(rows), self.names, self.images)
+        reject = float(self.settings.get("reject", 0.0))
+        return Predictions(rows, self.probabilities_of(rows), self.names, self.images, self.fits, reject=reject)
 
     @cached_property
     def card(self) -> dict[str, Any]:
@@ -257,6 +258,18 @@ class Run(Displayed):
     def confidence(self) -> Floats:
         """Return the probability of that class."""
         return self.predictions.confidence
+
+    @cached_property
+    def fits(self) -> Floats | None:
+        """Return how well each readable image fits the names, from 0 (worst) to 1; None if it is not known."""
+        return self.predictions.fits
+
+    @property
+    def is_rejected(self) -> Bools:
+        """Return which readable images are predicted as none of the classes."""
+        if self.fits is None:
+            return np.zeros(len(self.labels), dtype=np.bool_)
+        return (self.fits < float(self.settings.get("reject", 0.0))) | (self.fits == 0)
 
     @cached_property
     def is_adapted(self) -> bool:
@@ -386,7 +399,8 @@ class Run(Displayed):
     def _write(self, target: Path) -> None:
         """Write all files, run.json last."""
         self.classifier.save(target / CLASSIFIER)
-        write_whole(target / "predictions.csv", table(("path", "label", "confidence"), self._predicted_rows()))
+        columns = ("path", "label", "confidence", "fits", "nearest")
+        write_whole(target / "predictions.csv", table(columns, self._predicted_rows()))
         write_whole(target / "skipped.csv", table(("path", "reason"), self.skipped_files))
         write_whole(target / "settings.yaml", yaml.safe_dump(self._project(), sort_keys=False, allow_unicode=True))
         if self.evidence is not None:
@@ -408,8 +422,12 @@ class Run(Displayed):
         return resolve_paths({**inputs, **self.settings}, Path.cwd())
 
     def _predicted_rows(self) -> Iterator[Sequence[object]]:
+        rejected = self.is_rejected
         for row, position in enumerate(self.predictions.image_index):
-            yield self.images.name(position), self.names[self.labels[row]], f"{self.confidence[row]:.6f}"
+            nearest = self.names[self.labels[row]]
+            fits = "" if self.fits is None else f"{self.fits[row]:.6f}"
+            label = NONE if rejected[row] else nearest
+            yield self.images.name(position), label, f"{self.confidence[row]:.6f}", fits, nearest
 
 
 @contextmanager

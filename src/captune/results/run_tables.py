@@ -31,19 +31,22 @@ class Predicted(NamedTuple):
     images: ImageCollection
     labels: Ints
     confidence: Floats
+    fits: Floats | None
 
 
 def read_predictions(path: Path, root: Path, ids: Mapping[str, int]) -> Predicted:
     """Read predictions.csv row by row."""
-    names, labels, confidence = list[str](), array("q"), array("f")
+    names, labels, confidence, fits = list[str](), array("q"), array("f"), array("f")
     for row in read_rows(path):
         names.append(row["path"])
-        labels.append(ids[row["label"]])
+        labels.append(ids[row.get("nearest") or row["label"]])
         confidence.append(float(row["confidence"]))
+        fits.append(float(row.get("fits") or np.nan))
     return Predicted(
         ImageCollection((root / name for name in names), root),
         np.asarray(labels, dtype=np.int64),
         np.asarray(confidence, dtype=np.float32),
+        None if np.isnan(fits).any() else np.asarray(fits, dtype=np.float32),
     )
 
 

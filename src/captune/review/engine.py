@@ -111,6 +111,11 @@ class Engine:
         return find_outliers_and_duplicates(self.vectors)
 
     @property
+    def fits(self) -> Floats | None:
+        """Return how well each image fits the names, `(images,)`; None before the first adaptation."""
+        return None if self._last is None else self._last.predictions.fits
+
+    @property
     def method(self) -> str:
         """Return the id of the method."""
         return self.settings.method
@@ -204,7 +209,7 @@ class Engine:
         return self._last.run(
             environment_of(self.all_images, self.backbone, self.runtime),
             images=self.all_images,
-            predictions=Predictions(readable, predictions.probabilities),
+            predictions=dataclasses.replace(predictions, image_index=readable),
             skipped=self.skipped,
             classifier=self.with_encoder(),
             evidence=self._evidence(predictions),

@@ -416,7 +416,13 @@ class Session:
                 row = pinned[self.position(image)]
                 row[:] = 0.0
                 row[ids[answer.label]] = 1.0
-        return Predictions(np.arange(len(pinned)), pinned)
+        fits = self.engine.fits
+        if fits is not None:
+            fits = fits.copy()
+            for image, answer in answers.used().items():
+                if not answer.is_group and self.knows(image):
+                    fits[self.position(image)] = 0.0 if answer.label == NONE else 1.0
+        return Predictions(np.arange(len(pinned)), pinned, fits=fits, reject=self.engine.settings.reject)
 
     def predictions_without_checks(self) -> Predictions:
         """Return the predictions as if nobody had checked: what checks are compared with."""
