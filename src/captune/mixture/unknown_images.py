@@ -10,7 +10,7 @@ from captune.core.errors import InputError
 from captune.core.scratch import score_rows
 from captune.labeling.neighbors import nearest_neighbors
 
-N_NEIGHBORS, MOST_SMOOTHED = 5, 8192
+N_NEIGHBORS, MOST_SMOOTHED = 5, 4096
 """An image counts together with so many nearest ones, unless there are more images than the second number."""
 TYPICAL_SHARE = 0.25
 """Share of the images predicted as a class, those nearest to its text, that show what the class looks like here."""

@@ -95,25 +95,30 @@ def finish(plan: Plan, backbone: Backbone, context: Context, keeps_zero_shot: bo
         evidence = made.collect(made.predictions)
         keeps_zero_shot = _keeps_zero_shot(plan, evidence, context)
     if not keeps_zero_shot:
-        return Finished(plan, context, made.vocabulary, made.classifier, made.predictions, evidence=evidence)
+        return _with_fits(replace(made, evidence=evidence))
     evidence = evidence.undone() if evidence is not None else None
     kept = _predict(plan, Frozen(backbone, plan.task.vocabulary), context)
-    return Finished(plan, context, plan.task.vocabulary, *kept, "zero_shot", evidence, made.classifier)
+    return _with_fits(Finished(plan, context, plan.task.vocabulary, *kept, "zero_shot", evidence, made.classifier))
 
 
 def _predict(plan: Plan, tuner: Tuner, context: Context) -> tuple[Classifier, Predictions]:
     classifier = Classifier.from_tuner(tuner)
     embedded = None if tuner.edits_images else context.embed(tuner.backbone, plan.images)
     size = plan.settings.batch_size
-    found = predict_collection(classifier, plan.images, context.cache, context.runtime, size, embedded)
-    frozen = context.embed(tuner.backbone, plan.images)
+    return classifier, predict_collection(classifier, plan.images, context.cache, context.runtime, size, embedded)
+
+
+def _with_fits(made: Finished) -> Finished:
+    """Return the same with how well each image fits the names of the kept classifier."""
+    plan, context, backbone = made.plan, made.context, made.classifier.backbone
+    embedded = context.embed(backbone, plan.images)
     fits = fit_to_names(
-        take_rows(frozen.vectors, np.searchsorted(frozen.image_index, found.image_index)),
-        embed_classes(tuner.backbone, tuner.vocabulary),
-        known=context.embed(tuner.backbone, plan.task.labeled.images).vectors,
-        unknown=context.embed(tuner.backbone, plan.task.unknown).vectors,
+        take_rows(embedded.vectors, np.searchsorted(embedded.image_index, made.predictions.image_index)),
+        embed_classes(backbone, made.vocabulary),
+        known=context.embed(backbone, plan.task.labeled.images).vectors,
+        unknown=context.embed(backbone, plan.task.unknown).vectors,
     )
-    return classifier, replace(found, fits=fits, reject=plan.settings.reject)
+    return replace(made, predictions=replace(made.predictions, fits=fits, reject=plan.settings.reject))
 
 
 def _keeps_zero_shot(plan: Plan, evidence: Evidence | None, context: Context) -> bool:

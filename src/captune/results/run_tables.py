@@ -14,6 +14,7 @@ import numpy as np
 
 from captune.core.arrays import Floats, Ints
 from captune.data.images import ImageCollection
+from captune.data.vocabulary import NONE
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def read_predictions(path: Path, root: Path, ids: Mapping[str, int]) -> Predicte
     names, labels, confidence, fits = list[str](), array("q"), array("f"), array("f")
     for row in read_rows(path):
         names.append(row["path"])
-        labels.append(ids[row.get("nearest") or row["label"]])
+        labels.append(ids[row["nearest"] if row["label"] == NONE else row["label"]])
         confidence.append(float(row["confidence"]))
         fits.append(float(row.get("fits") or np.nan))
     return Predicted(
