@@ -15,6 +15,7 @@ from captune.concepts.mismatch import MismatchFindings, MismatchSettings, detect
 from captune.core import distributed
 from captune.core.arrays import Floats, Ints, softmax_rows
 from captune.core.errors import raise_all
+from captune.core.runtime import threads_for
 from captune.data.vocabulary import Vocabulary
 from captune.describers.base import Describer, Descriptions, describe_classes
 from captune.embeddings.embed import embed_classes, embed_texts
@@ -113,7 +114,8 @@ def align_concepts(
     if detection is not None or describe == "mismatched":
         chosen_settings = detection or MismatchSettings()
         n_rounds = chosen_settings.runs_of(len(images), len(eligible)) * len(eligible)
-        with progress("Finding misleading names", n_rounds if n_rounds >= MANY_ROUNDS else 0) as advance:
+        shown = n_rounds if n_rounds >= MANY_ROUNDS else 0
+        with progress("Finding misleading names", shown) as advance:
             findings = detect_mismatch(images, names, scale, detection, eligible, advance or (lambda _: None))
     asked = findings.mismatched if findings is not None and describe == "mismatched" else eligible
     questions = [] if describe == "none" else [vocabulary.names[c] for c in asked]
@@ -249,7 +251,8 @@ def choose_texts(
         is_described = n_described > n_names
         reason = f"Of {len(labels)} labels, descriptions alone get {n_described} right and names {n_names}"
     else:
-        is_described = descriptions_help(images, names, described, logit_scale)
+        with threads_for(images.size * max(names.shape)):
+            is_described = descriptions_help(images, names, described, logit_scale)
         reason = f"Descriptions separate the images {'better' if is_described else 'no better'} than the names alone"
     choice = "are used" if is_described else "are not used (use them anyway with describe=all)"
     return ChosenTexts(is_described, f"{reason}, so descriptions {choice}.")

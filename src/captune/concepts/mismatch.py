@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from captune.concepts.clustering import ShrinkingClusters
 from captune.core.arrays import Floats, Ints, as_embeddings
 from captune.core.errors import InputError, raise_all
+from captune.core.runtime import threads_for
 from captune.core.settings import NonNegative, NonNegativeFloat, Positive, PositiveShare, Rate
 
 _CHUNK_FLOATS = 1 << 22
@@ -140,9 +141,10 @@ def detect_mismatch(
     first_remaining: Ints | None = None
     n_runs = settings.runs_of(n_images, len(texts))
     for run in range(n_runs):
-        clusters = ShrinkingClusters(images, len(texts), np.random.default_rng([settings.seed, run]))
-        concentration += _concentration(likely, clusters.owners())
-        final = eliminate(images, texts, zero_shot, clusters, threshold, logit_scale, settings.removes_one, advance)
+        with threads_for(images.size * len(texts)):
+            clusters = ShrinkingClusters(images, len(texts), np.random.default_rng([settings.seed, run]))
+            concentration += _concentration(likely, clusters.owners())
+            final = eliminate(images, texts, zero_shot, clusters, threshold, logit_scale, settings.removes_one, advance)
         advance(len(texts) - len(final.removed))
         detected[np.intersect1d(final.classes, fewest)] += 1  # Y_MM = Y_final and Y_low-t
         stayed[final.images] += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 WAIT = timedelta(hours=12)
 """How long a process waits for the others: the first may be asking a language model. A closed connection ends it."""
 
+LARGE_PRODUCT = 1 << 31
+"""Multiplications in the largest matrix product of a computation from which threads are worth their waits."""
 EARLIER = "Before the interruption"
 """The key in `Runtime.spent` of the seconds before an interruption."""
 
@@ -99,24 +102,6 @@ class Runtime:
             self.fabric.strategy.precision.load_state_dict({**state, **counters})
 
     @contextmanager
-    def training(self, encodes_images: bool) -> Iterator[None]:
-        """Train with all threads if the student encodes images, with one if it reads cached embeddings."""
-        with nullcontext() if encodes_images else self.one_thread():
-            yield
-
-    @contextmanager
-    def one_thread(self) -> Iterator[None]:
-        """Compute in one thread, which is faster for small matrices."""
-        import torch
-
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
-
-    @contextmanager
     def seeded(self, *numbers: int) -> Iterator[None]:
         """Seed torch from the run's seed and these numbers; its random state is restored afterward."""
         import torch
@@ -135,6 +120,26 @@ class Runtime:
                 yield advance
         finally:
             self.spent[what] = self.spent.get(what, 0.0) + time.monotonic() - started
+
+
+@contextmanager
+def threads_for(multiply_adds: float) -> Iterator[None]:
+    """Compute small matrix products in one thread: threads that wait for each other are slow on a busy machine."""
+    if multiply_adds > LARGE_PRODUCT:
+        yield
+        return
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch is not None else 1
+    with threadpool_limits(1):
+        if torch is not None:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            if torch is not None:
+                torch.set_num_threads(before)
 
 
 def _show_nothing(n: int, note: str = "") -> None:

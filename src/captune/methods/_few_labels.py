@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ from captune.backbones.base import Backbone
 from captune.core import distributed, registry
 from captune.core.arrays import Floats, Ints, softmax_rows
 from captune.core.errors import InputError
+from captune.core.runtime import threads_for
 from captune.core.settings import NonNegative, NonNegativeFloat, Positive, Rate, Share, ShareBelowOne, build
 from captune.core.wording import option
 from captune.data.task import AdaptationTask, LabeledImages
@@ -157,7 +159,7 @@ class FewLabelTraining:
             objective = PseudoLabelObjective(self.tuner, source, *weights).to(context.runtime.device)
             schedule = _FewLabelSchedule(self, source, labels, part, positions, prior, labeled_batch)
             optimization = Optimization.from_settings(settings, iterations=schedule.iterations)
-            with context.runtime.training(encodes_images=self.tuner.edits_images):
+            with nullcontext() if self.tuner.edits_images else threads_for(0):
                 fit(objective, schedule, optimization, context.runtime, checkpoints)
         context.history.append((part * settings.epochs, labels))
         return labels

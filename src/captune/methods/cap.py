@@ -7,6 +7,7 @@ each epoch (Section 3.2) and grows D_PL (Appendix B). The loss (Section 3.3) is 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -20,6 +21,7 @@ from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings
 from captune.core import registry
 from captune.core.arrays import Ints
 from captune.core.errors import InputError
+from captune.core.runtime import threads_for
 from captune.core.settings import NonNegative, NonNegativeFloat, Positive, PositiveShare, Rate, Share
 from captune.data.task import AdaptationTask
 from captune.embeddings.embed import embed_classes
@@ -163,7 +165,7 @@ class Cap(Method):
             return Cap(replace(settings, iterations=most)).adapt(task, backbone, context)
         schedule = self.prepare(task, backbone, context)
         tuner = schedule.objective.tuner
-        with context.runtime.training(encodes_images=tuner.edits_images):
+        with nullcontext() if tuner.edits_images else threads_for(0):
             optimization = Optimization.from_settings(settings)
             fit(schedule.objective, schedule, optimization, context.runtime, context.checkpoints)
         context.history.append((settings.epochs, schedule.pseudo_labels))

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from captune.core.arrays import Bools, Floats, Ints, as_embeddings, canonical_order, evenly_spaced, softmax_rows
 from captune.core.errors import InputError
+from captune.core.runtime import threads_for
 from captune.core.scratch import empty_rows, fill_rows, row_parts, take_rows
 from captune.core.settings import NonNegative, NonNegativeFloat, Positive
 from captune.labeling.selection import Classes, class_mask
@@ -133,10 +134,11 @@ def fit_gaussian_mixture(
     images, known, ids, single = take_rows(images, order), known[known_order], ids[known_order], single[known_order]
     rule = settings or MixtureSettings()
     problem = _Problem(images, texts, logit_scale, rule, known, ids, single, blocked, texts[:0])
-    is_absent = problem.find_absent() if problem.settings.absent_names else np.zeros(len(texts), dtype=np.bool_)
-    found = problem.among(~is_absent).solve()
-    if is_absent.any():
-        found = problem.with_absent(found, is_absent)
+    with threads_for(images.size * max(texts.shape)):
+        is_absent = problem.find_absent() if problem.settings.absent_names else np.zeros(len(texts), dtype=np.bool_)
+        found = problem.among(~is_absent).solve()
+        if is_absent.any():
+            found = problem.with_absent(found, is_absent)
     return replace(found, probabilities=take_rows(found.probabilities, np.argsort(order)))
 
 
