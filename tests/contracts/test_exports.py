@@ -18,6 +18,7 @@ from captune.results.run import Run
 FORMATS = registry.names("exports")
 OTHER_THAN_DEFAULT = {
     "min_confidence": 0.01,
+    "precision": 0.9,
     "source": "pseudo-labels",
     "prefix": "s3://bucket/",
     "images": "somewhere",

@@ -16,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     labels.add_argument(
         "--min-confidence", type=float, metavar="P", help="only export images with at least this confidence"
     )
+    labels.add_argument("--precision", type=float, metavar="P", help="only labels that captune accept certifies")
     labels.add_argument(
         "--source",
         choices=("predictions", "pseudo-labels"),
@@ -36,10 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Export, and print what was written and where."""
-    from captune.commands._screen import Screen
-    from captune.exports.base import export
+    from dataclasses import fields
 
-    names = ("min_confidence", "source", "prefix", "int8", "images", "labels", "n_checked", "splits", "link")
+    from captune.commands._screen import Screen
+    from captune.exports.base import ExportSettings, export
+
+    names = [field.name for field in fields(ExportSettings)]
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
     made = export(options.run, options.format, options.out, options.overwrite, **given)
     screen = Screen(highlight=False, soft_wrap=True)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from captune import __version__
 from captune.core.arrays import Ints
 from captune.core.errors import InputError
-from captune.core.files import is_file, table, write_whole
+from captune.core.files import is_file, table, write_json, write_whole
 from captune.core.wording import option
 from captune.data.decoding import UnreadableImageError, decode, read_bytes
 from captune.exports._labels import TAKES, LabelTable, choose_labels
@@ -66,14 +66,22 @@ class ImageDataset(ExportFormat):
         counts = Counter(split.tolist())
         told = ", ".join(f"{name} {counts[i]:,}" for i, name in enumerate(self.split_names))
         n_duplicates = int((np.bincount(groups)[groups] > 1).sum())
-        write_whole(target / "README.md", self._data_card(run, settings, rows, told, n_duplicates))
+        write_whole(target / "README.md", self._data_card(run, chosen, settings, rows, told, n_duplicates))
+        if chosen.certificate is not None:
+            write_json(target / "certificate.json", dict(chosen.certificate))
         return [f"Exported {len(rows):,} of {chosen.n_images:,} images: {told}.", *found.remarks]
 
     def add_files(self, target: Path, folders: Sequence[str]) -> None:
         """Write what else the format needs."""
 
     def _data_card(
-        self, run: Run, settings: ExportSettings, rows: Sequence[Sequence[str]], told: str, n_duplicates: int
+        self,
+        run: Run,
+        chosen: LabelTable,
+        settings: ExportSettings,
+        rows: Sequence[Sequence[str]],
+        told: str,
+        n_duplicates: int,
     ) -> str:
         by_class, by_source = Counter(row[1] for row in rows), Counter(row[4] for row in rows)
         review = (run.card.get("review") or {}).get("accuracy")
@@ -86,6 +94,7 @@ class ImageDataset(ExportFormat):
             f"- Labels by the method {run.method} with {run.settings.get('backbone', '?')}, those with a confidence of "
             f"at least {settings.min_confidence:g}.",
             f"- Accuracy of all predictions of the run: {accuracy}",
+            *([] if chosen.certificate is None else [f"- Certificate: {chosen.remark}"]),
             "- Source of the labels: " + ", ".join(f"{source} {n:,}" for source, n in by_source.most_common()) + ".",
             f"- Near duplicates are in the same split: {n_duplicates:,} images resemble another one.",
             f"- `{LABELS}` has the file, label, confidence, split, source and original path of each image.",

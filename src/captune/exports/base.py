@@ -30,6 +30,7 @@ class ExportSettings:
 
     Attributes:
         min_confidence: Leave out images with a lower confidence, from 0 to 1.
+        precision: Only export labels of which this share is right with 95 % certainty, by the checks of people.
         source: Export the predictions for all images, or only the pseudo-labels used in training.
         prefix: Text to put in front of each image path; None for the default of the format.
         images: Images to check the exported model with, or the folder of the images of a data set; by default those of
@@ -42,6 +43,7 @@ class ExportSettings:
     """
 
     min_confidence: Share = 0.0
+    precision: Share | None = None
     source: Literal["predictions", "pseudo-labels"] = "predictions"
     prefix: str | None = None
     images: str | None = None

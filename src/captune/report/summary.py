@@ -9,7 +9,7 @@ from typing import Any
 
 from captune.core.progress import duration
 from captune.core.settings import RunSettings
-from captune.report.class_table import listing
+from captune.report.class_table import Column, listing
 from captune.report.measures import TRUSTED, Measures
 from captune.results.health import ADVICE
 from captune.results.run import Run
@@ -18,6 +18,7 @@ from captune.review.estimate import FEWEST_CHECKS, describe_accuracy
 
 GOOD_ENOUGH = 0.9
 """From this accuracy on, the next step is to use the classifier."""
+CERTIFIED = 0.95
 GIVEN_AGAIN = ("backbone", "template", "domain", "root", "seed")
 """Settings of a run that its next command repeats, where they differ from their defaults."""
 
@@ -37,6 +38,7 @@ def describe_top(measures: Measures) -> dict[str, Any]:
         "outputs": _outputs(measures),
         "verdict": _verdict(measures),
         "findings": findings(measures),
+        "shipping": _shipping(measures.run),
         "next": next_steps(measures),
         "n_classes": measures.run.n_classes,
     }
@@ -83,6 +85,30 @@ def findings(measures: Measures) -> list[dict[str, str]]:
     unsure = (counts > 0) & (measures.highest_confidence < TRUSTED)
     add(f"Classes without an image above {TRUSTED:.0%} confidence", unsure.nonzero()[0], "classes")
     return found
+
+
+def _shipping(run: Run) -> dict[str, Any] | None:
+    """Return how many labels are certain to be right, or how to find out; the curve has a row for each zone."""
+    if run.card.get("image_source", "files") != "files" or run.method == "audit":
+        return None
+    found = (run.card.get("review") or {}).get("accepted")
+    folder = shlex.quote(str(run.folder))
+    if not found:
+        why = f"Nobody knows yet. Check the images that this command lists to certify labels at {CERTIFIED:.0%}:"
+        return {
+            "why": why,
+            "command": f"captune suggest {folder} --for-precision {CERTIFIED:g} --out checks.csv",
+            "curve": [],
+        }
+    zones = found["zones"]
+    curve = [
+        Column("Most confident images", [int(zone["n_images"]) for zone in zones], style="{:,}"),
+        Column("Checked", [int(zone["n_checks"]) for zone in zones]),
+        Column("Wrong", [int(zone["n_wrong"]) for zone in zones]),
+        Column("Certain", ["yes" if zone["is_certain"] else "no" for zone in zones], "text"),
+    ]
+    command = f"captune export {folder} --format imagefolder --precision {float(found['precision']):g}"
+    return {"why": str(found["sentence"]), "command": command, "curve": curve if zones else []}
 
 
 def _verdict(measures: Measures) -> dict[str, Any]:

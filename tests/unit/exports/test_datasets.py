@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,14 @@ from PIL import Image
 from report_runs import make_run
 from vision_folder import import_vision
 
+import captune
 from captune.core.errors import InputError
 from captune.exports._datasets import duplicate_groups, folder_names, split_groups
 from captune.exports.base import export
+from captune.report.measures import Measures
+from captune.report.summary import describe_top
+from captune.results.run import Run
+from captune.world import write_world
 
 NAMES = ("cat", "a/b", "A_b", "..")
 PER_CLASS = 12
@@ -142,3 +148,31 @@ def test_wrong_shares_gone_images_and_runs_of_others_are_errors(run_folder: Path
     assert not (tmp_path / "out").exists()
     export(tmp_path / "received", "imagefolder", tmp_path / "out", images=str(run_folder.parent / "images"))
     assert len(rows_of(tmp_path / "out")) == PER_CLASS * len(NAMES)
+
+
+def test_only_certified_labels_are_exported(tmp_path: Path) -> None:
+    names = ("striped", "tartan", "houndstooth", "argyle", "polka-dotted", "honeycomb", "leopard", "tie-dye")
+    write_world(tmp_path / "world", 20, seed=5)
+    for folder in (tmp_path / "world").iterdir():
+        if folder.name not in names:
+            shutil.rmtree(folder)
+    run = tmp_path / "run"
+    common: dict[str, Any] = {"backbone": "embedded:patterns", "workers": 0, "quiet": True}
+    captune.adapt(tmp_path / "world", names, method="transductive", out=run, **common)
+    with pytest.raises(InputError, match=r"--for-precision 0\.9"):
+        export(run, "imagefolder", tmp_path / "out", precision=0.9)
+    session = captune.open_run(run, quiet=True)
+    answers = {check.position: Path(check.image).parent.name for check in session.suggest_checks(0.9)}
+    session.label(answers, suggestion="precision")
+    session.save()
+    made = export(run, "imagefolder", tmp_path / "out", precision=0.9)
+    certificate = json.loads((tmp_path / "out" / "certificate.json").read_text(encoding="utf-8"))
+    rows = rows_of(tmp_path / "out")
+    assert 60 < certificate["n_accepted"] == len(rows) <= 160
+    assert np.mean([Path(row["path"]).parent.name == row["label"] for row in rows]) >= 0.9
+    assert {row["source"] for row in rows} == {"person", "prediction"}
+    assert "Certificate" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert made.path == tmp_path / "out"
+    top = describe_top(Measures(Run.read(run)))["shipping"]
+    assert top["why"] == certificate["sentence"]
+    assert "--precision 0.9" in top["command"]
