@@ -283,7 +283,7 @@ def test_random_weights_are_loaded_again_with_the_model(wrapped: Any, world: Wor
 
 BAD: dict[str, tuple[Callable[[World], Any], str]] = {
     "NaN": (lambda w: captune.Embeddings(np.where(np.eye(N, 12) > 0, np.nan, 1.0)), "in row 0, 1"),
-    "zeros": (lambda w: captune.Embeddings(np.vstack([w.vectors, np.zeros((1, 12))])), rf"only zeros in row {N}"),
+    "zeros": (lambda w: captune.Embeddings(np.vstack([w.vectors, np.zeros((1, 12))])), rf"only zeros, in row {N}"),
     "one axis": (lambda w: captune.Embeddings(w.vectors[0]), r"shape \(12,\)"),
     "names": (lambda w: captune.Embeddings(w.vectors, ["a"] * N), "'a' .9 times"),
     "names of another length": (lambda w: captune.Embeddings(w.vectors, ["a"]), "got 1"),
@@ -334,7 +334,7 @@ def test_bad_images_do_not_replace_a_run(world: World, tmp_path: Path) -> None:
     ("change", "words"),
     [
         (lambda vectors: np.where(np.arange(N)[:, None] == 2, np.nan, vectors), "in row 2"),
-        (lambda vectors: np.where(np.arange(N)[:, None] == 3, 0, vectors), "only zeros in row 3"),
+        (lambda vectors: np.where(np.arange(N)[:, None] == 3, 0, vectors), "only zeros, in row 3"),
         (lambda vectors: vectors[:, :8], "have width 8, but the class texts have width 12"),
         (lambda vectors: vectors[:, :, None], "expected 2 axes"),
         (lambda vectors: vectors[:0], r"shape (0, 12)"),

@@ -21,7 +21,7 @@ from captune.core.errors import InputError, raise_all
 from captune.core.files import is_file, is_folder
 from captune.data.decoding import EncodedImage, ImageData, read_bytes
 from captune.data.shards import SUFFIXES, Span, expand, index_shard, is_pattern, is_shard
-from captune.data.tables import Problems, first_few, is_table, read_columns, read_lines
+from captune.data.tables import first_few, is_table, read_columns, read_lines
 
 PATH_COLUMNS = ("path", "image", "image_path", "file", "filename", "filepath", "file_name")
 MARKS = ("run.json", "audit.json", "captune-export.json")
@@ -40,18 +40,16 @@ class ImageCollection:
     These are files; `data/inputs.py` and `data/precomputed.py` have the collections that are not. All names are in
     memory, which is meant for up to about two million images; `captune embed` works through more by partitions.
 
-    Attributes:
-        files: The path of each image as text; `shard.tar/member` inside a tar shard.
-        root: The folder that names are relative to.
-        unused: A line about everything else that was found there and is not used; empty if there is nothing.
-        where: For members of tar shards `(images, 3)`: characters in the path of the shard (0 for a plain file), offset
-            and size; for items in memory `(images,)`: their rows. None if all images are plain files.
+    Names are relative to `root`, and `unused` tells what else was found there.
     """
 
     files: tuple[str, ...]
+    """The path of each image as text; `shard.tar/member` inside a tar shard."""
     root: Path
     unused: str = field(default="", compare=False)
     where: Ints | None = field(default=None, compare=False, repr=False)
+    """For members of tar shards `(images, 3)`: characters in the path of the shard (0 for a plain file), offset and
+    size; for items in memory `(images,)`: their rows."""
     kind: ClassVar[str] = "files"
     computed: ClassVar[tuple[str, ...]] = ("paths",)
     """Attributes that another selection of images computes again."""
@@ -116,9 +114,7 @@ class ImageCollection:
     def name(self, position: int) -> str:
         """Return the image's path as tables show it: relative to the root, with forward slashes."""
         shown = self.files[position].removeprefix(_prefix(self.root))
-        shown = shown if os.sep == "/" else PurePath(shown).as_posix()
-        # File names may contain bytes that are not UTF-8; tables show them escaped.
-        return shown if shown.isascii() else os.fsencode(shown).decode("utf-8", "backslashreplace")
+        return escaped(shown if os.sep == "/" else PurePath(shown).as_posix())
 
     @property
     def fingerprint(self) -> str:
@@ -186,7 +182,7 @@ def find_images(source: str | Path, root: str | Path | None = None) -> ImageColl
         for shard in shards:
             guard.check(str(shard))
         heading = "Cannot use these shards"
-        raise_all(guard.outside.listed(), heading)
+        raise_all(first_few(guard.outside), heading)
         folder = Path(os.path.commonpath([shard.parent for shard in shards]))
         return _expand_shards([str(shard) for shard in shards], folder, heading)
     raise InputError(
@@ -201,12 +197,12 @@ def from_paths(paths: Iterable[str | os.PathLike[str]], root: str | Path | None 
 
 
 def _from_entries(entries: Iterable[str], base: Path, heading: str, guard: _RootGuard) -> ImageCollection:
-    invalid, counts, files, real = Problems(), Counter[str](), list[str](), _real_folder()
+    invalid, counts, files, real = list[str](), Counter[str](), list[str](), _real_folder()
     for number, line in enumerate(entries, start=1):
         entry = line.strip() if len(line) <= MOST_CHARACTERS else ""
         if not entry or "\0" in entry:
             length = f"a path of {len(line):,} characters" if len(line) > MOST_CHARACTERS else "an empty path"
-            invalid.add(f"row {number} has {'a NUL character in its path' if entry else length}")
+            invalid.append(f"row {number} has {'a NUL character in its path' if entry else length}")
             continue
         path = os.path.join(base, entry)  # noqa: PTH118 (this runs once per image)
         guard.check(path)
@@ -218,7 +214,7 @@ def _from_entries(entries: Iterable[str], base: Path, heading: str, guard: _Root
                 "partitions (captune embed), then adapt to a sample of the partitions."
             )
     repeated = (f"{path!r} is listed {n} times" for path, n in counts.items() if n > 1)
-    raise_all([*invalid.listed(), *guard.outside.listed(), *first_few(repeated)], heading)
+    raise_all([*first_few(invalid), *first_few(guard.outside), *first_few(repeated)], heading)
     return _expand_shards(files, base, heading)
 
 
@@ -229,7 +225,7 @@ def _from_folder(folder: Path, guard: _RootGuard) -> ImageCollection:
         (shards if name.lower().endswith(TAR) else files).append(path)
         guard.check(path)
     heading = f"Cannot use the folder {str(folder)!r}"
-    raise_all(guard.outside.listed(), heading)
+    raise_all(first_few(guard.outside), heading)
     if shards and files:  # next to images, a tar file is usually the archive they came from
         unused.add("tar files beside images", Path(shards[0]).name, len(shards))
     left = unused.sentence(repr(str(folder)))
@@ -241,7 +237,7 @@ def _expand_shards(files: Sequence[str], root: Path, heading: str, unused: str =
     is_shard_row = [is_shard(path) for path in files]
     if not any(is_shard_row):
         return ImageCollection(files, root, unused)
-    expanded, where, damaged = list[str](), list[tuple[int, int, int]](), Problems()
+    expanded, where, damaged = list[str](), list[tuple[int, int, int]](), list[str]()
     for path, has_members in zip(map(tidy, files), is_shard_row, strict=True):
         if not has_members:
             expanded.append(path)
@@ -252,9 +248,14 @@ def _expand_shards(files: Sequence[str], root: Path, heading: str, unused: str =
                 expanded.append(f"{path}/{member.name}")
                 where.append((len(path), member.offset, member.size))
         except InputError as error:
-            damaged.add(str(error))
-    raise_all(damaged.listed(), heading)
+            damaged.append(str(error))
+    raise_all(first_few(damaged), heading)
     return ImageCollection(expanded, root, unused, np.asarray(where, dtype=np.int64).reshape(-1, 3))
+
+
+def escaped(name: str) -> str:
+    """Return a path as tables show it: bytes that are not UTF-8 are escaped."""
+    return name if name.isascii() else os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def tidy(name: str) -> str:
@@ -293,14 +294,14 @@ class _RootGuard:
     """Collects the paths that are outside a root folder; without a root, every path is allowed."""
 
     def __init__(self, root: str | Path | None) -> None:
-        self.outside = Problems()
+        self.outside = list[str]()
         self._root = None if root is None else Path(os.path.realpath(root))
         self._real = real_path()
 
     def check(self, path: str) -> None:
         """Check one path, following symbolic links: a link inside the root may point outside."""
         if self._root is not None and not Path(self._real(path)).is_relative_to(self._root):
-            self.outside.add(f"{path!r} is outside {str(self._root)!r}")
+            self.outside.append(f"{path!r} is outside {str(self._root)!r}")
 
 
 @lru_cache(maxsize=64)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -175,23 +175,12 @@ class _Column:
         return self._table[int(row)][self._name]
 
 
-class Items(Protocol):
-    """Anything with a length and positions, such as a list or a map-style dataset."""
-
-    def __len__(self) -> int:
-        """Return the number of items."""
-
-    def __getitem__(self, position: int, /) -> Any:  # noqa: ANN401
-        """Return one item."""
-
-
 class MemoryImages(ItemCollection):
     """Images in memory or in a dataset that loads them; an item that fails is skipped like an unreadable file."""
 
-    items: Items
     kind: ClassVar[str] = "memory"
 
-    def __init__(self, items: Items, names: Iterable[str] | None = None) -> None:
+    def __init__(self, items: Any, names: Iterable[str] | None = None) -> None:  # noqa: ANN401 (a list or a map-style dataset)
         super().__init__(items, check_names(names, len(items)))
 
     def read(self, position: int) -> ImageData:

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +16,11 @@ from captune.core.files import is_file
 from captune.core.text import one_form
 from captune.data.images import PATH_COLUMNS, ImageCollection, real_path, tidy
 from captune.data.precomputed import is_array_file, read_array
-from captune.data.tables import Problems, first_few, read_columns
+from captune.data.tables import first_few, read_columns
 from captune.data.vocabulary import Vocabulary
 
 LABEL_COLUMNS = ("label", "class", "class_name", "category", "target")
-T = TypeVar("T")
+UNREADABLE = "Cannot read these classes"
 
 
 def read_labels(
@@ -33,7 +33,7 @@ def read_labels(
 
     Labels may still have the old names of classes in `new_names`.
     """
-    problems = Problems()
+    problems = list[str]()
     if isinstance(source, (str, os.PathLike)):
         pairs = _stored_labels(Path(source), images, problems)
     elif isinstance(source, Mapping):
@@ -56,13 +56,13 @@ def read_labels(
         if class_id is None:
             unknown[repr(label)] += 1
         elif labels[position] not in (-1, class_id):
-            problems.add(
+            problems.append(
                 f"{images.name(position)!r} is labeled both {names[labels[position]]!r} and {names[class_id]!r}"
             )
         else:
             labels[position] = class_id
     not_classes = first_few(f"{name} is not a class (images: {count})" for name, count in sorted(unknown.items()))
-    raise_all([*problems.listed(), *not_classes], f"Cannot use these labels (classes: {', '.join(first_few(names))})")
+    raise_all([*first_few(problems), *not_classes], f"Cannot use these labels (classes: {', '.join(first_few(names))})")
     return labels
 
 
@@ -81,7 +81,7 @@ def _tidy_label(label: Any, class_ids: Mapping[Any, int]) -> str | int | None:  
     return str(label)
 
 
-def _stored_labels(path: Path, images: ImageCollection, problems: Problems) -> Iterable[tuple[int, Any]]:
+def _stored_labels(path: Path, images: ImageCollection, problems: list[str]) -> Iterable[tuple[int, Any]]:
     if str(path) == "folders":
         return ((i, place.parent.name) for i, place in enumerate(images.paths))
     if is_array_file(path):
@@ -111,7 +111,9 @@ def _has_named_index(source: Any) -> bool:  # noqa: ANN401
     return hasattr(source, "items") and getattr(getattr(source.index, "dtype", None), "kind", "i") not in "iu"
 
 
-def _mapped_labels(source: Mapping[Any, Any], images: ImageCollection, problems: Problems) -> Iterator[tuple[int, Any]]:
+def _mapped_labels(
+    source: Mapping[Any, Any], images: ImageCollection, problems: list[str]
+) -> Iterator[tuple[int, Any]]:
     find = _finder(images) if any(isinstance(key, (str, os.PathLike)) for key in source) else None
     first, n_unknown = "", 0
     for key, label in source.items():
@@ -125,10 +127,12 @@ def _mapped_labels(source: Mapping[Any, Any], images: ImageCollection, problems:
         else:
             first, n_unknown = first or repr(key), n_unknown + 1
     if n_unknown:
-        problems.add(f"keys that are neither the name nor the position of an image: {n_unknown}, the first is {first}")
+        problems.append(
+            f"keys that are neither the name nor the position of an image: {n_unknown}, the first is {first}"
+        )
 
 
-def _table_labels(path: Path, images: ImageCollection, problems: Problems) -> Iterator[tuple[int, str]]:
+def _table_labels(path: Path, images: ImageCollection, problems: list[str]) -> Iterator[tuple[int, str]]:
     if not is_file(path):
         raise InputError(f"No labels at {str(path)!r}: expected 'folders' or a CSV/Parquet table (path, label).")
     find, first, n_unknown = _finder(images), "", 0
@@ -139,7 +143,7 @@ def _table_labels(path: Path, images: ImageCollection, problems: Problems) -> It
         else:
             first, n_unknown = first or entry, n_unknown + 1
     if n_unknown:
-        problems.add(
+        problems.append(
             f"paths in {str(path)!r} that are not among the images: {n_unknown}, the first is {first!r}; paths are "
             f"relative to the table's folder or {str(images.root)!r}"
         )
@@ -159,36 +163,24 @@ def _finder(images: ImageCollection) -> Callable[[Path, str], int]:
     return find
 
 
-def parse_renames(arguments: Iterable[str]) -> dict[str, str]:
-    """Parse `old=new` arguments, and tables with the columns old and new.
-
-    Old names with the same new name are merged.
-    """
-    pairs: list[str] = []
-    rows: list[tuple[str, str]] = []
-    for argument in arguments:
-        if "=" not in argument and is_file(argument):
-            rows += [(old.strip(), new.strip()) for old, new in read_columns(Path(argument), [("old",), ("new",)])]
-        else:
-            pairs.append(argument)
-    raise_all((f"--rename has the row {row}" for row in rows if not all(row)), "Both names are needed")
-    return _unique([*_split(pairs, "--rename", "old=new"), *rows], "--rename")
+def parse_renames(arguments: Sequence[str]) -> dict[str, str]:
+    """Parse `old=new` arguments, and tables with the columns old and new; equal new names are merged."""
+    tables = [argument for argument in arguments if "=" not in argument and is_file(argument)]
+    rows = [(old, new) for table in tables for old, new in read_columns(Path(table), [("old",), ("new",)])]
+    return _pairs([*_split(argument for argument in arguments if argument not in tables), *rows], "--rename", "old=new")
 
 
 def by_new_name(renames: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the old names of each new one."""
-    found: dict[str, list[str]] = {}
-    for old, new in renames.items():
-        found.setdefault(new, []).append(old)
-    return found
+    return {new: [old for old in renames if renames[old] == new] for new in dict.fromkeys(renames.values())}
 
 
-def parse_merges(pairs: Iterable[str]) -> dict[str, list[str]]:
+def parse_merges(arguments: Iterable[str]) -> dict[str, list[str]]:
     """Parse `new=a,b` arguments."""
-    listed = [(new, [name.strip() for name in names.split(",")]) for new, names in _split(pairs, "--merge", "new=a,b")]
-    empty = (f"--merge {new!r} has an empty name" for new, names in listed if not all(names))
-    raise_all(empty, "Cannot read these classes")
-    return _unique(listed, "--merge")
+    found = _pairs(_split(arguments), "--merge", "new=a,b")
+    listed = {new: [name.strip() for name in names.split(",")] for new, names in found.items()}
+    raise_all((f"--merge {new!r} has an empty name" for new in listed if not all(listed[new])), UNREADABLE)
+    return listed
 
 
 def new_names(rename: Mapping[str, str], merge: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -228,20 +220,18 @@ def rename_classes(
     return Vocabulary(names, vocabulary.templates, descriptions)
 
 
-def _split(pairs: Iterable[str], flag: str, form: str) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+def _split(arguments: Iterable[str]) -> list[tuple[str, str]]:
+    return [(left, right) for left, _, right in (argument.partition("=") for argument in arguments)]
+
+
+def _pairs(pairs: Iterable[tuple[str, str]], flag: str, form: str) -> dict[str, str]:
+    found: dict[str, str] = {}
     problems = []
-    for pair in pairs:
-        left, equals, right = (part.strip() for part in pair.partition("="))
-        if not equals or not left or not right:
-            problems.append(f"{flag} {pair!r} is not of the form {form}")
-        found.append((left, right))
-    raise_all(problems, "Cannot read these classes")
+    for left, right in ((left.strip(), right.strip()) for left, right in pairs):
+        if not left or not right:
+            problems.append(f"{flag} {left!r}, {right!r} is not of the form {form}")
+        elif left in found:
+            problems.append(f"{flag} {left!r} is repeated")
+        found[left] = right
+    raise_all(problems, UNREADABLE)
     return found
-
-
-def _unique(pairs: Sequence[tuple[str, T]], flag: str) -> dict[str, T]:
-    counts = Counter(name for name, _ in pairs)
-    repeated = (f"{flag} {name!r} is repeated" for name, count in counts.items() if count > 1)
-    raise_all(repeated, "Cannot read these classes")
-    return dict(pairs)

@@ -22,23 +22,14 @@ View = Callable[[Image.Image, int, Keys], NDArray[np.uint8]]
 
 @dataclass(frozen=True)
 class LoadedBatch:
-    """Some images of a collection.
-
-    Attributes:
-        positions: Positions of the readable images in the collection, `(images,)`.
-        keys: Content digests of the readable images, `(images, 16)`.
-        is_decoded: Which of them were decoded; the others are known already, `(images,)`.
-        pixels: Views of the decoded images, `(decoded, height, width, 3)`.
-        problems: Why each unreadable image was skipped, by position.
-        ranges: The range of values that was guessed for images that do not have 8 bits, by position.
-    """
+    """Some images of a collection: positions and content digests of the readable ones, and views of the new ones."""
 
     positions: Ints
     keys: Keys
-    is_decoded: Bools
-    pixels: NDArray[np.uint8]
-    problems: dict[int, str]
-    ranges: dict[int, str] = field(default_factory=dict)
+    is_decoded: Bools  # the others are known already
+    pixels: NDArray[np.uint8]  # (decoded, height, width, 3)
+    problems: dict[int, str]  # why others were skipped, by position
+    ranges: dict[int, str] = field(default_factory=dict)  # guessed for images without 8 bits, by position
 
 
 @dataclass(frozen=True)

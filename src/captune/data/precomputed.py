@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ from captune.core.text import is_unicode, shown
 from captune.data.decoding import ImageData
 from captune.data.images import PATH_COLUMNS, ItemCollection
 from captune.data.partition_folder import PartitionFolder, read_sample
-from captune.data.tables import Problems, first_few
+from captune.data.tables import first_few
 
 VECTOR_KEYS = ("vectors", "images", "embeddings", "image_embeddings", "vector", "embedding")
 SECOND_KEYS = ("second", "second_vectors", "second_embeddings", "second_images")
@@ -178,32 +178,26 @@ def unit_vectors(vectors: Any, what: str, one: str) -> tuple[Floats, bool]:  # n
             f"Expected {what} as a numeric array of shape ({one}s, width), got shape {array.shape} and type "
             f"{array.dtype}.".replace("classs", "classes")
         )
-    largest = 0.0
-    not_finite, zero = Problems(), Problems()
+    largest, wrong = 0.0, list[str]()
 
     def scale(rows: slice) -> Floats:
         nonlocal largest
         with np.errstate(over="ignore"):
             part = array[rows].astype(np.float32)
             lengths = np.linalg.norm(part, axis=1, keepdims=True)
-        is_finite = np.isfinite(lengths[:, 0])  # values above 1e19 have no finite length
-        for row in np.flatnonzero(~is_finite).tolist():
-            not_finite.add(str(rows.start + row))
-        for row in np.flatnonzero(lengths[:, 0] == 0).tolist():
-            zero.add(str(rows.start + row))
-        largest = max(largest, float(np.abs(lengths[is_finite] - 1).max(initial=0.0)))
+        is_usable = np.isfinite(lengths[:, 0]) & (lengths[:, 0] > 0)  # values above 1e19 have no finite length
+        wrong.extend(str(rows.start + row) for row in np.flatnonzero(~is_usable).tolist())
+        largest = max(largest, float(np.abs(lengths[is_usable] - 1).max(initial=0.0)))
         # Vectors that were scaled before keep their bits, so that saved ones have the same fingerprint.
-        is_scaled = (np.abs(lengths - 1) < 1e-5) | (lengths == 0)
+        is_scaled = (np.abs(lengths - 1) < 1e-5) | ~is_usable[:, None]
         return np.asarray(part / np.where(is_scaled, 1, lengths), dtype=np.float32)
 
     scaled = fill_rows(len(array), array.shape[1], scale)
-    wrong = [
-        f"{kind} in row {', '.join(rows.listed())}"
-        for kind, rows in (("values that are not finite or too large", not_finite), ("only zeros", zero))
-        if rows.listed()
-    ]
     if wrong:
-        raise InputError(f"The {what} have {' and '.join(wrong)}. Remove these rows or compute them again.")
+        raise InputError(
+            f"The {what} have values that are not finite or too large, or only zeros, in row "
+            f"{', '.join(first_few(wrong))}. Remove these rows or compute them again."
+        )
     return scaled, largest > 0.01
 
 
@@ -349,15 +343,14 @@ def _vector_columns(schema: Any) -> list[str]:  # noqa: ANN401
 
 
 class _ParquetColumns:
-    """The columns of a Parquet file as arrays."""
+    """The columns of a Parquet file as arrays, vectors first; each is read when it is asked for."""
 
     def __init__(self, file: Path) -> None:
-        self._file, self._schema = file, _parquet_schema(file)
-        vectors = _vector_columns(self._schema)
-        others = [name for name in self._schema.names if name not in vectors]
-        self._names = [*vectors, *others]
+        schema = _parquet_schema(file)
+        self._file, self._vectors = file, _vector_columns(schema)
+        self._names = [*self._vectors, *(name for name in schema.names if name not in self._vectors)]
 
-    def __iter__(self) -> Any:  # noqa: ANN401
+    def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
     def __contains__(self, name: object) -> bool:
@@ -371,7 +364,7 @@ class _ParquetColumns:
         n_values = sum(chunk.num_values for chunk in chunks if chunk.path_in_schema.split(".")[0] == name)
         check_memory(BYTES_OF_VALUE * n_values, f"{name!r} in {str(self._file)!r}")
         column = parquet.read_table(self._file, columns=[name]).column(0).combine_chunks()
-        if not hasattr(column, "flatten") or name not in _vector_columns(self._schema):
+        if name not in self._vectors:
             return np.asarray(column.to_pylist())
         values = column.flatten().to_numpy(zero_copy_only=False)
         if len(column) == 0 or column.null_count or len(values) % len(column):

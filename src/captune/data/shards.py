@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from captune.core.errors import InputError, raise_all
 from captune.core.files import is_file
-from captune.data.tables import Problems, first_few
+from captune.data.tables import first_few
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif", ".avif", ".heic", ".heif"})
 """File name extensions of images."""
@@ -103,12 +103,12 @@ class _Header(tarfile.TarInfo):
 def index_shard(shard: Path) -> list[Member]:
     """Return the images of a shard in order, after reading all its headers."""
     found = dict[str, Member]()
-    problems = Problems(MOST_SHOWN)
+    problems = list[str]()
     for member, problem in scan_shard(shard):
         if problem or member.name in found:
-            problems.add(f"{member.name!r} {problem or 'occurs twice'}")
+            problems.append(f"{member.name!r} {problem or 'occurs twice'}")
         found[member.name] = member
-    raise_all(problems.listed(), f"Cannot use the shard {str(shard)!r}")
+    raise_all(first_few(problems, MOST_SHOWN), f"Cannot use the shard {str(shard)!r}")
     return list(found.values())
 
 

@@ -14,31 +14,10 @@ MOST_SHOWN = 10
 ROWS_AT_ONCE = 1 << 16
 
 
-class Problems:
-    """Collected problems, of which an error message lists the first few and counts the rest."""
-
-    def __init__(self, most: int = MOST_SHOWN) -> None:
-        self._most, self._count = most, 0
-        self._first: list[str] = []
-
-    def add(self, problem: str) -> None:
-        """Add one problem."""
-        self._count += 1
-        if self._count <= self._most:
-            self._first.append(problem)
-
-    def listed(self) -> list[str]:
-        """Return the lines of the message."""
-        rest = self._count - len(self._first)
-        return [*self._first, f"and {rest} more"] if rest else self._first
-
-
 def first_few(entries: Iterable[str], most: int = MOST_SHOWN) -> list[str]:
     """Return the first few entries and how many more there are."""
-    problems = Problems(most)
-    for entry in entries:
-        problems.add(entry)
-    return problems.listed()
+    listed = list(entries)
+    return listed if len(listed) <= most else [*listed[:most], f"and {len(listed) - most} more"]
 
 
 def is_table(path: Path) -> bool:
@@ -60,14 +39,14 @@ def read_columns(path: Path, wanted: Sequence[Sequence[str]]) -> Iterator[tuple[
         ),
         f"Cannot use the table {str(path)!r}",
     )
-    short, last = Problems(), max(columns)
+    short, last = list[str](), max(columns)
     for number, row in enumerate(rows, start=2):
         if len(row) <= last:
-            short.add(str(number))
+            short.append(str(number))
         else:
             yield tuple(row[column] for column in columns)
-    if short.listed():
-        raise InputError(f"The table {str(path)!r} has too few columns in line {', '.join(short.listed())}.")
+    if short:
+        raise InputError(f"The table {str(path)!r} has too few columns in line {', '.join(first_few(short))}.")
 
 
 def read_lines(path: Path) -> Iterator[str]:

@@ -18,18 +18,13 @@ NONE_ID = -2
 
 @dataclass(frozen=True)
 class LabeledImages:
-    """Images with their labels.
-
-    Attributes:
-        images: The images.
-        labels: Class ids, `(images,)`.
-        is_single: Whether a label was given to this image alone, `(images,)`; by default to all. Images named with
-            their group are its most typical ones, so their labels say little about the accuracy on others.
-    """
+    """Images with their class ids, `(images,)`."""
 
     images: ImageCollection
     labels: Ints
     is_single: Bools = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
+    """Whether a label was given to this image alone (the default). Images named with their group are its most typical
+    ones, so their labels say little about the accuracy on others."""
 
     def __post_init__(self) -> None:
         if self.is_single.size == 0:
@@ -48,21 +43,15 @@ def no_labels() -> LabeledImages:
 
 @dataclass(frozen=True)
 class AdaptationTask:
-    """Everything that a method may see; the labels of the unlabeled images are not part of it.
-
-    Attributes:
-        vocabulary: All classes.
-        unlabeled: The images to adapt to.
-        labeled: Labeled images; empty in unsupervised learning.
-        target_classes: The classes that pseudo-labels may have; all of them unless some are fully labeled.
-        unknown: Images of which a person said that they fit none of the classes; no method trains on them.
-    """
+    """Everything that a method may see; the labels of the unlabeled images are not part of it."""
 
     vocabulary: Vocabulary
     unlabeled: ImageCollection
     labeled: LabeledImages = field(default_factory=no_labels)
     target_classes: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """The classes that pseudo-labels may have; all of them unless some are fully labeled."""
     unknown: ImageCollection = field(default_factory=lambda: ImageCollection((), Path()))
+    """Images of which a person said that they fit none of the classes; no method trains on them."""
 
     def __post_init__(self) -> None:
         n_classes = len(self.vocabulary)

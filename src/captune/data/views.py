@@ -34,18 +34,11 @@ _FILTERS: dict[str, Image.Resampling] = {
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """The preprocessing of a model: resize, center crop, normalize.
-
-    Attributes:
-        image_size: Side of the model's square input, in pixels.
-        resize: Length of the shorter side before the center crop; 0 squeezes the whole image into the square.
-        resample: Interpolation used for resizing.
-        mean: Mean of each channel, for values from 0 to 1.
-        std: Standard deviation of each channel.
-    """
+    """The preprocessing of a model: resize, center crop, normalize; mean and std are for values from 0 to 1."""
 
     image_size: int
     resize: int
+    """Length of the shorter side before the center crop; 0 squeezes the whole image into the square."""
     resample: Resample
     mean: tuple[float, float, float]
     std: tuple[float, float, float]

@@ -26,13 +26,7 @@ MOST_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Class names with their templates and descriptions; a class id is its position in `names`.
-
-    Attributes:
-        names: One distinct name per class.
-        templates: Sentences with one `{}` each; a class is represented by the mean of their embeddings.
-        descriptions: Sentences used instead of the name of a class, by class id.
-    """
+    """Class names, templates with one `{}`, and descriptions that replace a name; a class id is its position."""
 
     names: tuple[str, ...]
     templates: tuple[str, ...] = (DEFAULT_TEMPLATE,)

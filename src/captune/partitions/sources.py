@@ -19,7 +19,7 @@ from captune.data.images import PATH_COLUMNS, ImageCollection, Unused, walk
 from captune.data.inputs import IMAGE_KEYS, MemoryImages
 from captune.data.partition_folder import PartitionFolder, arrow, is_local, is_partition_folder, open_address
 from captune.data.shards import SUFFIXES, is_shard, scan_shard
-from captune.data.tables import Problems, read_columns, read_lines
+from captune.data.tables import first_few, read_columns, read_lines
 
 Source = dict[str, Any]
 """One partition of a plan, as JSON: `kind` and where its images are."""
@@ -99,7 +99,7 @@ def _cut_names(names: Iterable[str], size: int, out: PartitionFolder) -> Iterato
 
 def _cut_shards(shards: Sequence[str], size: int) -> Iterator[Source]:
     """Cut local shards by their headers, across shards; a remote shard is a partition, because it is read whole."""
-    slices, count, damaged = list[dict[str, Any]](), 0, Problems()
+    slices, count, damaged = list[dict[str, Any]](), 0, list[str]()
     for shard in shards:
         if "://" in shard:
             yield {"kind": "shards", "slices": [{"shard": shard, "header": 0, "count": None}]}
@@ -115,9 +115,9 @@ def _cut_shards(shards: Sequence[str], size: int) -> Iterator[Source]:
                 slices[-1]["count"] += 1
                 count += 1
         except InputError as error:
-            damaged.add(str(error))
+            damaged.append(str(error))
         slices = [part for part in slices if part["count"]]
-    raise_all(damaged.listed(), "Cannot use these shards")
+    raise_all(first_few(damaged), "Cannot use these shards")
     if count:
         yield {"kind": "shards", "slices": slices, "count": count}
 
@@ -150,16 +150,22 @@ def _image_column(schema: Any, address: str) -> str:  # noqa: ANN401
 
 
 @contextmanager
-def open_source(source: Source, out: PartitionFolder) -> Iterator[ImageCollection]:
-    """Open the images of one partition; what is remote and read in place is copied for as long as it is needed."""
+def open_source(source: Source, out: PartitionFolder) -> Iterator[tuple[ImageCollection, list[str]]]:
+    """Open the images of one partition and their names; what is remote and read in place is copied meanwhile."""
     if source["kind"] == "files":
         names = out.read_json(source["list"])
         if names is None:
             raise InputError(f"{source['list']!r} is missing in {out.address!r}. Start again with another --out.")
-        yield _named_files(names)
+        yield _files(names), names
     elif source["kind"] == "table":
         with _local_copy(source["table"]) as copy:
-            yield _table_images(copy, source)
+            rows = _TableRows(copy, source["column"], source["first"], source["count"])
+            if isinstance(rows[0], str):
+                base = os.path.dirname(source["table"])  # noqa: PTH120
+                names = [entry if "://" in entry else os.path.join(base, entry) for entry in rows]  # noqa: PTH118
+                yield _files(names), names
+            else:
+                yield MemoryImages(rows), [f"{source['table']}/{source['first'] + i}" for i in range(len(rows))]
     else:
         with ExitStack() as stack:
             files, names, where = list[str](), list[str](), list[tuple[int, int, int]]()
@@ -171,25 +177,15 @@ def open_source(source: Source, out: PartitionFolder) -> Iterator[ImageCollectio
                     files.append(f"{shard}/{member.name}")
                     names.append(f"{part['shard']}/{member.name}")
                     where.append((len(str(shard)), member.offset, member.size))
-            found = ImageCollection(files, Path(), where=np.asarray(where, dtype=np.int64).reshape(-1, 3))
-            yield found if files == names else MemoryImages(_Renamed(found), names)
+            yield ImageCollection(files, Path(), where=np.asarray(where, dtype=np.int64).reshape(-1, 3)), names
 
 
-def _named_files(names: Sequence[str]) -> ImageCollection:
-    if any("://" in name for name in names):
-        return MemoryImages(_Remote(names), names)
-    return ImageCollection(names, Path())
+def _files(names: Sequence[str]) -> ImageCollection:
+    is_remote = any("://" in name for name in names)
+    return MemoryImages(_Remote(names)) if is_remote else ImageCollection(names, Path())
 
 
-def _table_images(copy: Path, source: Source) -> ImageCollection:
-    rows = _TableRows(copy, source["column"], source["first"], source["count"])
-    if isinstance(rows[0], str):
-        base = os.path.dirname(source["table"])  # noqa: PTH120
-        return _named_files([e if "://" in e else os.path.join(base, e) for e in (rows[i] for i in range(len(rows)))])  # noqa: PTH118
-    return MemoryImages(rows, [f"{source['table']}/{source['first'] + i}" for i in range(len(rows))])
-
-
-class _Remote:
+class _Remote(Sequence[Any]):
     """Files in object stores, read one by one."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
@@ -198,7 +194,7 @@ class _Remote:
     def __len__(self) -> int:
         return len(self._addresses)
 
-    def __getitem__(self, row: int) -> Any:  # noqa: ANN401
+    def __getitem__(self, row: Any) -> Any:  # noqa: ANN401
         fs, path = open_address(self._addresses[row])
         try:
             return path if is_local(fs) else fs.cat_file(path)
@@ -206,20 +202,7 @@ class _Remote:
             raise UnreadableImageError("no such file or directory") from None
 
 
-class _Renamed:
-    """Members of the copy of a shard."""
-
-    def __init__(self, images: ImageCollection) -> None:
-        self._images = images
-
-    def __len__(self) -> int:
-        return len(self._images)
-
-    def __getitem__(self, row: int) -> bytes:
-        return bytes(self._images.read(row).content)  # type: ignore[attr-defined]
-
-
-class _TableRows:
+class _TableRows(Sequence[Any]):
     """Consecutive rows of one column of a Parquet table, some at a time."""
 
     def __init__(self, table: Path, column: str, first: int, count: int) -> None:
@@ -229,7 +212,9 @@ class _TableRows:
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, row: int) -> Any:  # noqa: ANN401
+    def __getitem__(self, row: Any) -> Any:  # noqa: ANN401
+        if row >= self._count:
+            raise IndexError(row)
         if not self._begin <= row < self._begin + len(self._rows):
             self._begin = row // MOST_ROWS_AT_ONCE * MOST_ROWS_AT_ONCE
             self._rows = self._load(self._first + self._begin, MOST_ROWS_AT_ONCE)

@@ -16,7 +16,7 @@ from captune.core import runtime
 from captune.core.arrays import Floats
 from captune.core.errors import CaptuneError, InputError, RunFolderError
 from captune.core.files import digest
-from captune.data.images import ImageCollection
+from captune.data.images import ImageCollection, escaped
 from captune.data.loading import load_batches
 from captune.data.partition_folder import Finished, PartitionFolder, arrow, part_name, read_embeddings, sidecar_name
 from captune.data.views import WeakView
@@ -85,8 +85,8 @@ class Worker:
         if source["kind"] == "partition":
             rows = self._score_partition(PartitionFolder(source["folder"]), source["number"])
         else:
-            with open_source(source, self.folder) as images, self.engine.autocast():
-                rows = self._compute_images(images)
+            with open_source(source, self.folder) as (images, names), self.engine.autocast():
+                rows = self._compute_images(images, [escaped(name) for name in names])
         content = self._encode(rows)
         width = 0 if rows.embeddings is None else rows.embeddings.shape[1]
         seconds = round(time.monotonic() - started, 3)
@@ -95,7 +95,7 @@ class Worker:
         self.folder.write(sidecar_name(number), json.dumps(finished._asdict()).encode("ascii"))
         return finished
 
-    def _compute_images(self, images: ImageCollection) -> _Rows:
+    def _compute_images(self, images: ImageCollection, names: list[str]) -> _Rows:
         n_images, size = len(images), self.job.batch_size
         keys, reasons = list[str | None]([None] * n_images), list[str | None]([None] * n_images)
         embeddings, probabilities = list[Floats](), list[Floats]()
@@ -115,7 +115,6 @@ class Worker:
                 probabilities.append(self.classifier.score_embeddings(embeddings[-1]))
             elif self.classifier is not None:
                 probabilities.append(self.classifier.score_views(batch.pixels))
-        names = [images.name(position) for position in range(n_images)]
         return _Rows(names, keys, reasons, self._joined(embeddings, "embed_dim"), self._joined(probabilities, "names"))
 
     def _joined(self, parts: list[Floats], width: str) -> Floats | None:

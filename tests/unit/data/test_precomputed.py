@@ -100,5 +100,5 @@ def test_a_small_file_that_needs_more_memory_than_there_is(
 
 @pytest.mark.parametrize("factor", [1e19, 1e25, 1e38])
 def test_embeddings_that_are_too_large_to_be_scaled(factor: float) -> None:
-    with pytest.raises(InputError, match="too large in row 0, 1, 2"):
+    with pytest.raises(InputError, match=r"too large.* in row 0, 1, 2"):
         Embeddings((VECTORS / np.abs(VECTORS).max() * factor * 3).clip(-3e38, 3e38).astype(np.float32))
