@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -21,7 +21,8 @@ from starlette.requests import ClientDisconnect
 
 from captune import __version__
 from captune.data.decoding import UnreadableImageError
-from captune.results.image_classifier import load, top_k
+from captune.results.image_classifier import load
+from captune.results.image_classifier import top_k as most_probable
 from captune.web.html_pages import docs_page, drop_page, html
 from captune.web.middleware import Json, problem
 from captune.web.predictor import AnyClassifier, Predictor
@@ -34,42 +35,21 @@ MOST_FILES = 256
 FILES_AT_ONCE = 4
 
 
-class ClassProbability(BaseModel):
-    """One class."""
-
-    label: str
-    probability: float
+TopK = Annotated[int, Query(ge=1, le=999_999, description="Number of classes to return.")]
 
 
 class Prediction(BaseModel):
     """The most probable classes of an image, most probable first, and the time it took."""
 
-    predictions: list[ClassProbability]
+    predictions: list[dict[str, str | float]]
     seconds: float
-
-
-class FilePrediction(BaseModel):
-    """The most probable classes of one file of a batch, or why it cannot be used."""
-
-    file: str
-    predictions: list[ClassProbability]
-    error: str = ""
 
 
 class BatchPrediction(BaseModel):
-    """The predictions of all files of a batch, in their order."""
+    """The predictions of all files of a batch, in their order; a file that cannot be used has an error."""
 
-    files: list[FilePrediction]
+    files: list[dict[str, Any]]
     seconds: float
-
-
-class Health(BaseModel):
-    """Whether requests are being answered, and how many connections are open."""
-
-    status: str
-    classes: int
-    version: str
-    busy: int
 
 
 class Problem(BaseModel):
@@ -78,40 +58,16 @@ class Problem(BaseModel):
     error: str
 
 
-REFUSALS = {
-    status: {"model": Problem, "description": meaning}
-    for status, meaning in {
-        400: "Invalid query, form or length",
-        408: "The request took too long to arrive",
-        411: "No Content-Length",
-        413: "The image is too large",
-        422: "Not an image that can be decoded within the limits",
-        503: "Too many images at once, or no result in time",
-    }.items()
-}
-TOP_K = {
-    "name": "top_k",
-    "in": "query",
-    "description": "Number of classes to return.",
-    "schema": {"type": "integer", "minimum": 1, "default": DEFAULT_TOP_K},
-}
-FILE = {"type": "string", "format": "binary"}
+REFUSALS: dict[int | str, dict[str, Any]] = {status: {"model": Problem} for status in (400, 408, 411, 413, 422, 503)}
 
 
-def _body(description: str, schema: dict[str, Any], **others: Any) -> dict[str, Any]:  # noqa: ANN401 (OpenAPI)
-    form = {"multipart/form-data": {"schema": {"type": "object", "properties": {"image": schema}}}}
-    return {
-        "requestBody": {"required": True, "description": description, "content": {**others, **form}},
-        "parameters": [TOP_K],
-    }
+def _body(description: str) -> dict[str, Any]:
+    content = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in ("image/*", "multipart/form-data")}
+    return {"requestBody": {"required": True, "description": description, "content": content}}
 
 
-IMAGE_BODY = _body(
-    "A JPEG, PNG, WebP, TIFF, BMP or GIF file, as the body or as the first file of a form.",
-    FILE,
-    **{"image/*": {"schema": FILE}},
-)
-BATCH_BODY = _body(f"A form with up to {MOST_FILES} image files.", {"type": "array", "items": FILE})
+IMAGE_BODY = _body("A JPEG, PNG, WebP, TIFF, BMP or GIF file, as the body or as the first file of a form.")
+BATCH_BODY = _body(f"A form with up to {MOST_FILES} image files.")
 
 
 def make_app(title: str) -> FastAPI:
@@ -154,7 +110,7 @@ def prediction_app(predictor: Predictor, title: str, limits: Limits) -> FastAPI:
     images, memory = Budget(limits.concurrency), Budget(BODIES_AT_ONCE * limits.max_bytes)
     app.state.images = images
 
-    @app.get("/health", response_model=Health, responses={503: {"model": Health}})
+    @app.get("/health")
     @app.head("/health", include_in_schema=False)
     async def health() -> Json:
         """Tell whether requests are being answered."""
@@ -169,34 +125,37 @@ def prediction_app(predictor: Predictor, title: str, limits: Limits) -> FastAPI:
 
     async def classify(content: bytes, k: int) -> list[dict[str, Any]]:
         row = await predictor.classify(content, limits.timeout)
-        return [{"label": predictor.names[c], "probability": round(float(row[c]), 6)} for c in top_k(row[None], k)[0]]
+        return [
+            {"label": predictor.names[c], "probability": round(float(row[c]), 6)}
+            for c in most_probable(row[None], k)[0]
+        ]
 
-    @app.post("/predict", response_model=Prediction, responses=REFUSALS, openapi_extra=IMAGE_BODY)  # type: ignore[arg-type]
-    async def predict(request: Request) -> Json:
+    @app.post("/predict", response_model=Prediction, responses=REFUSALS, openapi_extra=IMAGE_BODY)
+    async def predict(request: Request, top_k: TopK = DEFAULT_TOP_K) -> Json:
         """Classify an image."""
-        k = read_top_k(request)
         with images.share(1), memory.share(int(request.headers["content-length"])):
             content = await image_content(request, limits.max_bytes)
             started = time.monotonic()
             try:
-                best = await classify(content, k)
+                best = await classify(content, top_k)
             except UnreadableImageError as error:
                 raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, f"The image cannot be used: {error}.") from None
         return Json({"predictions": best, "seconds": round(time.monotonic() - started, 4)})
 
-    @app.post(BATCH, response_model=BatchPrediction, responses=REFUSALS, openapi_extra=BATCH_BODY)  # type: ignore[arg-type]
-    async def predict_batch(request: Request) -> Json:
+    @app.post(BATCH, response_model=BatchPrediction, responses=REFUSALS, openapi_extra=BATCH_BODY)
+    async def predict_batch(request: Request, top_k: TopK = DEFAULT_TOP_K) -> Json:
         """Classify all image files of a form; needs a service with a token."""
         if not app.state.service.token:
             raise HTTPException(HTTPStatus.FORBIDDEN, "Batches need a token: start captune serve with --token.")
-        k, turns = read_top_k(request), asyncio.Semaphore(FILES_AT_ONCE)
+        turns = asyncio.Semaphore(FILES_AT_ONCE)
 
         async def one(file: UploadFile) -> dict[str, Any]:
             async with turns:
                 try:
-                    return {"file": file.filename, "predictions": await classify(await file.read(), k), "error": ""}
+                    best, wrong = await classify(await file.read(), top_k), ""
                 except UnreadableImageError as error:
-                    return {"file": file.filename, "predictions": [], "error": f"The image cannot be used: {error}."}
+                    best, wrong = [], f"The image cannot be used: {error}."
+            return {"file": file.filename, "predictions": best, "error": wrong}
 
         with images.share(FILES_AT_ONCE), memory.share(int(request.headers["content-length"])):
             files = await read_files(request, MOST_FILES, limits.max_bytes)
@@ -244,17 +203,6 @@ async def read_files(request: Request, most: int, max_bytes: int) -> list[Upload
     if not found:
         raise HTTPException(HTTPStatus.BAD_REQUEST, "The form contains no file: send the image as a file field.")
     return found
-
-
-def read_top_k(request: Request) -> int:
-    """Return the number of classes that a query asks for."""
-    given = request.query_params.multi_items()
-    if any(name != "top_k" for name, _ in given):
-        raise HTTPException(HTTPStatus.BAD_REQUEST, "The only query parameter is top_k, as in /predict?top_k=3.")
-    text = given[0][1] if given else str(DEFAULT_TOP_K)
-    if len(given) > 1 or not (text.isascii() and text.isdigit()) or len(text) > 6 or int(text) < 1:
-        raise HTTPException(HTTPStatus.BAD_REQUEST, "top_k must be an integer of at least 1.")
-    return int(text)
 
 
 @contextmanager

@@ -113,9 +113,7 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded(client: Client) ->
     assert client.ask("/predict", bomb(11_000))[0] == 422  # more than captune decodes, less than Pillow's own limit
 
 
-@pytest.mark.parametrize(
-    "query", ["top_k=0", "top_k=-1", "top_k=x", "top_k=1&top_k=2", "top_k=", "k=3", "top_k=9999999"]
-)
+@pytest.mark.parametrize("query", ["top_k=0", "top_k=-1", "top_k=x", "top_k=", "top_k=9999999"])
 def test_a_wrong_query_is_told(client: Client, query: str) -> None:
     status, _, answer = client.ask(f"/predict?{query}", picture())
     assert status == 400

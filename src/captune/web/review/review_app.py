@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import quote
 
 import numpy as np
 from fastapi import FastAPI, Query, Request
@@ -139,7 +140,7 @@ def _add_reading(app: FastAPI, shared: SharedSession, title: str, thumbnails: Th
     @app.get("/health")
     async def health() -> Json:
         """Tell that requests are being answered."""
-        return Json({"status": "ok", "images": len(shared.current.predicted)})
+        return Json({"status": "ok", "images": len(shared.session.images)})
 
     @app.get("/api/state")
     async def state() -> Json:
@@ -182,15 +183,16 @@ def _add_reading(app: FastAPI, shared: SharedSession, title: str, thumbnails: Th
     @app.get("/api/map/points")
     async def points() -> Response:
         """Return the places of all images on the map, as pairs of 32-bit floats from 0 to 1."""
-        return Response(shared.map().astype("<f4").tobytes(), media_type="application/octet-stream")
+        return Response(shared.map_points.astype("<f4").tobytes(), media_type="application/octet-stream")
 
     @app.get("/api/map/classes")
     async def classes() -> Response:
         """Return 16-bit integers for all images: class now, and class at the start."""
         now, first = shared.current, shared.first
-        ids = {name: c for c, name in enumerate(now.names)}
-        before = np.asarray([ids.get(name, len(ids)) for name in first.names_now(now)])[first.predicted]
-        content = np.stack([now.predicted, before]).astype("<u2").tobytes()
+        ids = {name: c for c, name in enumerate(now.session.names)}
+        start = np.asarray([ids.get(name, len(ids)) for name in first.names_now(now)])
+        both = now.session.predictions.labels, start[first.session.predictions.labels]
+        content = np.stack(both).astype("<u2").tobytes()
         return Response(content, media_type="application/octet-stream")
 
     @app.get("/api/export/{key}")
@@ -199,7 +201,7 @@ def _add_reading(app: FastAPI, shared: SharedSession, title: str, thumbnails: Th
         found = shared.exported(key)
         if found is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such export. Make it again.")
-        headers = {"Content-Disposition": f'attachment; filename="{_plain(found[0])}"'}
+        headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(found[0], errors='replace')}"}
         return Response(found[1], media_type="application/octet-stream", headers=headers)
 
 
@@ -248,7 +250,7 @@ def _add_changing(app: FastAPI, shared: SharedSession) -> None:
     async def export(given: ExportRequest) -> Json:
         """Save the run, and make an export of its labels or its classifier; return where it can be fetched."""
         key, name = await _aside(shared.export, given.format)
-        return Json({"address": f"/api/export/{key}", "name": _plain(name)})
+        return Json({"address": f"/api/export/{key}", "name": name})
 
     @app.post("/api/map")
     async def improve_map() -> Json:
@@ -277,10 +279,6 @@ async def _events(app: FastAPI, shared: SharedSession, streams: Counter[str], cl
 async def _aside(work: Callable[..., T], *arguments: Any) -> T:  # noqa: ANN401
     """Call something that takes time or waits for a lock in a thread."""
     return await run_in_threadpool(work, *arguments)
-
-
-def _plain(name: str) -> str:
-    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "_" for letter in name)
 
 
 @contextmanager

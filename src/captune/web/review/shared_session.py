@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from captune.core.arrays import Floats, Ints
 from captune.core.errors import CaptuneError, InputError
 from captune.data.vocabulary import NONE
 from captune.embeddings.projection import project, project_quickly
 from captune.exports.base import export
 from captune.report.page import write_report
+from captune.review.answers import Answer
 from captune.review.changes import Change
 from captune.review.corrections import Correction, Corrections
 from captune.review.finding import SECOND_OPINION, Query, disagreements, find_images
@@ -48,18 +48,9 @@ class Snapshot:
     version: int
     session: Session
     """The session as it was: a shallow copy, whose answers and predictions are replaced and never changed."""
-    names: tuple[str, ...]
-    origins: dict[str, tuple[str, ...]]
-    """What the classes were called at the start of the session, by which renamed ones are recognized."""
-    predicted: Ints
-    confidence: Floats
-    probabilities: Floats
-    labeled: frozenset[int]
-    none: frozenset[int]
-    """Images that somebody says are of none of the classes."""
+    labels: dict[int, Answer]
     disagreed: dict[int, dict[str, str]]
     """Labels by person, for images that people gave different ones."""
-    descriptions: dict[str, tuple[str, ...]]
     estimate: dict[str, Any] | None
     n_answers: int
     change: dict[str, Any] | None
@@ -68,23 +59,30 @@ class Snapshot:
     @cached_property
     def classes(self) -> list[dict[str, Any]]:
         """Return the classes with their most confident images; sorted once, however many windows ask."""
-        counts = np.bincount(self.predicted, minlength=len(self.names))
-        order = np.lexsort((-self.confidence, self.predicted))
-        starts = np.searchsorted(self.predicted[order], np.arange(len(self.names)))
+        names, predicted = self.session.names, self.session.predictions.labels
+        counts = np.bincount(predicted, minlength=len(names))
+        order = np.lexsort((-self.session.predictions.confidence, predicted))
+        starts = np.searchsorted(predicted[order], np.arange(len(names)))
+        described = self.session.descriptions
         return [
             {
                 "name": name,
                 "count": int(counts[c]),
-                "descriptions": list(self.descriptions.get(name, ())),
+                "descriptions": list(described.get(name, ())),
                 "images": order[starts[c] : starts[c] + min(int(counts[c]), 6)].tolist(),
             }
-            for c, name in enumerate(self.names)
+            for c, name in enumerate(names)
         ]
 
     def names_now(self, now: Snapshot) -> list[str]:
         """Return the names that the classes of this moment have at a later one."""
-        renamed = {origin: name for name, origins in now.origins.items() for origin in origins}
-        return [renamed.get(self.origins[name][0], name) for name in self.names]
+        answers = now.session.answers
+        renamed = {origin: name for name in answers.names for origin in answers.origins(name)}
+        return [renamed.get(self.session.answers.origins(name)[0], name) for name in self.session.names]
+
+    def is_none(self, position: int) -> bool:
+        """Return whether somebody says that an image is of none of the classes."""
+        return position in self.labels and self.labels[position].label == NONE
 
 
 class SharedSession:
@@ -95,7 +93,7 @@ class SharedSession:
             raise InputError("The session has no corrections file: save it to a folder first.")
         self.session = session
         self.is_busy = False
-        self._map_points, self.map_kind = project_quickly(session.engine.vectors), "quick"
+        self.map_points, self.map_kind = project_quickly(session.engine.vectors), "quick"
         self._answers = Corrections(session.corrections.path, session.person)
         self._saving, self._adapting, self._reading = threading.Lock(), threading.Lock(), threading.Lock()
         self._new: list[str] = []
@@ -123,7 +121,7 @@ class SharedSession:
         if not names:
             raise InputError("Expected at least one image.")
         with self._saving:
-            if kind != "skip" and label not in (*self.current.names, NONE):
+            if kind != "skip" and label not in (*self.current.session.names, NONE):
                 raise InputError(f"There is no class {label!r} any more.")
             own_id: dict[str, Any] = {"id": key} if key else {}
             answer = Correction(
@@ -184,23 +182,23 @@ class SharedSession:
     def facts(self, position: int) -> dict[str, Any]:
         """Return what is known about one image: its name, and the most probable classes."""
         now = self.current
-        row = now.probabilities[self.session.position(position)]
+        row = now.session.predictions.probabilities[self.session.position(position)]
         best = np.argsort(-row, kind="stable")[:MOST_CHOICES]
-        choices = [[now.names[c], round(float(row[c]), 4)] for c in best]
+        choices = [[now.session.names[c], round(float(row[c]), 4)] for c in best]
         return {
             "position": position,
             "image": self.session.images.name(position),
-            "choices": [[NONE, 1.0], *choices] if position in now.none else choices,
-            "is_labeled": position in now.labeled,
+            "choices": [[NONE, 1.0], *choices] if now.is_none(position) else choices,
+            "is_labeled": position in now.labels,
         }
 
     def find(self, query: Query, count: int, skip: int) -> dict[str, Any]:
         """Return images that were searched for, and how many there are."""
         now = self.current
         found, total = find_images(now.session, query, count, skip)
-        images = [{**dataclasses.asdict(one), "is_labeled": one.position in now.labeled} for one in found]
+        images = [{**dataclasses.asdict(one), "is_labeled": one.position in now.labels} for one in found]
         for one in images:
-            if one["position"] in now.none:
+            if now.is_none(one["position"]):
                 one |= {"label": NONE, "confidence": 1.0}
         return {"images": images, "total": total}
 
@@ -227,17 +225,13 @@ class SharedSession:
     def moves(self, since: str) -> list[dict[str, Any]]:
         """Return which images changed their class since the last adaptation or since the start, by classes."""
         then, now = (self.first if since == "start" else self.previous), self.current
-        old = np.asarray(then.names_now(now), dtype=object)[then.predicted]
-        new = np.asarray(now.names, dtype=object)[now.predicted]
+        old = np.asarray(then.names_now(now), dtype=object)[then.session.predictions.labels]
+        new = np.asarray(now.session.names, dtype=object)[now.session.predictions.labels]
         pairs: dict[tuple[str, str], list[int]] = {}
         for position in np.flatnonzero(old != new).tolist():
             pairs.setdefault((old[position], new[position]), []).append(position)
         listed = sorted(pairs.items(), key=lambda pair: -len(pair[1]))
         return [{"old": a, "new": b, "images": images} for (a, b), images in listed]
-
-    def map(self) -> Floats:
-        """Return the places of all images, `(images, 2)`."""
-        return self._map_points
 
     def improve_map(self) -> None:
         """Start to compute better places, once."""
@@ -252,7 +246,7 @@ class SharedSession:
             "version": now.version,
             "is_busy": self.is_busy,
             "map": self.map_kind,
-            "n_images": len(now.predicted),
+            "n_images": len(self.session.images),
             "n_answers": now.n_answers,
             "n_disagreed": len(now.disagreed),
             "none": NONE,
@@ -358,7 +352,7 @@ class SharedSession:
 
     def _draw_map(self) -> None:
         try:
-            self._map_points = project(self.session.engine.vectors, self.session.seed)
+            self.map_points = project(self.session.engine.vectors, self.session.seed)
             self.map_kind = "full"
         except (CaptuneError, MemoryError):  # no space in the cache: the quick map stays
             self.map_kind = "quick only"
@@ -369,21 +363,14 @@ class SharedSession:
     def _take_snapshot(self, version: int, change: Change | None) -> Snapshot:
         session = self.session
         estimate, active = session.estimate(), session.corrections.active()
-        opinions, labels = disagreements(active), session.labels
+        opinions = disagreements(active)
         return Snapshot(
             version=version,
             session=copy.copy(session),
-            names=session.names,
-            origins={name: session.answers.origins(name) for name in session.names},
-            predicted=session.predictions.labels,
-            confidence=session.predictions.confidence,
-            probabilities=session.predictions.probabilities,
-            labeled=frozenset(labels),
-            none=frozenset(position for position, answer in labels.items() if answer.label == NONE),
+            labels=session.labels,
             disagreed={session.position(image): given for image, given in opinions.items() if session.knows(image)},
-            descriptions=session.descriptions,
             estimate=estimate.as_dict() if estimate else None,
-            n_answers=len([answer for answer in active if answer.kind in ("label", "not")]),
+            n_answers=sum(answer.kind in ("label", "not") for answer in active),
             change=None if change is None else change.as_dict(),
         )
 
