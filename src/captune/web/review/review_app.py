@@ -85,6 +85,12 @@ class ClassChange(BaseModel):
     sentences: list[Text] = []
 
 
+class Precision(BaseModel):
+    """Share of the accepted labels that must be right."""
+
+    precision: float = 0.95
+
+
 class ExportRequest(BaseModel):
     """The format of an export."""
 
@@ -102,7 +108,7 @@ def review_app(shared: SharedSession, thumbnails: Thumbnails, title: str) -> Fas
         return problem(HTTPStatus.BAD_REQUEST, str(error))
 
     _add_reading(app, shared, title, thumbnails)
-    _add_changing(app, shared)
+    _add_changing(app, shared, thumbnails)
 
     @app.api_route("/", methods=GET, include_in_schema=False)
     async def page() -> Response:
@@ -205,7 +211,7 @@ def _add_reading(app: FastAPI, shared: SharedSession, title: str, thumbnails: Th
         return Response(found[1], media_type="application/octet-stream", headers=headers)
 
 
-def _add_changing(app: FastAPI, shared: SharedSession) -> None:
+def _add_changing(app: FastAPI, shared: SharedSession, thumbnails: Thumbnails) -> None:
     """Add the routes by which people answer, change classes and save."""
 
     @app.post("/api/suggestions")
@@ -252,6 +258,18 @@ def _add_changing(app: FastAPI, shared: SharedSession) -> None:
         key, name = await _aside(shared.export, given.format)
         return Json({"address": f"/api/export/{key}", "name": name})
 
+    @app.post("/api/accept")
+    async def accept(given: Precision) -> Json:
+        """Return how many labels can be accepted, and what checks say about the most confident ones."""
+        return Json(await _aside(shared.accept, given.precision))
+
+    @app.post("/api/update")
+    async def update() -> Json:
+        """Add the new images in the folder of the run."""
+        found = await _aside(shared.update)
+        thumbnails.replace(shared.session.images)
+        return Json(found)
+
     @app.post("/api/map")
     async def improve_map() -> Json:
         """Start to compute a better map; the events tell when it is there."""
@@ -265,10 +283,10 @@ async def _events(app: FastAPI, shared: SharedSession, streams: Counter[str], cl
     streams[client] += 1
     try:
         while not app.state.service.server.should_exit:
-            current = (shared.current.version, shared.is_busy, shared.map_kind, shared.is_saved)
+            current = (shared.current.version, shared.is_busy, shared.map_kind, shared.is_saved, shared.n_new_images)
             if current != last or silence >= SECONDS_OF_SILENCE:
                 last, silence = current, 0.0
-                facts = dict(zip(("version", "is_busy", "map", "is_saved"), current, strict=True))
+                facts = dict(zip(("version", "is_busy", "map", "is_saved", "n_new_images"), current, strict=True))
                 yield f"data: {json.dumps(facts)}\n\n"
             await asyncio.sleep(SECONDS_BETWEEN_EVENTS)
             silence += SECONDS_BETWEEN_EVENTS

@@ -10,6 +10,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from captune.core.errors import CaptuneError, InputError
+from captune.data.inputs import collect_images
 from captune.data.vocabulary import NONE
 from captune.embeddings.projection import project, project_quickly
 from captune.exports.base import export
@@ -28,6 +30,7 @@ from captune.review.corrections import Correction, Corrections
 from captune.review.finding import SECOND_OPINION, Query, disagreements, find_images
 from captune.review.image_groups import Group
 from captune.review.session import Session
+from captune.review.updating import join
 
 MOST_CHOICES = 9
 """Classes that are offered for an image, one per number key."""
@@ -92,7 +95,7 @@ class SharedSession:
         if session.corrections.path is None:
             raise InputError("The session has no corrections file: save it to a folder first.")
         self.session = session
-        self.is_busy = False
+        self.is_busy, self.n_new_images = False, 0
         self.map_points, self.map_kind = project_quickly(session.engine.vectors), "quick"
         self._answers = Corrections(session.corrections.path, session.person)
         self._saving, self._adapting, self._reading = threading.Lock(), threading.Lock(), threading.Lock()
@@ -160,6 +163,25 @@ class SharedSession:
             finally:
                 self.is_busy = False
         return self.current.change or {}
+
+    def update(self) -> dict[str, Any]:
+        """Add the new images in the folder of the run, and return what they brought."""
+        with self._saving, self._adapting:
+            found = self.session.update()
+            self.session.groups()
+            self.map_points, self.map_kind, self._map_maker = (
+                project_quickly(self.session.engine.vectors),
+                "quick",
+                None,
+            )
+            self.first = self.previous = self.current = self._take_snapshot(self.current.version + 1, found.change)
+            self.n_new_images = 0
+        return {"sentence": str(found)}
+
+    def accept(self, precision: float) -> dict[str, Any]:
+        """Return how many labels can be accepted at a precision, and what checks say about the most confident ones."""
+        with self._adapting:
+            return self.session.accept(precision).as_dict()
 
     # Questions
 
@@ -249,6 +271,7 @@ class SharedSession:
             "n_images": len(self.session.images),
             "n_answers": now.n_answers,
             "n_disagreed": len(now.disagreed),
+            "n_new_images": self.n_new_images,
             "none": NONE,
             "person": self.session.person,
             "estimate": now.estimate,
@@ -268,6 +291,7 @@ class SharedSession:
     def save(self) -> Path:
         """Write predictions and classifier, and then the report, if something is new."""
         with self._adapting:
+            self._adapt()
             version = self.current.version
             folder = self.session.save()
         if version != self._version_saved:
@@ -298,7 +322,6 @@ class SharedSession:
         self._wake.set()
         for thread in self._threads:
             thread.join(timeout=60)
-        self._adapt_if_new()
         if not self.is_saved:
             self._try_to_save()
 
@@ -313,29 +336,39 @@ class SharedSession:
         while not self._closed.is_set():
             self._wake.wait(SECONDS_BETWEEN_CHECKS)
             self._wake.clear()
-            self._adapt_if_new()
+            with self._adapting:
+                self._adapt()
 
-    def _adapt_if_new(self) -> None:
-        with self._adapting:
-            new, self._new = self._new, []
-            self.is_busy = bool(new)
-            try:
-                change = self.session.refresh()
-                if change is not None:
-                    what = ", ".join(dict.fromkeys(new)) or change.what
-                    self._publish(dataclasses.replace(change, what=what))
-            except Exception as error:  # whatever happens, the next answer is followed
-                self._report_problem(error, "Adaptation failed")
-            finally:
-                self.is_busy = False
+    def _adapt(self) -> None:
+        """Adapt to new answers; whoever calls this holds the lock."""
+        new, self._new = self._new, []
+        self.is_busy = bool(new)
+        try:
+            change = self.session.refresh()
+            if change is not None:
+                what = ", ".join(dict.fromkeys(new)) or change.what
+                self._publish(dataclasses.replace(change, what=what))
+            elif self.session.answers is not self.current.session.answers:  # read while the session was saved
+                self._publish(None)
+        except Exception as error:  # whatever happens, the next answer is followed
+            self._report_problem(error, "Adaptation failed")
+        finally:
+            self.is_busy = False
 
     def _save_regularly(self) -> None:
         pause = SECONDS_BETWEEN_SAVES
         while not self._closed.wait(pause):
+            self._notice_new_images()
             if not self.is_saved:
                 started = time.monotonic()
                 self._try_to_save()
                 pause = max(SECONDS_BETWEEN_SAVES, (time.monotonic() - started) / SAVING_SHARE)
+
+    def _notice_new_images(self) -> None:
+        known = self.session.engine.all_images
+        with suppress(CaptuneError, OSError):
+            if known.kind == "files" and known.where is None:
+                self.n_new_images = len(join(known, collect_images(known.root, single=False))) - len(known)
 
     def _try_to_save(self) -> None:
         try:
@@ -357,7 +390,7 @@ class SharedSession:
         except (CaptuneError, MemoryError):  # no space in the cache: the quick map stays
             self.map_kind = "quick only"
 
-    def _publish(self, change: Change) -> None:
+    def _publish(self, change: Change | None) -> None:
         self.previous, self.current = self.current, self._take_snapshot(self.current.version + 1, change)
 
     def _take_snapshot(self, version: int, change: Change | None) -> Snapshot:

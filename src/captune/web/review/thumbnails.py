@@ -29,6 +29,11 @@ class Thumbnails:
         self._kept: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._size = 0
 
+    def replace(self, images: ImageCollection) -> None:
+        """Show other images from now on."""
+        self.images, self._size = images, 0
+        self._kept.clear()
+
     @property
     def has_pictures(self) -> bool:
         """Return whether there is something to show."""

@@ -164,9 +164,9 @@ export const follow = () => {
   let last = "";
   const events = new EventSource("/events");
   events.onmessage = ({ data }) => {
-    const { version, is_busy: isBusy, map, is_saved: isSaved } = JSON.parse(data);
+    const { version, is_busy: isBusy, map, is_saved: isSaved, n_new_images: nNew } = JSON.parse(data);
     find("busy").textContent = isBusy ? "Adapting …" : "";
-    const key = `${version} ${map} ${isSaved}`;
+    const key = `${version} ${map} ${isSaved} ${nNew}`;
     if (key === last) return;
     last = key;
     refresh();

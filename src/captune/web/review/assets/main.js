@@ -64,6 +64,27 @@ find("person").value = localStorage.getItem("captune-person") || "";
 find("person").addEventListener("change", () => localStorage.setItem("captune-person", find("person").value.trim()));
 addEventListener("find-like", ({ detail }) => { location.hash = "search"; search.showLike(detail); });
 
+find("accept").addEventListener("click", () => find("accepted").showModal());
+find("accept-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  attempt(async () => {
+    const found = await ask("/api/accept", { precision: find("precision").value / 100 });
+    find("accept-note").textContent = found.sentence;
+    const cells = (tag, ...texts) => make("tr", {}, ...texts.map((text) => make(tag, {}, String(text))));
+    find("zones").replaceChildren(...(found.zones.length ? [make("table", {}, make("thead", {}, cells("th", "Most confident images", "Checked", "Wrong", "Precise enough")),
+      make("tbody", {}, ...found.zones.map((zone) => cells("td", zone.n_images.toLocaleString("en"), zone.n_checks, zone.n_wrong, zone.is_certain ? "yes" : "not certain"))))] : []));
+  });
+});
+
+const showArrived = () => {
+  find("arrived").hidden = !state.n_new_images;
+  find("arrived").replaceChildren(`${plural(state.n_new_images, "new image")} in the folder. `, make("button", { type: "button", onclick: async (event) => {
+    event.target.disabled = true;
+    const found = await attempt(() => ask("/api/update", {}));
+    if (found) { sessionStorage.setItem("captune-news", found.sentence); location.reload(); }
+  } }, "Add them"));
+};
+
 /** Download an export, telling when it takes a while and why it fails. */
 const download = (format) => attempt(async () => {
   say("Exporting …");
@@ -113,6 +134,7 @@ onState(() => {
   find("progress").textContent = `${plural(state.n_answers, "answer")} for ${plural(state.n_images, "image")}. ${accuracy()}`;
   find("saved").textContent = state.is_saved ? "Everything is saved." : "Answers are saved; predictions and report follow within a minute.";
   showDisagreement();
+  showArrived();
   find("class-names").replaceChildren(...state.classes.map((known) => make("option", { value: known.name })));
   if (state.problem) say(state.problem);
   else if (lastVersion >= 0 && state.version > lastVersion && state.change) say([state.change.sentence, ...state.change.notes].join(" "));
@@ -122,6 +144,8 @@ onState(() => {
 addEventListener("hashchange", () => { showPage(); find("main").focus(); });
 nameTheme();
 await refresh();
+say(sessionStorage.getItem("captune-news") || "");
+sessionStorage.removeItem("captune-news");
 sendLeftovers();
 showPage();
 follow();
