@@ -77,7 +77,7 @@ def look(
     situation: Situation, numbers: Ints, outcome: Ints, precision: float, version: int, generator: np.random.Generator
 ) -> Acceptance:
     """Check what is missing, and accept; `outcome` is changed."""
-    rows = Population(*_arrays(situation, numbers, outcome)).missing(precision)
+    rows = Population(*_arrays(situation, numbers, outcome)).progress(precision)[1]
     outcome[rows] = situation.is_right[rows] & (generator.random(len(rows)) >= situation.wrong)
     return accept(Population(*_arrays(situation, numbers, outcome)), precision, 0.95, version)
 

@@ -12,7 +12,7 @@ number of zones is needed. Repeated looks are paid for: see `share_of_look`. doc
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -34,30 +34,11 @@ FIRST_SHARE = 0.85
 MOST_WRONG = 200
 
 
-@dataclass(frozen=True)
-class Zone:
-    """The most confident predictions, and what checks say about them.
-
-    Attributes:
-        n_images: Number of predictions.
-        n_checks: Number of them that were checked.
-        n_wrong: Number of checks whose prediction was wrong.
-        is_certain: Whether the precision is certain, by the test of this zone alone.
-    """
-
-    n_images: int
-    n_checks: int
-    n_wrong: int
-    is_certain: bool
-
-
 @dataclass(frozen=True, eq=False)
 class Acceptance:
     """Labels that are accepted, or what is missing.
 
     Attributes:
-        precision: Share of the accepted labels that are right, at least.
-        certainty: Probability that this is true, at least.
         positions: Positions of the accepted images, the most confident first; empty if none are certain.
         n_images: Number of images that could be accepted.
         confidence: The least confidence of an accepted prediction.
@@ -65,7 +46,7 @@ class Acceptance:
         n_wrong: Number of them whose prediction was wrong; they are accepted with the label of the person.
         n_missing: Number of checks that are to be answered before anything is computed; 0 if all are.
         n_more: Number of further checks of the next look.
-        zones: The curve: all zones with their checks.
+        zones: The curve: numbers of images, checks and wrong checks of each zone.
     """
 
     precision: float
@@ -77,7 +58,7 @@ class Acceptance:
     n_wrong: int = 0
     n_missing: int = 0
     n_more: int = 0
-    zones: tuple[Zone, ...] = field(default=())
+    zones: tuple[tuple[int, int, int], ...] = ()
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -92,7 +73,7 @@ class Acceptance:
         seen = f"{self.n_checks} checked images, {self.n_wrong} of them wrong"
         more = f"{self.n_more} more checks may certify more." if self.n_more else "All of them are checked."
         if not len(self):
-            zone = self.zones[-1].n_images if self.zones else 0
+            zone = self.zones[-1][0] if self.zones else 0
             return (
                 f"No labels are certain to be {self.precision:.0%} right: among the {zone} most confident predictions "
                 f"there are {seen}. Answer suggestions first to improve the labels, or ask for less. {more}"
@@ -136,30 +117,17 @@ class Population:
         last = np.partition(self.numbers[zone], n - 1)[n - 1] if n else 0
         return zone, self.numbers[zone] <= last
 
-    def missing(self, precision: float) -> Ints:
-        """Return the positions of the images to check for the next look, in random order."""
-        for stage in _stages():
-            zone, is_checked = self.planned(precision, stage)
+    def progress(self, precision: float) -> tuple[int, Ints]:
+        """Return the last stage whose checks are all answered (0: none), and the images to check for the next one."""
+        stage, zone = 0, np.empty(0, dtype=np.int64)
+        while True:
+            zone, is_checked = self.planned(precision, stage + 1)
             rows = zone[is_checked & (self.outcome[zone] < 0)]
-            if len(rows) or is_checked.all():
-                return self.positions[rows[np.argsort(self.numbers[rows])]]
-        raise AssertionError
-
-    def stage(self, precision: float) -> int:
-        """Return the last stage whose checks are all answered, 0 if there is none."""
-        complete = 0
-        for stage in _stages():
-            zone, is_checked = self.planned(precision, stage)
-            if np.any(self.outcome[zone[is_checked]] < 0):
-                break
-            complete = stage
+            if len(rows):
+                return stage, self.positions[rows[np.argsort(self.numbers[rows])]]
+            stage += 1
             if is_checked.all():
-                break
-        return complete
-
-
-def _stages() -> Iterator[int]:
-    yield from range(1, 64)
+                return stage, rows
 
 
 def checks_of_stage(precision: float, stage: int) -> int:
@@ -181,10 +149,9 @@ def accept(population: Population, precision: float, certainty: float, version: 
     """Return the largest set of labels whose precision is certain; `version` counts tries since the last success."""
     if not 0.5 <= precision < 1.0 or not 0.5 <= certainty < 1.0:
         raise InputError(f"Expected precision and certainty from 0.5 to below 1, got {precision} and {certainty}.")
-    nothing, stage = np.empty(0, dtype=np.int64), population.stage(precision)
-    missing = population.missing(precision)
+    stage, missing = population.progress(precision)
     if not stage:
-        return Acceptance(precision, certainty, nothing, len(population.positions), n_missing=len(missing))
+        return Acceptance(precision, certainty, missing[:0], len(population.positions), n_missing=len(missing))
     zone, is_checked = population.planned(precision, stage)
     allowed = (1.0 - certainty) * share_of_look(stage, version)
     is_wrong = is_checked & (population.outcome[zone] == 0)
@@ -207,10 +174,7 @@ def accept(population: Population, precision: float, certainty: float, version: 
         int(is_checked.sum()),
         int(is_wrong.sum()),
         n_more=len(missing),
-        zones=tuple(
-            Zone(int(size), int(n), int(wrong), bool(certain))
-            for size, n, wrong, certain in zip(sizes, n_checks, n_wrong, is_certain, strict=True)
-        ),
+        zones=tuple(zip(sizes.tolist(), n_checks.tolist(), n_wrong.tolist(), strict=True)),
     )
 
 

@@ -35,15 +35,7 @@ MOST_EXAMPLES = 5
 
 @dataclass(frozen=True)
 class Filled:
-    """One answer in a file.
-
-    Attributes:
-        label: The class; empty if the person cannot tell.
-        image: The image, unless the answer is about a group.
-        group: Number of the group, -1 for an image.
-        digest: What the images of the group were when the table was made; empty if the table does not say.
-        suggestion: Why the image was shown.
-    """
+    """One answer in a file: a class (empty: cannot tell) for an image or, by number and digest, for a group."""
 
     label: str
     image: str = ""

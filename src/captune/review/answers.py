@@ -16,14 +16,11 @@ MOST_TYPICAL, TYPICAL_SHARE = 5, 0.25
 
 @dataclass(frozen=True)
 class Answer:
-    """The class that a person gave to an image.
+    """The class that a person gave to an image, or `captune.NONE`.
 
     Attributes:
-        label: Name of the class, or `captune.NONE`.
         part: The part of a merged class that the image was labeled as before the merge; empty if it is not known.
         is_group: Whether the image was named with its whole group, which is weaker than an answer about the image.
-        suggestion: Why the image was shown, such as `check`; empty if the person chose it.
-        person: Who answered.
         is_typical: Whether it counts for its group: the name of a group is sure for its most typical images only.
     """
 

@@ -1,11 +1,11 @@
-"""What a change did to the predictions: how many, from which class to which, in which groups."""
+"""What a change did to the predictions: how many, from which class to which."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,7 @@ from captune.core.arrays import Ints
 MOST_NAMED = 3
 
 
-@dataclass(frozen=True)
-class Move:
+class Move(NamedTuple):
     """A number of images whose predicted class changed from `old` to `new`."""
 
     old: str
@@ -25,22 +24,16 @@ class Move:
 
 @dataclass(frozen=True)
 class Change:
-    """What a change did.
+    """What a change did: how many predictions are others now, and from which class to which.
 
-    Attributes:
-        what: The change in words, such as `labeled 1 image as 'pug'`.
-        n_images: Number of images.
-        n_changed: Number of images whose predicted class is another one now.
-        moves: From which class to which, the most frequent first.
-        groups: Numbers of the groups with changed predictions, the most changed first.
-        notes: What a person should know, such as contradictory answers.
+    `what` is the change in words; `notes` are what a person should know, such as contradictory answers. The most
+    frequent moves come first.
     """
 
     what: str
     n_images: int
     n_changed: int
     moves: tuple[Move, ...]
-    groups: tuple[int, ...]
     notes: tuple[str, ...] = ()
 
     @property
@@ -54,15 +47,7 @@ class Change:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields and the sentence as JSON values."""
-        return {
-            "what": self.what,
-            "sentence": self.sentence,
-            "n_images": self.n_images,
-            "n_changed": self.n_changed,
-            "moves": [[move.old, move.new, move.n_images] for move in self.moves],
-            "groups": list(self.groups),
-            "notes": list(self.notes),
-        }
+        return {**self.__dict__, "sentence": self.sentence}
 
     def __str__(self) -> str:
         return "\n".join([self.sentence, *self.notes])
@@ -72,13 +57,12 @@ def compare(
     what: str,
     before: tuple[Ints, Sequence[str]],
     after: tuple[Ints, Sequence[str]],
-    owners: Ints | None,
     notes: Sequence[str] = (),
     renamed: dict[str, str] | None = None,
 ) -> Change:
     """Compare predicted classes, each given as class ids `(images,)` and class names, before and after a change.
 
-    An image whose class was only renamed did not change; `owners` are the groups of the images, if they are known.
+    An image whose class was only renamed did not change.
     """
     renamed = renamed or {}
     old_names = [renamed.get(name, name) for name in before[1]]
@@ -93,8 +77,4 @@ def compare(
     moves = tuple(
         Move(names[a], names[b], n) for (a, b), n in sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0]))
     )
-    groups: tuple[int, ...] = ()
-    if owners is not None:
-        counts = np.bincount(owners[changed])
-        groups = tuple(int(g) for g in np.argsort(-counts, kind="stable") if counts[g])
-    return Change(what, len(new), len(changed), moves, groups, tuple(notes))
+    return Change(what, len(new), len(changed), moves, tuple(notes))

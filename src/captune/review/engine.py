@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -34,9 +33,8 @@ from captune.results.classifier import Classifier, predict_collection
 from captune.results.evidence import Evidence
 from captune.results.finishing import Finished, environment_of, finish
 from captune.results.run import Run
-from captune.results.run_folder import claim_folder, update_review
+from captune.results.run_folder import update_review
 from captune.review.answers import Answer, Answers
-from captune.review.corrections import FILE, Corrections
 from captune.review.estimate import AccuracyEstimate
 
 METHOD = "transductive"
@@ -221,34 +219,6 @@ class Engine:
         self.review |= facts
         if self.folder is not None:
             update_review(self.folder, **facts)
-
-    def save(
-        self,
-        folder: str | Path | None,
-        overwrite: bool,
-        answers: Answers,
-        corrections: Corrections,
-        predictions: Predictions,
-        estimate: AccuracyEstimate,
-    ) -> Path:
-        """Write the run folder and add the corrections to the file in it."""
-        target = Path(folder) if folder is not None else self.folder
-        if target is None:
-            raise InputError("Where should the run be saved? Pass a folder.")
-        is_own = self.folder is not None and target.resolve() == self.folder.resolve()
-        if self._last is None:  # nothing changed but the estimate
-            if not is_own:
-                raise InputError(f"Nothing changed yet. Copy the run folder {str(self.folder)!r} instead.")
-            update_review(target, accuracy=estimate.as_dict() if estimate else None)
-            return target
-        made = self.run(answers, predictions, estimate)
-        with ExitStack() as stack:
-            stack.enter_context(claim_folder(target, overwrite or is_own, None))
-            made.write(target)
-        stored = Corrections(target / FILE, corrections.person)
-        stored.extend(corrections)
-        self.folder = target
-        return target
 
     # Inside
 

@@ -20,16 +20,10 @@ MOST_ALTERNATIVES = 3
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Images that belong together.
+    """Images that belong together, the most typical first, with the class that most of them are predicted as.
 
-    Attributes:
-        number: Number of the group, the same in every session on the same images.
-        images: Positions of its images, the most typical first.
-        name: The class that most of its images are predicted as.
-        share: Share of its images that are predicted as this class.
-        confidence: Mean probability of this class over its images.
-        alternatives: The next most frequent classes, with their shares.
-        n_labeled: Number of its images that a person named one by one.
+    `share` of the images have this class, `confidence` is its mean probability, `alternatives` are the next classes
+    with their shares, and `n_labeled` images were named one by one. The same images always have the same numbers.
     """
 
     number: int

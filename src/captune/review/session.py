@@ -21,11 +21,12 @@ from captune.data.vocabulary import NONE, name_problems
 from captune.embeddings.predictions import Predictions
 from captune.results.classifier import Classifier
 from captune.results.run import Run
+from captune.results.run_folder import claim_folder
 from captune.review.accept import Acceptance, accept_labels, population_of
 from captune.review.answer_files import as_corrections, read_answers
 from captune.review.answers import Answer, Answers, collect_answers
 from captune.review.changes import Change, compare
-from captune.review.corrections import CHECK, PRECISION, Correction, Corrections, Kind
+from captune.review.corrections import CHECK, FILE, PRECISION, Correction, Corrections, Kind
 from captune.review.engine import Engine, applied
 from captune.review.estimate import AccuracyEstimate, describe_accuracy, draw_checks, estimate_accuracy, random_numbers
 from captune.review.finding import Found, Query, find_images
@@ -248,7 +249,9 @@ class Session:
         """Return the images that must be checked before labels are accepted at a precision, drawn at random."""
         self.refresh()
         hidden = set(self._image_names(except_))
-        rows = [row for row in population_of(self).missing(precision).tolist() if self.images.name(row) not in hidden]
+        rows = [
+            row for row in population_of(self).progress(precision)[1].tolist() if self.images.name(row) not in hidden
+        ]
         kinds = (PRECISION,) * len(rows)
         return self._suggestions(Choice(np.asarray(rows, dtype=np.int64), np.ones(len(rows), dtype=np.int64), kinds))
 
@@ -332,7 +335,23 @@ class Session:
     def save(self, folder: str | Path | None = None, *, overwrite: bool = False) -> Path:
         """Write the run folder: the one that was opened, or a new one, with a copy of the corrections."""
         self.refresh()
-        return self.engine.save(folder, overwrite, self.answers, self.corrections, self._predictions, self.estimate())
+        own = self.engine.folder
+        target = own if folder is None else Path(folder)
+        if target is None:
+            raise InputError("Where should the run be saved? Pass a folder.")
+        is_own = own is not None and target.resolve() == own.resolve()
+        if not self.engine.is_adapted:  # nothing changed but the estimate
+            if not is_own:
+                raise InputError(f"Nothing changed yet. Copy the run folder {str(own)!r} instead.")
+            estimate = self.estimate()
+            self.engine.remember(accuracy=estimate.as_dict() if estimate else None)
+            return target
+        run = self.run()
+        with claim_folder(target, overwrite or is_own, None):
+            run.write(target)
+        Corrections(target / FILE, self.person).extend(self.corrections)
+        self.engine.folder = target
+        return target
 
     # Names and positions
 
@@ -378,8 +397,7 @@ class Session:
             self.engine.adapt(answers, self._training(answers))
         self._predictions, self.answers = self._pinned(answers), answers
         told = [*notes, *self.engine.notes, *(problem for problem in answers.problems if problem not in problems)]
-        owners = None if self._owners is None else self._owners[0]
-        return compare(what, before, (self._predictions.labels, self.names), owners, told, renamed)
+        return compare(what, before, (self._predictions.labels, self.names), told, renamed)
 
     def _collect(self) -> Answers:
         start = self.engine.start

@@ -24,17 +24,10 @@ too."""
 
 @dataclass(frozen=True)
 class Suggestion:
-    """An image that is worth looking at.
+    """An image that is worth an answer, its current class, and why it was chosen.
 
-    Attributes:
-        position: Position of the image.
-        image: Name of the image.
-        label: Its current class.
-        confidence: Probability of this class.
-        group: Number of the group it belongs to.
-        represents: Number of images it represents.
-        kind: `typical`, `check` for an image drawn at random, or `precision` for one drawn where `accept` needs it.
-        reason: Why it was chosen, as a sentence.
+    It represents so many images. `kind` is `typical`, `check` for an image drawn at random, or `precision` for one
+    drawn where `accept` needs it.
     """
 
     position: int

@@ -28,14 +28,9 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class Update:
-    """What new images brought.
+    """What new images brought: how many can be read, how many of each class, and which are unlike anything before.
 
-    Attributes:
-        n_new: Number of new images that can be read.
-        n_gone: Number of images that cannot be read any more; they stay among the skipped images, with their names.
-        grown: Number of new images by predicted class, the largest first.
-        unlike: Names of new images that are unlike anything before, the most unlike first.
-        change: What happened to the predictions of the other images.
+    `n_gone` images cannot be read any more; they stay among the skipped images. `change` is about the others.
     """
 
     n_new: int
@@ -64,7 +59,7 @@ def update(session: Session, images: Images | None) -> Update:
     joined = join(engine.all_images, collect_images(source, single=False))
     old, old_names, old_vectors, old_labels = session.images, session.names, engine.vectors, session.predictions.labels
     if len(joined) == len(engine.all_images) and not _is_any_gone(old):
-        return Update(0, 0, {}, (), compare("nothing is new", (old_labels, old_names), (old_labels, old_names), None))
+        return Update(0, 0, {}, (), compare("nothing is new", (old_labels, old_names), (old_labels, old_names)))
     session.replace_images(joined)
     places = {old.name(i): i for i in range(len(old))}
     rows = np.asarray([places.get(session.images.name(i), -1) for i in range(len(session.images))], dtype=np.int64)
@@ -74,7 +69,7 @@ def update(session: Session, images: Images | None) -> Update:
     counts = np.bincount(labels[is_new], minlength=len(session.names))
     grown = {session.names[c]: int(counts[c]) for c in np.argsort(-counts, kind="stable") if counts[c]}
     unlike = tuple(session.images.name(int(i)) for i in _unlike(old_vectors, session.engine.vectors, is_new))
-    change = compare(what, before, after, None, session.engine.notes)
+    change = compare(what, before, after, session.engine.notes)
     return Update(int(is_new.sum()), len(old) - int(np.count_nonzero(~is_new)), grown, unlike, change)
 
 

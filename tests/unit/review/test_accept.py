@@ -25,7 +25,7 @@ def make_population(seed: int, n_images: int = 800, overconfident: bool = False)
 
 
 def check(population: Population, is_right: Bools, precision: float) -> None:
-    rows = population.missing(precision)
+    rows = population.progress(precision)[1]
     population.outcome[rows] = is_right[rows]
 
 
@@ -54,7 +54,7 @@ def test_without_all_checks_nothing_is_computed() -> None:
     assert (len(found), found.n_missing) == (0, 60)
     assert "60 more images" in found.sentence
     check(population, is_right, 0.9)
-    population.outcome[population.missing(0.9)[:10]] = 1  # a part of the next stage changes nothing
+    population.outcome[population.progress(0.9)[1][:10]] = 1  # a part of the next stage changes nothing
     some = accept(population, 0.9, 0.95, 1)
     assert (some.n_checks, some.n_more) == (60, 50)
 
@@ -64,9 +64,9 @@ def test_checks_are_a_random_sample_of_the_zone_whatever_was_checked_before() ->
     zone, is_checked = population.planned(0.9, 1)
     assert is_checked.sum() == 60
     assert population.numbers[zone[is_checked]].max() < population.numbers[zone[~is_checked]].min()
-    before = set(population.missing(0.9).tolist())
+    before = set(population.progress(0.9)[1].tolist())
     population.outcome[np.argsort(population.numbers)[:30]] = 1  # checks that were drawn among all images
-    assert set(population.missing(0.9).tolist()) < before
+    assert set(population.progress(0.9)[1].tolist()) < before
 
 
 def test_the_shares_of_all_looks_sum_to_one() -> None:
