@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from captune.core.text import shown
+from captune.core.errors import InputError, nearest, raise_all
+from captune.core.text import one_form, shown
+from captune.core.wording import speaks_flags
+from captune.data.tables import first_few
 from captune.data.vocabulary import NONE, name_problems
 from captune.review.corrections import CHECK, PRECISION, Correction
 
@@ -196,6 +200,30 @@ class Answers:
         """Return the labels that adaptation may use: all but checks, and of groups the most typical images."""
         used = self.used().items()
         return {image: a for image, a in used if not a.is_check and (not a.is_group or a.is_typical)}
+
+    def check_class(self, name: str, may_add: bool = False) -> None:
+        """Raise an error if there is no such class; one that may be added is told how."""
+        if one_form(str(name)) not in (*self.names, *([NONE] if may_add else [])):
+            add = f"captune label RUN --add {shlex.quote(str(name))}" if speaks_flags() else f"add({name!r})"
+            hint = (
+                f" Add it first if it is a new one: {add}."
+                if may_add
+                else f" Classes: {', '.join(first_few(self.names))}."
+            )
+            raise InputError(f"{name!r} is not a class.{nearest(name, self.names)}{hint}")
+
+    def new_name(self, name: str, replaced: Sequence[str] = ()) -> str:
+        """Return the name of a new class, or raise an error if it cannot be used."""
+        tidy = one_form(name) if isinstance(name, str) else ""
+        taken = {known.casefold(): known for known in self.names}
+        if not tidy:
+            raise InputError(f"Expected the name of a class, got {name!r}.")
+        if tidy.casefold() in taken:
+            raise InputError(f"There is already a class {taken[tidy.casefold()]!r}.")
+        raise_all(name_problems([*self.names, tidy]), f"Cannot use the name {shown(tidy)}")
+        if other := self.merged_with(tidy, replaced):
+            raise InputError(f"{tidy!r} is a part of the merged class {other!r}. Undo the merge, or use another name.")
+        return tidy
 
 
 def _count_typical(group_size: int) -> int:

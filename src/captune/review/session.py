@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,10 @@ from typing import Any
 import numpy as np
 
 from captune.core.arrays import Bools, Floats, Ints
-from captune.core.errors import InputError, nearest, raise_all
-from captune.core.text import one_form, shown
-from captune.core.wording import speaks_flags
+from captune.core.errors import InputError, nearest
 from captune.data.images import ImageCollection
 from captune.data.inputs import Images
-from captune.data.tables import first_few
 from captune.data.task import NONE_ID
-from captune.data.vocabulary import NONE, name_problems
 from captune.embeddings.predictions import Predictions
 from captune.results.classifier import Classifier
 from captune.results.run import Run
@@ -108,7 +103,7 @@ class Session:
             return self._label_each(answers, suggestion)
         if name is None:
             return self._import([answers] if isinstance(answers, (str, Path)) else list(answers))  # type: ignore[arg-type]
-        self._check_class(name, may_add=True)
+        self.answers.check_class(name, may_add=True)
         if not isinstance(suggestion, str):
             raise InputError("Expected one suggestion for images of one class.")
         found = self._image_names(answers)  # type: ignore[arg-type]
@@ -117,7 +112,7 @@ class Session:
 
     def _label_each(self, answers: Mapping[Image, str], suggestion: str | Mapping[Image, str]) -> Change:
         for name in answers.values():
-            self._check_class(name, may_add=True)
+            self.answers.check_class(name, may_add=True)
         kinds = dict.fromkeys(answers, suggestion) if isinstance(suggestion, str) else suggestion
         self.corrections.extend(
             Correction("label", name, self._image_names(image), suggestion=kinds.get(image, ""), person=self.person)
@@ -137,7 +132,7 @@ class Session:
     def exclude(self, images: Image | Sequence[Image], name: str) -> Change:
         """Record that images are not of a class."""
         self.refresh()
-        self._check_class(name)
+        self.answers.check_class(name)
         found = self._image_names(images)
         return self._record(f"{len(found)} images are not {name!r}", "not", name, images=found)
 
@@ -150,7 +145,7 @@ class Session:
     def name_group(self, group: int, name: str, *, except_: Image | Sequence[Image] = ()) -> Change:
         """Record that a whole group is of a class, except for some of its images."""
         self.refresh()
-        self._check_class(name, may_add=True)
+        self.answers.check_class(name, may_add=True)
         others = self._image_names(except_) if isinstance(except_, (int, str)) or len(except_) else ()
         belonging = tuple(image for image in self.group_images(group) if image not in others)
         if others:
@@ -161,19 +156,19 @@ class Session:
     def rename(self, old: str, new: str) -> Change:
         """Give a class another name; the name of another class merges them."""
         self.refresh()
-        self._check_class(old)
+        self.answers.check_class(old)
         if new in self.names:
             return self.merge([old, new], new)
-        return self._record(f"renamed {old!r} to {new!r}", "rename", self._new_name(new, [old]), names=(old,))
+        return self._record(f"renamed {old!r} to {new!r}", "rename", self.answers.new_name(new, [old]), names=(old,))
 
     def merge(self, names: Sequence[str], into: str) -> Change:
         """Make one class of several, which keeps their texts and labels: images leave it for no other reason."""
         self.refresh()
         for name in names:
-            self._check_class(name)
+            self.answers.check_class(name)
         if len(set(names)) < 2:
             raise InputError(f"Expected at least two classes to merge, got {list(names)}.")
-        target = into if into in self.names else self._new_name(into, names)
+        target = into if into in self.names else self.answers.new_name(into, names)
         if len(set(self.names) - set(names) | {target}) < 2:
             raise InputError("This would leave fewer than two classes.")
         what = f"merged {', '.join(names)} into {into!r}"
@@ -183,12 +178,12 @@ class Session:
         """Add a class."""
         self.refresh()
         self.engine.check_texts()
-        return self._record(f"added {name!r}", "add", self._new_name(name), sentences=_sentences(descriptions))
+        return self._record(f"added {name!r}", "add", self.answers.new_name(name), sentences=_sentences(descriptions))
 
     def remove(self, name: str) -> Change:
         """Remove a class that does not occur; labels of it are kept, but not used."""
         self.refresh()
-        self._check_class(name)
+        self.answers.check_class(name)
         if len(self.names) < 3:
             raise InputError(f"Cannot remove {name!r}: at least two classes are needed.")
         return self._record(f"removed {name!r}", "remove", name)
@@ -196,7 +191,7 @@ class Session:
     def describe(self, name: str, descriptions: Sequence[str]) -> Change:
         """Replace the descriptions of a class; one that was merged is one text from now on."""
         self.refresh()
-        self._check_class(name)
+        self.answers.check_class(name)
         self.engine.check_texts()
         return self._record(f"described {name!r}", "describe", name, sentences=_sentences(descriptions))
 
@@ -485,28 +480,6 @@ class Session:
     def group_images(self, group: int) -> tuple[str, ...]:
         """Return the names of the images of a group, the most typical first."""
         return tuple(self.images.name(position) for position in self.group(group).images.tolist())
-
-    def _check_class(self, name: str, may_add: bool = False) -> None:
-        if one_form(str(name)) not in (*self.names, *([NONE] if may_add else [])):
-            add = f"captune label RUN --add {shlex.quote(str(name))}" if speaks_flags() else f"add({name!r})"
-            hint = (
-                f" Add it first if it is a new one: {add}."
-                if may_add
-                else f" Classes: {', '.join(first_few(self.names))}."
-            )
-            raise InputError(f"{name!r} is not a class.{nearest(name, self.names)}{hint}")
-
-    def _new_name(self, name: str, replaced: Sequence[str] = ()) -> str:
-        tidy = one_form(name) if isinstance(name, str) else ""
-        taken = {known.casefold(): known for known in self.names}
-        if not tidy:
-            raise InputError(f"Expected the name of a class, got {name!r}.")
-        if tidy.casefold() in taken:
-            raise InputError(f"There is already a class {taken[tidy.casefold()]!r}.")
-        raise_all(name_problems([*self.names, tidy]), f"Cannot use the name {shown(tidy)}")
-        if other := self.answers.merged_with(tidy, replaced):
-            raise InputError(f"{tidy!r} is a part of the merged class {other!r}. Undo the merge, or use another name.")
-        return tidy
 
 
 def _sentences(descriptions: Sequence[str]) -> tuple[str, ...]:
