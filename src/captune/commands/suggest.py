@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
     from captune.core.text import printable
     from captune.review.answer_files import groups_table, suggestions_table
     from captune.review.opening import open_run
-    from captune.review.suggestions import CHECK_SHARE
+    from captune.review.suggestions import CHECK_SHARE, STOP_BELOW, expected_change
 
     share = CHECK_SHARE if options.checks is None else options.checks
     count = 20 if options.count is None else options.count
@@ -61,4 +61,8 @@ def run(options: argparse.Namespace) -> None:
     screen = Screen(highlight=False, soft_wrap=True)
     what = "groups" if options.groups else "images"
     screen.print(f"{found} {what} to look at: {options.out}", markup=False)
+    if not options.groups and options.for_precision is None:
+        share = expected_change(session, suggestions)
+        stop = ": you may stop" if share < STOP_BELOW else ""
+        screen.print(f"These answers change about {100 * share:.1f} % of the other labels{stop}.", markup=False)
     screen.print(f"Fill in the column 'answer', then: captune label {options.run} --from {options.out}", markup=False)

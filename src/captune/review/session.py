@@ -48,7 +48,7 @@ class Session:
         self._random_numbers: Ints | None = None
         self.answers = self._collect()
         if not hasattr(engine, "probabilities") or engine.classifier.names != self.names:
-            engine.adapt(self.answers, self._training(self.answers))
+            engine.adapt(self.answers, self.training(self.answers))
         self._predictions = self._pinned(self.answers)
         self._opened = self._predictions.labels, [self.answers.origins(name)[0] for name in self.names]
 
@@ -229,7 +229,7 @@ class Session:
             raise InputError(f"Expected count of at least 1 and checks from 0 to 1, got {count} and {checks}.")
         ids = {name: class_id for class_id, name in enumerate(self.names)}
         labels = np.full(len(self.images), -1)
-        for image, answer in self._training(self.answers, groups=False).items():
+        for image, answer in self.training(groups=False).items():
             labels[self.position(image)] = ids.get(answer.label, -1)
         is_free = ~self._mask({*self.answers.labels, *self.answers.skipped, *self._image_names(except_)})
         drawn = draw_checks(self.random_numbers(), is_free, round(checks * count))
@@ -389,7 +389,7 @@ class Session:
         before, problems = (self._predictions.labels, self.names), self.answers.problems
         answers = self._collect()
         if force or applied(answers) != applied(self.answers):  # checks and skipped images change nothing
-            self.engine.adapt(answers, self._training(answers))
+            self.engine.adapt(answers, self.training(answers))
         self._predictions, self.answers = self._pinned(answers), answers
         told = [*notes, *self.engine.notes, *(problem for problem in answers.problems if problem not in problems)]
         return compare(what, before, (self._predictions.labels, self.names), told, renamed)
@@ -405,13 +405,10 @@ class Session:
         answers.problems += self.corrections.problems
         return answers
 
-    def _training(self, answers: Answers, groups: bool = True) -> dict[str, Answer]:
-        """Return the labels that adaptation may use: all but checks."""
-        return {
-            image: answer
-            for image, answer in answers.training().items()
-            if self.knows(image) and (groups or not answer.is_group)
-        }
+    def training(self, answers: Answers | None = None, groups: bool = True) -> dict[str, Answer]:
+        """Return the labels that adaptation may use: all but checks, and of images that are here."""
+        used = (self.answers if answers is None else answers).training().items()
+        return {image: answer for image, answer in used if self.knows(image) and (groups or not answer.is_group)}
 
     def _pinned(self, answers: Answers, checks: bool = True) -> Predictions:
         """Return predictions in which images have the names that a person gave them, and none that a person denied."""

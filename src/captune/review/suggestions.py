@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from captune.core.arrays import Floats, Ints, canonical_order
 from captune.data.images import ImageCollection
 from captune.embeddings.predictions import Predictions
+from captune.review.answers import Answer
 from captune.review.corrections import CHECK, PRECISION
 from captune.review.image_groups import cluster
 
+if TYPE_CHECKING:
+    from captune.review.session import Session
+
+STOP_BELOW = 0.005
+"""If the next answers would change a smaller share of the labels, more answers are not worth it."""
 CHECK_SHARE = 0.2
 """Share of the suggested images that are drawn at random, to estimate accuracy."""
 TURN_EVERY = 5
@@ -133,3 +141,20 @@ def sentence(kind: str, represents: int, confidence: float) -> str:
         return "drawn at random among confident predictions, to certify their precision"
     state = "whose name is unclear" if confidence < 0.5 else "that look alike"
     return f"represents {represents} images {state}"
+
+
+def expected_change(session: Session, suggestions: Sequence[Suggestion]) -> float:
+    """Return the share of the labels that answers to suggestions would change, by a trial adaptation.
+
+    The answers of the trial are drawn from the predicted probabilities, which are flattened (their square roots),
+    because predictions are wrong more often than they say where names mislead.
+    """
+    generator, engine = np.random.default_rng(session.seed), copy.copy(session.engine)
+    before, training = engine.probabilities, session.training()
+    for suggestion in suggestions:
+        chances = np.sqrt(before[suggestion.position].astype(np.float64))
+        name = session.names[int(generator.choice(len(chances), p=chances / chances.sum()))]
+        training[suggestion.image] = Answer(name)
+    is_other = engine.adapt(session.answers, training).argmax(axis=1) != before.argmax(axis=1)
+    is_other[[suggestion.position for suggestion in suggestions]] = False
+    return float(is_other.mean())

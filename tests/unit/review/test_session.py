@@ -14,6 +14,7 @@ from captune.report.page import write_report
 from captune.review.answer_files import groups_table
 from captune.review.corrections import Correction, Corrections
 from captune.review.session import Session
+from captune.review.suggestions import expected_change
 
 NAMES = ("cat", "dog", "fox", "owl")
 N_IMAGES = 120
@@ -263,6 +264,16 @@ def test_none_of_these_is_an_answer(world: tuple[Session, Ints], tmp_path: Path)
     session.save(tmp_path / "run")
     images, _, _ = make_world()
     assert captune.open_run(tmp_path / "run", images).labels == session.labels
+
+
+def test_more_answers_are_worth_less_when_the_groups_have_names(world: tuple[Session, Ints]) -> None:
+    session, labels = world
+    first = expected_change(session, session.suggest(8, checks=0.0))
+    answer(session, labels, 40)
+    before = np.array(session.engine.probabilities)
+    later = expected_change(session, session.suggest(8, checks=0.0))
+    assert later < first
+    np.testing.assert_array_equal(session.engine.probabilities, before)  # the trial left no trace
 
 
 def test_labels_that_are_known_already_count() -> None:
