@@ -79,7 +79,7 @@ class Acceptance:
                 f"there are {seen}. Answer suggestions first to improve the labels, or ask for less. {more}"
             )
         return (
-            f"{len(self)} of {self.n_images} labels are accepted: at least {self.precision:.0%} of them are right, "
+            f"{len(self)} of {self.n_images} predictions are accepted: at least {self.precision:.0%} are right, "
             f"with {self.certainty:.0%} certainty ({seen}). {more}"
         )
 
@@ -95,7 +95,7 @@ class Population:
 
     Attributes:
         positions: Their positions in the session.
-        confidence: Confidences of the predictions; 1 for those that a person labeled on purpose.
+        confidence: Confidences of the predictions.
         numbers: Their random numbers.
         outcome: 1 where the label is right, 0 where it is wrong, -1 where nobody checked.
         is_nameless: Whether a person could not name the image, or found that it fits no class; it is not accepted.
@@ -203,29 +203,25 @@ def _first_zone(confidence: Floats, sizes: Ints, n_checks: Ints, most_wrong: Int
 
 
 def population_of(session: Session) -> Population:
-    """Return the images of a session whose labels may be accepted, with what is known about them.
+    """Return the predictions of a session that may be accepted, with what is known about them.
 
-    Images that a person labeled on purpose are in it, with the right label: checks that were drawn before they were
-    labeled represent them. Images that nobody can name, and those that fit no class, are left out, unless they were
-    drawn as checks: then the prediction counts as wrong.
+    Images that a person labeled on purpose are not among them, and neither are those that nobody can name or that fit
+    no class, unless they were drawn as checks: then the prediction counts as wrong.
     """
     answers, n_images = session.answers, len(session.images)
     predictions = session.predictions_without_checks()
-    outcome, is_in, is_nameless = (
-        np.full(n_images, -1),
-        np.ones(n_images, dtype=np.bool_),
-        np.zeros(n_images, dtype=np.bool_),
-    )
+    outcome, is_in, is_nameless = np.full(n_images, -1), ~predictions.is_rejected, np.zeros(n_images, dtype=np.bool_)
     ids = {name: class_id for class_id, name in enumerate(session.names)}
     for image, suggestion in answers.skipped.items():
         if session.knows(image):
             row = session.position(image)
-            outcome[row], is_in[row], is_nameless[row] = 0, suggestion in (CHECK, PRECISION), True
+            outcome[row], is_nameless[row] = 0, True
+            is_in[row] &= suggestion in (CHECK, PRECISION)
     for image, answer in answers.used().items():
         if session.knows(image) and not answer.is_group:
             row = session.position(image)
-            is_in[row], is_nameless[row] = answer.is_check or answer.label in ids, answer.label not in ids
-            outcome[row] = not answer.is_check or ids.get(answer.label) == predictions.labels[row]
+            outcome[row], is_nameless[row] = ids.get(answer.label) == predictions.labels[row], answer.label not in ids
+            is_in[row] &= answer.is_check
     rows = np.flatnonzero(is_in)
     return Population(
         rows, predictions.confidence[rows], session.random_numbers()[rows], outcome[rows], is_nameless[rows]
@@ -252,8 +248,10 @@ def accept_labels(session: Session, precision: float, certainty: float) -> Accep
 
 
 def accepted_rows(session: Session, found: Acceptance) -> Iterator[tuple[str, str, str, str]]:
-    """Yield name, label, confidence and source (`person` or `prediction`) of each accepted image."""
-    labels, confidence, known = session.predictions.labels, session.predictions.confidence, session.labels
-    for row in found.positions.tolist():
-        source = "person" if row in known and not known[row].is_group else "prediction"
+    """Yield name, label, confidence and source of each accepted prediction, and of each image that a person labeled."""
+    labels, confidence = session.predictions.labels, session.predictions.confidence
+    known = {row for row, answer in session.labels.items() if not answer.is_group and answer.label in session.names}
+    accepted = found.positions.tolist()
+    for row in (*accepted, *sorted(known - set(accepted))):
+        source = "person" if row in known else "prediction"
         yield session.images.name(row), session.names[labels[row]], f"{confidence[row]:.6f}", source

@@ -29,7 +29,7 @@ class AccuracyEstimate:
 
     Attributes:
         n_checks: Number of checked images.
-        n_correct: Number of them whose prediction is right; none is for an image that fits no class.
+        n_correct: Number of them whose prediction is right.
         accuracy: Estimated accuracy on the images that nobody labeled.
         low: Lower end of its interval.
         high: Upper end of its interval.
@@ -93,7 +93,7 @@ def draw_checks(numbers: Ints, may_draw: Bools, count: int) -> Ints:
 def estimate_accuracy(predicted: Ints, truth: Ints) -> AccuracyEstimate:
     """Estimate accuracy from the predicted and true classes of checked images, each `(checks,)`.
 
-    An image that fits none of the classes has a negative true class; no prediction of a class is right for it.
+    An image that fits none of the classes, or is predicted so, has the class `NONE_ID`.
     """
     n_checks = len(truth)
     if not n_checks:

@@ -13,6 +13,7 @@ from captune.core.errors import InputError, nearest
 from captune.data.images import ImageCollection
 from captune.data.inputs import Images
 from captune.data.task import NONE_ID
+from captune.data.vocabulary import NONE
 from captune.embeddings.predictions import Predictions
 from captune.results.classifier import Classifier
 from captune.results.run import Run
@@ -297,7 +298,8 @@ class Session:
         rows = [row for row, a in sorted(checks.items()) if a.suggestion == CHECK or numbers[row] <= last]
         ids = {name: class_id for class_id, name in enumerate(self.names)}
         truth = np.asarray([ids.get(checks[row].label, NONE_ID) for row in rows], dtype=np.int64)
-        return estimate_accuracy(self.engine.probabilities[rows].argmax(axis=1), truth)
+        found = self.predictions_without_checks()
+        return estimate_accuracy(np.where(found.is_rejected, NONE_ID, found.labels)[rows], truth)
 
     def accept(self, precision: float = 0.95, certainty: float = 0.95) -> Acceptance:
         """Return the largest set of labels of which this share is right, with certainty, from the checks so far.
@@ -430,7 +432,7 @@ class Session:
         if fits is not None:
             fits = fits.copy()
             for image, answer in answers.used().items():
-                if not answer.is_group and self.knows(image):
+                if not answer.is_group and (checks or not answer.is_check) and self.knows(image):
                     fits[self.position(image)] = 0.0 if answer.label == NONE else 1.0
         return Predictions(np.arange(len(pinned)), pinned, fits=fits, reject=self.engine.settings.reject)
 
