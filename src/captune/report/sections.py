@@ -11,10 +11,10 @@ from captune.report.class_table import Column, capped, class_columns, listing
 from captune.report.compared import draw_extreme_classes
 from captune.report.drawing import Drawing
 from captune.report.exchange import changes, hesitations, mistakes
-from captune.report.figures import draw_concentration, draw_confidence, draw_training
 from captune.report.image_map import image_map
 from captune.report.measures import MOST_COMPARED, Measures
 from captune.report.pictures import class_galleries, unsure_pictures
+from captune.report.run_figures import draw_concentration, draw_confidence, draw_training
 from captune.report.summary import count, describe_top, repeating
 from captune.results.metrics import Metrics
 from captune.results.run import Run

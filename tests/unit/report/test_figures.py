@@ -10,8 +10,8 @@ import pytest
 
 from captune.report.compared import draw_extreme_classes
 from captune.report.drawing import Drawing, new_figure, shown, style
-from captune.report.figures import BINS, density, draw_concentration, draw_training
 from captune.report.measures import Measures
+from captune.report.run_figures import BINS, density, draw_concentration, draw_training
 from captune.results.metrics import summarize
 from captune.results.run import Run
 
