@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from captune.benchmark.cells import Results
+from captune.benchmark.compared import GroupNumbers, draw_chosen_classes, draw_extreme_classes, draw_group_comparison
 from captune.benchmark.suite import Place, Suite, Table
 from captune.core.files import table, write_whole
-from captune.report.compared import GroupNumbers, draw_chosen_classes, draw_extreme_classes, draw_group_comparison
 from captune.report.drawing import Drawing
 
 SHARES = "class-shares.csv"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -136,37 +135,25 @@ def _check_target(writer: ExportFormat, target: Path, overwrite: bool) -> None:
 
 
 def _write_folder(writer: ExportFormat, run: Run, target: Path, settings: ExportSettings, name: str) -> Sequence[str]:
-    """Write to a temporary folder and rename it, so that a kill leaves the old folder or the new one."""
-    temporary = old = None
+    """Write beside the target and rename, so that a kill or an error leaves the old folder or the new one."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=".captune-"))
-        remarks = writer.write(run, temporary, settings)
-        write_json(temporary / MARK, {"format": "captune-export", "kind": name, "run": str(run.folder)})
-        temporary.chmod(0o755)
-        old = _swap(temporary, target)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".captune-", ignore_cleanup_errors=True) as beside:
+            new, old = Path(beside) / "new", Path(beside) / "old"
+            new.mkdir()
+            remarks = writer.write(run, new, settings)
+            write_json(new / MARK, {"format": "captune-export", "kind": name, "run": str(run.folder)})
+            if target.is_dir():
+                target.replace(old)
+            try:
+                new.replace(target)
+            except OSError:
+                if old.is_dir():
+                    old.replace(target)
+                raise
     except OSError as error:
         raise CaptuneError(
             f"The folder {str(target)!r} cannot be written: {error.strerror or error}. Check its permissions and the "
             "free disk space."
         ) from error
-    finally:
-        for leftover in (temporary, old):
-            if leftover is not None:
-                shutil.rmtree(leftover, ignore_errors=True)
     return remarks
-
-
-def _swap(new: Path, target: Path) -> Path | None:
-    """Rename a folder to its target; return where the old target is now. After an error, it is back in its place."""
-    old = None
-    if target.is_dir():
-        old = Path(tempfile.mkdtemp(dir=target.parent, prefix=".captune-old-"))
-        target.replace(old)
-    try:
-        new.replace(target)
-    except OSError:
-        if old is not None:
-            old.replace(target)
-        raise
-    return old

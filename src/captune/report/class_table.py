@@ -21,7 +21,7 @@ class Column:
 
     title: str
     values: Sequence[Any]
-    kind: Literal["name", "number", "text", "sentences", "pictures"] = "number"
+    kind: Literal["name", "number", "text", "sentences"] = "number"
     style: str = "{:d}"
 
     def text(self, row: int) -> str:

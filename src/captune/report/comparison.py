@@ -12,11 +12,9 @@ from captune.core.arrays import Ints
 from captune.core.errors import InputError
 from captune.core.progress import duration
 from captune.report.class_table import Column, capped, known
-from captune.report.compared import draw_extreme_classes
-from captune.report.drawing import Drawing
 from captune.report.exchange import Exchange, exchange
 from captune.report.measures import Measures
-from captune.report.sections import MEANING, METRICS, as_text, metric
+from captune.report.sections import METRICS, as_text, metric
 from captune.report.summary import count
 from captune.results.run import Run
 
@@ -25,16 +23,14 @@ FIRST = ("method", "preset", "backbone", "describer", "describe", "template")
 """Settings that are named first, because they change results most."""
 
 
-def compare_runs(runs: Sequence[Run]) -> tuple[dict[str, Any], list[Drawing]]:
-    """Return the content of the comparison page, and its figures."""
+def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the content of the comparison page."""
     names = _names(runs)
     if any(run.names != runs[0].names for run in runs):
         raise InputError("These runs cannot be compared: their classes, or the order of their classes, differ.")
     measures = [Measures(run) for run in runs]
     has_truth = all(one.has_truth for one in measures)
     values: list[Any] = [one.accuracies(after=True) if has_truth else one.counts(after=True) for one in measures]
-    series = {name: column.tolist() for name, column in zip(names, values, strict=True)}
-    drawings = [draw_extreme_classes(runs[0].names, series)] if has_truth else []
     columns = [
         Column(name, known(column), style="{:.1%}") if has_truth else Column(name, column.tolist())
         for name, column in zip(names, values, strict=True)
@@ -46,7 +42,7 @@ def compare_runs(runs: Sequence[Run]) -> tuple[dict[str, Any], list[Drawing]]:
     shares = _shares(names, runs, same)
     sections = [("differences", "What differs"), ("numbers", "Side by side")]
     sections += [("disagreements", "Disagreements")] if shares else []
-    content = {
+    return {
         "title": f"captune: {len(runs)} runs compared",
         "headline": _headline(names, measures, has_truth, same),
         "notes": _notes(runs, has_truth, same),
@@ -58,13 +54,11 @@ def compare_runs(runs: Sequence[Run]) -> tuple[dict[str, Any], list[Drawing]]:
         "shares": shares,
         "disagreements": _disagreements(names, runs, same),
         "more_runs": f"Shown is the first run with the next {MOST_MATRICES}." if len(runs) > MOST_MATRICES + 1 else "",
-        "drawings": drawings,
         "class_caption": "Accuracy of each class in each run" if has_truth else "Images predicted as each class",
         "classes": columns,
         "left_out": left_out,
         "settings": settings,
     }
-    return content, drawings
 
 
 def _same_images(runs: Sequence[Run]) -> list[Ints]:
@@ -136,7 +130,7 @@ def _numbers(measures: Sequence[Measures], has_truth: bool) -> list[dict[str, An
     rows: dict[str, list[str]] = {}
     if has_truth:
         rows["Accuracy before (zero-shot)"] = [f"{one.metrics[0].accuracy:.1%}" for one in measures]
-        for key, name, style, _ in METRICS:
+        for key, name, style, *_ in METRICS:
             rows[name] = [style.format(metric(one.metrics[1], key)) for one in measures]
     else:
         rows["Classes never predicted"] = [str(int((one.counts(after=True) == 0).sum())) for one in measures]
@@ -149,7 +143,7 @@ def _numbers(measures: Sequence[Measures], has_truth: bool) -> list[dict[str, An
     rows["Images"] = [f"{len(one.run.labels):,}" for one in measures]
     seconds = [one.run.card["environment"].get("seconds") for one in measures]
     rows["Time"] = ["–" if one is None else duration(one) for one in seconds]
-    notes = {name: MEANING[key] for key, name, *_ in METRICS}
+    notes = {name: meaning for _, name, *_, meaning in METRICS}
     return [{"name": name, "note": notes.get(name, ""), "values": values} for name, values in rows.items()]
 
 

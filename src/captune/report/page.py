@@ -80,8 +80,7 @@ def write_report(
         raise InputError("Expected at least one run folder.")
     runs = [Run.read(folder, labels, images) for folder in folders]
     if len(runs) > 1:
-        content, drawings = compare_runs(runs)
-        page = write_page(Path(out or COMPARISON), "compare.html.j2", content)
+        page, drawings = write_page(Path(out or COMPARISON), "compare.html.j2", compare_runs(runs)), []
     else:
         now, before = read_states(runs[0])
         content, drawings = _describe(runs[0])

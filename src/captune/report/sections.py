@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from captune.report.class_table import Column, capped, class_columns, listing
-from captune.report.compared import draw_extreme_classes
 from captune.report.drawing import Drawing
 from captune.report.exchange import changes, hesitations, mistakes
 from captune.report.image_map import image_map
@@ -36,22 +35,14 @@ SECTIONS = (
     ("settings", "Settings"),
 )
 METRICS = (
-    ("accuracy", "Accuracy", "{:.1%}", 1),
-    ("balanced_accuracy", "Balanced accuracy", "{:.1%}", 1),
-    ("lowest_five", "Mean of the lowest five classes", "{:.1%}", 1),
-    ("never", "Classes never predicted", "{:.0f}", -1),
-    ("predicted_imbalance", "Imbalance of predictions", "{:.2f}", -1),
-    ("ece", "Calibration error (ECE)", "{:.3f}", -1),
+    ("accuracy", "Accuracy", "{:.1%}", 1, "share of the labeled images that get the right class"),
+    ("balanced_accuracy", "Balanced accuracy", "{:.1%}", 1, "the same, with every class counting equally"),
+    ("lowest_five", "Mean of the lowest five classes", "{:.1%}", 1, "right images in the five classes that do worst"),
+    ("never", "Classes never predicted", "{:.0f}", -1, "classes that no image got"),
+    ("predicted_imbalance", "Imbalance of predictions", "{:.2f}", -1, "largest class divided by the mean; 1 is even"),
+    ("ece", "Calibration error (ECE)", "{:.3f}", -1, "how far confidences are from the share that is right"),
 )
-"""Name in `Metrics`, title, number format, and 1 if higher is better."""
-MEANING = {
-    "accuracy": "share of the labeled images that get the right class",
-    "balanced_accuracy": "the same, with every class counting equally",
-    "lowest_five": "share of right images in the five classes that do worst",
-    "never": "classes that no image got",
-    "predicted_imbalance": "size of the largest class divided by the mean size; 1 is even",
-    "ece": "how far confidences are from the share that is right; 0 is honest",
-}
+"""Name in `Metrics`, title, number format, 1 if higher is better, and what it means."""
 
 WHEN = ("before", "after")
 NEUTRAL = "compared with a grouping of the images that does not know the adaptation"
@@ -104,7 +95,7 @@ def describe_run(run: Run) -> tuple[dict[str, Any], list[Drawing]]:
     found_first = ("numbers", "mismatch", "confusion") if is_audit else ()
     order = sorted(SECTIONS, key=lambda entry: entry[0] not in found_first)
     content["contents"] = [entry for entry in order if content.get(entry[0])]
-    parts = [content[name] or {} for name in ("numbers", "mismatch", "confusion")]
+    parts = [content[name] or {} for name in ("mismatch", "confusion")]
     figures = [drawing for part in parts for drawing in part.get("drawings", ())]
     return content, [figure for figure in (*figures, content["training"]) if figure]
 
@@ -131,9 +122,9 @@ def _numbers(measures: Measures) -> dict[str, Any] | None:
         return None
     is_adapted = measures.run.is_adapted
     rows = []
-    for key, name, style, sign in METRICS:
+    for key, name, style, sign, meaning in METRICS:
         old, new = (metric(metrics, key) for metrics in measures.metrics)
-        row: dict[str, Any] = {"name": name, "note": MEANING[key], "values": [style.format(new)]}
+        row: dict[str, Any] = {"name": name, "note": meaning, "values": [style.format(new)]}
         if is_adapted:
             change = new - old
             written = f"{100 * change:+.1f} points" if style == "{:.1%}" else style.replace(":", ":+").format(change)
@@ -145,13 +136,10 @@ def _numbers(measures: Measures) -> dict[str, Any] | None:
         rows.append(row)
     for title, share in measures.first_labels_precision().items():
         rows.append({"name": f"First pseudo-labels right {title}", "note": "", "values": [f"{share:.1%}"]})
-    series = {"after": measures.metrics[1].per_class_accuracy}
-    series = {"before": measures.metrics[0].per_class_accuracy, **series} if is_adapted else series
     return {
         "rows": rows,
         "columns": ["before", "after", "change"] if is_adapted else ["value"],
         "caption": f"Measured on {len(measures.known):,} labeled images of {len(measures.run.labels):,}",
-        "drawings": [draw_extreme_classes(measures.run.names, series)],
     }
 
 
@@ -176,23 +164,18 @@ def _mismatch(measures: Measures) -> dict[str, Any] | None:
     if not found and not drawing:
         return None
     sentence = ""
-    if found:
+    if found and not measures.mismatched:
+        sentence = "No misleading class name was found."
+    elif found:
         names = [measures.run.names[c] for c in measures.mismatched]
         n_described = sum(1 for name in names if found.get("descriptions", {}).get(name))
-        sentence = _misleading(names, measures.run.n_classes, n_described)
+        sentence = f"{len(names)} of {measures.run.n_classes} class names are misleading: {listing(names)}."
+        sentence += f" Descriptions were used for {n_described} of them."
     return {
         "sentence": sentence,
         "drawings": [drawing] if drawing else [],
         "problems": sorted(found.get("problems", {}).items())[:MOST_FILES],
     }
-
-
-def _misleading(names: Sequence[str], n_classes: int, n_described: int) -> str:
-    if not names:
-        return "No misleading class name was found."
-    verb = "is" if len(names) == 1 else "are"
-    described = f"Descriptions were used for {n_described} of {len(names)}."
-    return f"{len(names)} of {n_classes} class names {verb} misleading: {listing(names)}. {described}"
 
 
 def _confusion(measures: Measures) -> dict[str, Any] | None:

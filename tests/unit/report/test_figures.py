@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from captune.report.compared import draw_extreme_classes
+from captune.benchmark.compared import draw_extreme_classes
 from captune.report.drawing import Drawing, new_figure, shown, style
 from captune.report.measures import Measures
 from captune.report.run_figures import BINS, density, draw_concentration, draw_training
