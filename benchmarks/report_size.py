@@ -82,10 +82,11 @@ def write_run(folder: Path, n_classes: int, n_images: int, seed: int) -> tuple[P
         "embedded_rows": sample,
         "vectors": unit_rows(centers[truth[sample]] + 0.03 * noise).astype(np.float16),
         "class_vectors": texts,
+        "logit_scale": np.asarray([10.0], dtype=np.float32),
     }
     # Labels and confidences are all that is saved of predictions: probabilities would take gigabytes.
     confidence = generator.random(n_images).astype(np.float32)
-    predictions = SimpleNamespace(image_index=np.arange(n_images), labels=after, confidence=confidence)
+    predictions = SimpleNamespace(image_index=np.arange(n_images), labels=after, confidence=confidence, fits=None)
     run = Run(
         settings={"method": "transductive", "backbone": "made"},
         images=collection,

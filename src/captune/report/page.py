@@ -80,7 +80,8 @@ def write_report(
         raise InputError("Expected at least one run folder.")
     runs = [Run.read(folder, labels, images) for folder in folders]
     if len(runs) > 1:
-        page, drawings = write_page(Path(out or COMPARISON), "compare.html.j2", compare_runs(runs)), []
+        drawings: list[Drawing] = []
+        page = write_page(Path(out or COMPARISON), "compare.html.j2", compare_runs(runs))
     else:
         now, before = read_states(runs[0])
         content, drawings = _describe(runs[0])

@@ -53,8 +53,4 @@ def _lines(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
     old, new = before["classes"], now["classes"]
     moved = {name: (old.get(name, 0), new.get(name, 0)) for name in {**new, **old} if old.get(name) != new.get(name)}
     largest = sorted(moved, key=lambda name: -abs(moved[name][1] - moved[name][0]))[:MOST_LISTED]
-    told = {
-        name: "a new class, " if name not in old else "no class any more, " if name not in new else ""
-        for name in largest
-    }
-    return lines + [f"{name}: {told[name]}{moved[name][0]:,} → {moved[name][1]:,} images" for name in largest]
+    return lines + [f"{name}: {moved[name][0]:,} → {moved[name][1]:,} images" for name in largest]

@@ -237,13 +237,12 @@ def test_images_that_are_gone_cost_only_their_pictures(run_folder: Any) -> None:
 def test_runs_are_compared_side_by_side(run_folder: Any, tmp_path: Path) -> None:
     folders = [run_folder(name="a", adapted=False), run_folder(name="b"), run_folder(name="c", seed=1)]
     labels = tmp_path / "images" / "labels.csv"
-    path = write_report(folders, out=tmp_path / "all.html", labels=labels, figures=tmp_path / "all-figures")
+    path = write_report(folders, out=tmp_path / "all.html", labels=labels)
     reader = read(path)
     assert sections(reader) == ["summary", "differences", "numbers", "disagreements", "classes"]
     assert "3 runs on 6 classes: a, b, c" in reader.text
     assert "Balanced accuracy" in reader.text
     assert "<script>alert(1)</script>" in reader.text
-    assert (tmp_path / "all-figures" / "compared-extremes.csv").is_file()
     assert "Calibration error (ECE)" in reader.text
     unlabeled = read(write_report(folders, out=path)).text
     assert "The runs agree on" in unlabeled
