@@ -72,8 +72,8 @@ def first_labels(
     `described` maps each class with a misleading name to the embedding of its description, which replaces the class
     name. Zero-shot probabilities with these texts, over the allowed classes, make all classes comparable: an image
     that is among the top k of several classes goes to the most probable one, and the next image takes its place. A
-    described class ranks images by their cosine with its description, as in the paper, or by probability; the other
-    classes rank them by probability.
+    described class ranks images by their cosine with its description, and the others by their probability among the
+    names, as in the paper; or all rank them by probability with these texts.
 
     The two kinds of score are never compared: a cosine of 0.3 says nothing beside a probability of 0.9. Ranking by
     cosine works better with good descriptions, ranking by probability with mediocre ones.
@@ -99,6 +99,9 @@ def first_labels(
         cosines = np.asarray(images[rows] @ texts.T, dtype=np.float32)
         probabilities = softmax_rows(np.where(is_allowed, logit_scale * cosines, np.float32(-np.inf)))
         preferences = np.where(is_allowed, probabilities, np.float32(-np.inf))
+        if ranks_by_cosine.any():  # classes without a description rank by names alone
+            by_name = logit_scale * np.asarray(images[rows] @ names.T, dtype=np.float32)
+            probabilities = softmax_rows(np.where(is_allowed, by_name, np.float32(-np.inf)))
         return Scores(preferences, np.where(ranks_by_cosine, cosines, probabilities))
 
     quota = np.full(n_classes, k, dtype=np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -45,7 +46,9 @@ class Maple(Tuner):
         first = _start_vectors(backbone, self.n_prompts)
         deeper = [torch.empty_like(first).normal_(std=0.02) for _ in range(self.depth - 1)]
         self.prompts = nn.ParameterList([nn.Parameter(vectors) for vectors in (first, *deeper)])
-        self.projections = nn.ModuleList([nn.Linear(text.width, image.width) for _ in range(self.depth)])
+        # As in the authors' code of MaPLe, all deeper projections start as copies of one.
+        own, shared = (nn.Linear(text.width, image.width) for _ in range(2))
+        self.projections = nn.ModuleList([own, *(deepcopy(shared) for _ in range(self.depth - 1))])
         texts = [[_rest(text, self.n_prompts) for text in vocabulary.texts(c)] for c in range(len(vocabulary))]
         self.texts = PromptedTexts.tokenize(backbone, texts, self.n_prompts)
 

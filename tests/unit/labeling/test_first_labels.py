@@ -52,6 +52,14 @@ def test_an_image_wanted_twice_goes_to_its_more_probable_class() -> None:
     assert dict(zip(chosen.image_index.tolist(), chosen.labels.tolist(), strict=True)) == {0: 0, 1: 1}
 
 
+def test_classes_without_a_description_rank_by_names_alone() -> None:
+    # The description fits image 0 nearly as well as class 0 does; among the names alone, image 0 is the clearer one.
+    images = unit([1.0, 0.0, 0.9], [0.8, 0.3, 0.0], [0, 0, 1])
+    texts = unit([1, 0, 0], [0, 1, 0])
+    chosen = first_labels(images, texts, 10.0, {1: unit([0, 0, 1])[0]}, k=1)
+    assert dict(zip(chosen.image_index.tolist(), chosen.labels.tolist(), strict=True)) == {0: 0, 2: 1}
+
+
 def test_described_classes_rank_by_cosine_or_by_probability() -> None:
     # Image 0 is nearer to the description, image 1 is farther but nothing else fits it.
     images = unit([0.75, 0.8, 0], [0, 0.7, 0.8], [1, 0, 0])

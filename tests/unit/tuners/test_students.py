@@ -33,6 +33,9 @@ def test_maple_trains_prompts_only(kind: str, model_folder: Callable[[str], Path
     before = backbone.fingerprint()
     torch.manual_seed(0)
     maple = Maple(backbone, NAMES, MapleSettings(depth=2))
+    deepest = Maple(backbone, NAMES).projections
+    assert all(torch.equal(deepest[1].weight, other.weight) for other in deepest[2:])  # type: ignore[union-attr]
+    assert not torch.equal(deepest[0].weight, deepest[1].weight)  # type: ignore[arg-type]
     pixels = torch.randn(2, 3, backbone.preprocessing.image_size, backbone.preprocessing.image_size)
     images, classes = maple.image_embeddings(pixels), maple.class_embeddings()
     assert images.shape == (2, backbone.embed_dim)
