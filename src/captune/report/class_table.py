@@ -66,10 +66,10 @@ def capped(columns: Sequence[Column], size: ArrayLike, most: int = MOST_ROWS) ->
     return kept, f"The table shows the {most:,} classes with the most images, of {len(sizes):,}."
 
 
-def listing(names: Sequence[str]) -> str:
+def listing(names: Sequence[str], most: int = MOST_NAMES) -> str:
     """Return names with commas, and how many more there are if they are many."""
-    rest = len(names) - MOST_NAMES
-    return ", ".join(names) if rest <= 0 else f"{', '.join(names[:MOST_NAMES])} and {rest:,} more"
+    rest = len(names) - most
+    return ", ".join(names) if rest <= 0 else f"{', '.join(names[:most])} and {rest:,} more"
 
 
 def known(values: Iterable[float]) -> list[float | None]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
 from captune.core.progress import duration
 from captune.core.settings import RunSettings
-from captune.report.class_table import Column, listing
+from captune.embeddings.similarity import find_outliers_and_duplicates
+from captune.report.class_table import MOST_NAMES, Column, listing
 from captune.report.measures import TRUSTED, Measures
 from captune.results.health import ADVICE
 from captune.results.run import Run
@@ -19,6 +20,8 @@ from captune.review.estimate import FEWEST_CHECKS, describe_accuracy
 GOOD_ENOUGH = 0.9
 """From this accuracy on, the next step is to use the classifier."""
 CERTIFIED = 0.95
+MOST_FILES = 4
+FEWEST_COMPARED = 12
 GIVEN_AGAIN = ("backbone", "template", "domain", "root", "seed")
 """Settings of a run that its next command repeats, where they differ from their defaults."""
 
@@ -75,15 +78,26 @@ def findings(measures: Measures) -> list[dict[str, str]]:
     """Return what to look at before the result is used, whatever the verdict: a title, the names, and where to look."""
     run, found = measures.run, []
 
-    def add(title: str, classes: Iterable[int], section: str) -> None:
-        if names := [run.names[c] for c in classes]:
-            found.append({"title": f"{title} ({len(names):,})", "names": listing(names), "section": section})
+    def add(title: str, names: Sequence[str], section: str, most: int = MOST_NAMES) -> None:
+        if names:
+            found.append({"title": f"{title} ({len(names):,})", "names": listing(names, most), "section": section})
 
     counts = measures.counts(after=True)
-    add("Names that mislead the model", measures.mismatched, "mismatch" if run.alignment else "")
-    add("Classes that no image was given", (counts == 0).nonzero()[0], "classes")
     unsure = (counts > 0) & (measures.highest_confidence < TRUSTED)
-    add(f"Classes without an image above {TRUSTED:.0%} confidence", unsure.nonzero()[0], "classes")
+    absent = [name for facts in run.rounds for name in facts.get("absent", ())]
+    add(
+        "Names that mislead the model", [run.names[c] for c in measures.mismatched], "mismatch" if run.alignment else ""
+    )
+    add("Names that no image seems to show", absent, "classes")
+    empty = [name for name, n in zip(run.names, counts, strict=True) if n == 0 and name not in set(absent)]
+    add("Classes that no image was given", empty, "classes")
+    doubtful = [run.names[c] for c in unsure.nonzero()[0]]
+    add(f"Classes without an image above {TRUSTED:.0%} confidence", doubtful, "classes")
+    if len(rows := measures.embedded_rows) >= FEWEST_COMPARED:
+        among = "" if len(rows) == len(run.labels) else f" among {len(rows):,} images"
+        outliers, duplicates = find_outliers_and_duplicates(measures.vectors)
+        for title, is_one in ("Images unlike all others", outliers), ("Images with a near duplicate", duplicates):
+            add(f"{title}{among}", [run.readable.name(int(row)) for row in rows[is_one]], "", MOST_FILES)
     return found
 
 
