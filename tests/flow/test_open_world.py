@@ -48,3 +48,13 @@ def test_an_answer_that_no_name_fits_lowers_the_fit_of_similar_images(tmp_path: 
     assert after[75:].mean() < before[75:].mean()
     session.save(tmp_path / "run")
     assert Run.read(tmp_path / "run").is_rejected[[80, 90, 95]].all()
+
+
+def test_a_run_names_what_no_image_seems_to_show() -> None:
+    generator = np.random.default_rng(0)
+    centers = unit_rows(generator.normal(size=(30, 16)).astype(np.float32))
+    images = centers[np.repeat(np.arange(3), 30)] + 0.2 * generator.normal(size=(90, 16))
+    texts = captune.ClassTexts([f"name {i}" for i in range(30)], centers, 20.0)
+    run = captune.adapt(captune.Embeddings(images), texts, method="transductive", quiet=True)
+    assert len(run.absent_names) >= 25
+    assert not {"name 0", "name 1", "name 2"} & set(run.absent_names)

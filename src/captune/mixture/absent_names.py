@@ -17,7 +17,6 @@ POWER = 4
 FEWEST_EXPECTED = 1.0
 """A name with fewer expected images is absent; where class sizes are as even as this, fewer are expected of all."""
 MOST_STEPS, STANDS_STILL = 200, 1e-6
-FEWEST_NAMES = 2
 
 
 def find_absent(probabilities: Floats, labels: Ints, n_images: int | None = None) -> Bools:
@@ -39,15 +38,14 @@ def find_absent(probabilities: Floats, labels: Ints, n_images: int | None = None
     absent = np.zeros(probabilities.shape[1], dtype=np.bool_)
     names = np.flatnonzero(probabilities.any(axis=0))
     rows = np.asarray(probabilities[:, names], dtype=np.float32)
-    if len(names) <= FEWEST_NAMES or not len(rows):
+    if len(names) < 2 or not len(rows):
         return absent
     evenness = even_share(rows)
     if evenness < 1:
         expected = expected_images(rows, evenness) * (1.0 if n_images is None else n_images / len(rows))
         expected[np.isin(names, labels)] = np.inf
-        most = np.argsort(-expected, kind="stable")[:FEWEST_NAMES]
         is_absent = expected < FEWEST_EXPECTED * (1 - evenness)
-        is_absent[most] = False
+        is_absent[expected.argmax()] = False
         absent[names] = is_absent
     return absent
 

@@ -84,7 +84,7 @@ def findings(measures: Measures) -> list[dict[str, str]]:
 
     counts = measures.counts(after=True)
     unsure = (counts > 0) & (measures.highest_confidence < TRUSTED)
-    absent = [name for facts in run.rounds for name in facts.get("absent", ())]
+    absent = run.absent_names
     add(
         "Names that mislead the model", [run.names[c] for c in measures.mismatched], "mismatch" if run.alignment else ""
     )

@@ -271,6 +271,11 @@ class Run(Displayed):
             return np.zeros(len(self.labels), dtype=np.bool_)
         return (self.fits < float(self.settings.get("reject", 0.0))) | (self.fits == 0)
 
+    @property
+    def absent_names(self) -> list[str]:
+        """Return the class names that no image seems to show, as far as the method looked for them."""
+        return next((list(facts["absent"]) for facts in reversed(self.rounds) if "absent" in facts), [])
+
     @cached_property
     def is_adapted(self) -> bool:
         """Return whether adaptation changed the probabilities."""
