@@ -64,7 +64,7 @@ class Tags(HTMLParser):
 
 def test_predictions_as_a_table(run: Run) -> None:
     table = run.predictions.to_pandas()
-    assert list(table.columns) == ["path", "label", "confidence"]
+    assert list(table.columns) == ["path", "label", "confidence", "fits"]
     assert table.index.tolist() == [i for i in range(N) if i != BROKEN]
     assert table.loc[BROKEN + 1, "path"] == f"image-{BROKEN + 1}"
     assert table["label"].tolist() == [NAMES[c] for c in run.predictions.labels]

@@ -80,7 +80,7 @@ def test_all_problems_of_a_run_and_its_method_are_listed_at_once() -> None:
 def test_run_and_method_settings_are_told_apart() -> None:
     run, own = build_run({"seed": 5, "rounds": 7}, Example)
     assert (run.seed, own.rounds) == (5, 7)
-    assert run.method == RunSettings().method == "cap"
+    assert run.method == RunSettings().method == "auto"
 
 
 def test_a_settings_file_is_read(tmp_path: Path) -> None:
