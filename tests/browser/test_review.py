@@ -140,8 +140,8 @@ def test_two_people_who_disagree_are_asked_for_a_second_opinion(
     tab.page.locator(".tile").first.click()
     position = int(tab.page.locator(".tile").first.get_attribute("data-position") or -1)
     ReviewClient(address).post("api/answer", kind="label", images=[position], label="zebra", person="ann")
-    tab.page.get_by_label("Class of the selected images").fill("tartan")
-    tab.page.get_by_role("button", name="Label them").click()
+    tab.page.locator("#search").get_by_label("Class of the selected images").fill("tartan")
+    tab.page.locator("#search").get_by_role("button", name="Label them").click()
     tab.page.locator("#disagreed").click(timeout=120_000)
     tab.page.wait_for_function("() => document.querySelectorAll('.tile').length === 1")
     third = open_tab()
@@ -280,8 +280,8 @@ def test_the_lasso_labels_the_images_inside(open_tab: Callable[..., BrowserTab],
     tab.page.wait_for_function(
         f"() => document.getElementById('selection').textContent === '{n_images} images selected'"
     )
-    tab.page.get_by_label("Class of the selected images").fill("zebra")
-    tab.page.get_by_role("button", name="Label them").click()
+    tab.page.locator("#map").get_by_label("Class of the selected images").fill("zebra")
+    tab.page.locator("#map").get_by_role("button", name="Label them").click()
     wait_until(lambda: saved_answers(run) == [("label", "zebra")])
 
 
