@@ -100,6 +100,14 @@ def measure(address: str) -> None:
         lambda: post("api/answer", kind="label", images=[*range(1000)], label="class 2"),
     )
     timed("... and has its effect", lambda: follow(2))
+    for path in (
+        "like=7",
+        "like=8&only=unlabeled&label=class+1",
+        "only=changed",
+        "only=duplicates",
+        "only=duplicates&like=9",
+    ):
+        timed(f"api/find?{path}", lambda path=path: get(f"api/find?{path}"))
     timed("api/moves?since=start", lambda: get("api/moves?since=start"))
     started = time.perf_counter()
     post("api/map")

@@ -116,6 +116,7 @@ def photograph_review(camera: Camera, run: Path, scratch: Path) -> None:
         first = f"{service.address}#suggestions"
         camera.take("review-suggestions-light", first, seconds=2, wait_for="#choices button")
         camera.take("review-suggestions-phone-dark", first, "dark", PHONE, seconds=2, wait_for="#choices")
+        camera.take("review-search-light", f"{service.address}#search", seconds=3, wait_for=".tile")
         camera.take("review-groups-dark", f"{service.address}#groups", "dark", seconds=3, wait_for="article.group")
         camera.take("review-classes-light", f"{service.address}#classes", seconds=2)
         finished = "#map-box:has(#legend button) #map-note:empty"
