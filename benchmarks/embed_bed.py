@@ -1,4 +1,4 @@
-"""Embed a dataset for benchmarks/beds.py and benchmarks/verdict.py.
+"""Embed a dataset for benchmarks/beds.py, benchmarks/verdict.py and, with --second, benchmarks/second_encoder.py.
 
     python benchmarks/embed_bed.py IMAGES BACKBONE OUT.npz --descriptions descriptions.yaml
 
@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from captune.backbones.base import load_backbone
+from captune.backbones.image import second_id
 from captune.core import runtime
 from captune.data.images import find_images
 from captune.data.vocabulary import read_descriptions
@@ -28,6 +29,7 @@ def main() -> int:
     parser.add_argument("backbone", help="such as dual:folder")
     parser.add_argument("out", type=Path)
     parser.add_argument("--descriptions", type=Path)
+    parser.add_argument("--second", default="", help="a second image encoder, such as hf:facebook/dinov2-small")
     options = parser.parse_args()
     backbone, engine = load_backbone(options.backbone), runtime.start(quiet=True)
     names = sorted(path.name for path in (options.images / "train").iterdir() if path.is_dir())
@@ -41,6 +43,9 @@ def main() -> int:
         found = embed_images(backbone, images, EmbeddingCache(default_folder()), engine)
         arrays[f"{part}_images"] = found.vectors
         arrays[f"{part}_labels"] = np.array([names.index(images.paths[i].parent.name) for i in found.image_index])
+        if options.second and part == "train":
+            second = load_backbone(second_id(options.second))
+            arrays["second"] = embed_images(second, images, EmbeddingCache(default_folder()), engine).vectors
     np.savez(options.out, **arrays)
     return 0
 

@@ -176,7 +176,7 @@ def load_image_settings(name: str) -> dict[str, Any]:
 def with_absolute_folder(identifier: str) -> str:
     """Return an id whose name is absolute if it is a local folder; models in memory have no folder."""
     source, _, name = identifier.partition(":")
-    is_local = not identifier.startswith(registry.IN_MEMORY) and is_folder(local_path(name))
+    is_local = bool(name) and not identifier.startswith(registry.IN_MEMORY) and is_folder(local_path(name))
     return f"{source}:{Path(local_path(name)).resolve()}" if is_local else identifier
 
 

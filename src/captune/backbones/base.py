@@ -16,6 +16,7 @@ from torch import Tensor, is_grad_enabled, nn
 from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
 
+from captune.backbones import _hub
 from captune.backbones._prompts import Edit, TextTower, Tower
 from captune.core import registry
 from captune.core.errors import ModelError
@@ -60,6 +61,7 @@ class Backbone(ABC):
     """Well-known names of this source, suggested when an id is wrong."""
 
     identifier: str
+    model: Any
     image_tower: Tower
     text_tower: TextTower
     preprocessing: Preprocessing
@@ -95,8 +97,8 @@ class Backbone(ABC):
         return cls.load(name)
 
     def portable_id(self) -> str:
-        """Return the id for a saved classifier, in which a local path is absolute."""
-        return self.identifier
+        """Return the id for a saved classifier, in which a local folder is absolute."""
+        return _hub.with_absolute_folder(self.identifier)
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a saved classifier must contain because the id does not lead to them."""
@@ -107,9 +109,9 @@ class Backbone(ABC):
         towers: dict[Side, Any] = {side: getattr(self, f"{side}_tower", None) for side in ("image", "text")}
         return frozenset(side for side, tower in towers.items() if tower is not None and tower.depth)
 
-    @abstractmethod
     def modules(self) -> Iterator[nn.Module]:
         """Return the modules that contain the weights."""
+        yield self.model
 
     @abstractmethod
     def tokenize(self, texts: Sequence[str]) -> Tokens:

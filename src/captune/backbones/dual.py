@@ -149,10 +149,6 @@ class DualEncoder(Backbone):
         towers = [file for part in (layout.vision, layout.text) for file in _hub.files_of(str(folder / part.folder))]
         return [folder / "dual_encoder.json", folder / layout.projection, *towers]
 
-    def portable_id(self) -> str:
-        """Return the id with an absolute folder."""
-        return _hub.with_absolute_folder(self.identifier)
-
     def modules(self) -> Iterator[nn.Module]:
         """Return both towers and the projections."""
         yield from (self.vision, self.text, self.projections)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -47,6 +47,7 @@ def _patches(model: Any, pixels: Tensor) -> tuple[Tensor, None, Tensor]:
 class HuggingFace(Backbone):
     """A transformers CLIP, SigLIP or SigLIP 2 model."""
 
+    supported: ClassVar[tuple[str, ...]] = SUPPORTED
     examples: ClassVar[tuple[str, ...]] = (
         "openai/clip-vit-base-patch32",
         "openai/clip-vit-base-patch16",
@@ -116,20 +117,12 @@ class HuggingFace(Backbone):
     @classmethod
     def check(cls, name: str) -> None:
         """Read only the configuration, so that a wrong name is found before anything else."""
-        _hub.load_config(_hub.local_path(name), SUPPORTED, cls.examples)
+        _hub.load_config(_hub.local_path(name), cls.supported, cls.examples)
 
     @classmethod
     def files(cls, name: str) -> Sequence[Path]:
         """Return the files of the folder, or of the copy of the hub's model on this machine."""
         return _hub.files_of(_hub.local_path(name))
-
-    def portable_id(self) -> str:
-        """Return the id with an absolute folder."""
-        return _hub.with_absolute_folder(self.identifier)
-
-    def modules(self) -> Iterator[nn.Module]:
-        """Return the whole model."""
-        yield self.model
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Tokenize; CLIP's causal texts are padded to the longest one, SigLIP's to the full length."""
@@ -180,7 +173,7 @@ def _side(size: Any) -> int:
 def _input_side(settings: dict[str, Any], config: Any) -> int:
     if config.model_type not in SUPPORTED:
         found = getattr(config, "image_size", None) or 224
-        return int(found if isinstance(found, int) else min(found))
+        return min(224, found if isinstance(found, int) else min(found))  # DINOv2 was trained at 518, but used at 224
     vision = config.vision_config
     if config.model_type != "siglip2":
         return int(vision.image_size)

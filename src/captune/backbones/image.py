@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from inspect import signature
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -12,15 +11,16 @@ from torch import Tensor, nn
 
 from captune.backbones import _hub
 from captune.backbones.base import Backbone, Side, Tokens, Tower
-from captune.backbones.hf import SUPPORTED, read_preprocessing
+from captune.backbones.hf import SUPPORTED, HuggingFace, read_preprocessing
 from captune.core import registry
 from captune.core.errors import ModelError
 from captune.data.views import Preprocessing
 
 
-class ImageModel(Backbone):
+class ImageModel(HuggingFace):
     """A frozen image encoder; its feature is what the model pools, or its first token."""
 
+    supported: ClassVar[tuple[str, ...]] = ()
     examples: ClassVar[tuple[str, ...]] = ("facebook/dinov2-small", "facebook/dinov2-base", "facebook/dinov2-large")
 
     def __init__(self, identifier: str, model: Any, preprocessing: Preprocessing) -> None:
@@ -54,27 +54,9 @@ class ImageModel(Backbone):
         return cls(f"image:{name}", _hub.load_model(model_class, path, **options), preprocessing)
 
     @classmethod
-    def check(cls, name: str) -> None:
-        """Read only the configuration, so that a wrong name is found before anything else."""
-        _hub.load_config(_hub.local_path(name), (), cls.examples)
-
-    @classmethod
-    def files(cls, name: str) -> Sequence[Path]:
-        """Return the files of the folder, or of the copy of the hub's model on this machine."""
-        return _hub.files_of(_hub.local_path(name))
-
-    @classmethod
     def prompt_towers(cls, name: str) -> frozenset[Side]:
         """Return no tower."""
         return frozenset()
-
-    def portable_id(self) -> str:
-        """Return the id with an absolute folder."""
-        return _hub.with_absolute_folder(self.identifier)
-
-    def modules(self) -> Iterator[nn.Module]:
-        """Return the whole model."""
-        yield self.model
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Raise an error: there is no text encoder."""

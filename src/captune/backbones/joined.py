@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from captune.backbones.base import Backbone, Edit, Side, TextTower, Tokens, Tower, load_backbone
+from captune.backbones.base import Backbone, Edit, Tokens, load_backbone
 from captune.core import registry
 from captune.core.arrays import Floats
 from captune.core.errors import InputError, ModelError
@@ -47,36 +48,16 @@ class Joined(Backbone):
     def _id(self, first: str, second: str) -> str:
         return f"joined:{self.weight:g}|{first}|{second}"
 
-    @property
-    def image_tower(self) -> Tower:  # type: ignore[override]
-        """Return the first image tower, which prompts enter."""
-        return self.first.image_tower
-
-    @property
-    def text_tower(self) -> TextTower:  # type: ignore[override]
-        """Return the text tower."""
-        return self.first.text_tower
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("image_tower", "text_tower"):
+            raise AttributeError(name)
+        return getattr(self.first, name)
 
     @classmethod
     def load(cls, name: str) -> Joined:
         """Load both encoders."""
         weight, first, second = _parts(name)
         return cls(load_backbone(first), _load_second(second), weight)
-
-    @classmethod
-    def check(cls, name: str) -> None:
-        """Check the ids of both encoders."""
-        for identifier in _parts(name)[1:]:
-            if not identifier.startswith(WIDTH):
-                source, own = registry.split_id("backbones", identifier, DEFAULT_BACKBONE)
-                registry.load("backbones", source).check(own)
-
-    @classmethod
-    def prompt_towers(cls, name: str) -> frozenset[Side]:
-        """Return which towers of the first encoder pair support prompts."""
-        source, own = registry.split_id("backbones", _parts(name)[1], DEFAULT_BACKBONE)
-        towers: frozenset[Side] = registry.load("backbones", source).prompt_towers(own)
-        return towers
 
     @classmethod
     def restore(cls, name: str, names: Sequence[str], tensors: Mapping[str, Tensor]) -> Joined:

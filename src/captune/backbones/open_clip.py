@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -99,10 +99,6 @@ class OpenClip(Backbone):
         path = Path(_hub.local_path(weights))
         is_local = weights.endswith(".safetensors") and is_file(path)
         return f"open_clip:{model_name}/{path.resolve()}" if is_local else self.identifier
-
-    def modules(self) -> Iterator[nn.Module]:
-        """Return the whole model."""
-        yield self.model
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Tokenize; causal texts are cut after the longest end-of-text token."""
