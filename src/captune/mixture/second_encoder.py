@@ -1,9 +1,9 @@
 """How much a second image encoder counts, decided without labels.
 
 The mixture is fitted with several weights. True classes are neighborhoods in both spaces, whereas mistakes of one
-encoder are neighborhoods in its own space only. A weight is therefore good if the classes it leads to are shared by
-nearest neighbors more often, summed over both spaces. Classes that the first space contradicts are rejected, so that a
-second encoder that sees something else (the camera, the background) is not used.
+encoder are neighborhoods in its own space only. The second encoder is used if its neighbors support the classes that
+are found without it (it sees the same thing, and not the camera or the background), and if with it neighbors share
+their class more often, in its own space at least as often as in the first.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from captune.core.arrays import Floats, canonical_order
 from captune.labeling.neighbors import nearest_neighbors, neighbor_agreement
 from captune.mixture.gaussian_mixture import fit_gaussian_mixture
 
-WEIGHTS, LARGEST_OF_WEAKER = (1.0, 2.0, 4.0), 2.0
-"""Weights that are tried; a second space that agrees less than the first gets at most the last."""
+WEIGHTS = (1.0, 2.0, 4.0)
 MOST_IMAGES, MOST_QUERIES, N_NEIGHBORS, FEWEST_IMAGES = 5000, 1000, 10, 50
-BETTER, WORSE = 0.01, 0.05
-"""Relative rise of the agreement that is required: little if the second space agrees more than the first, else more."""
-MOST_LOST = 0.4
-"""Share of the agreement in the first space that may be lost; measured, anything from 0.1 to 0.7 decides the same."""
+SUPPORT = 0.7
+"""Agreement of neighbors in the second space without it, as a share of the agreement in the first, that is required."""
+RISE = 0.01
+"""Relative rise of the agreement, summed over both spaces, that is required."""
 
 
 def choose_weight(first: Floats, second: Floats, texts: Floats, logit_scale: float) -> float:
@@ -43,12 +42,11 @@ def choose_weight(first: Floats, second: Floats, texts: Floats, logit_scale: flo
         return neighbor_agreement(labels, queries, near[0]), neighbor_agreement(labels, queries, near[1])
 
     before = agreement(0.0)
-    chosen, highest = 0.0, 0.0
+    chosen, highest = 0.0, (1 + RISE) * sum(before)
+    if before[1] < SUPPORT * before[0]:
+        return chosen
     for weight in WEIGHTS:
         own, other = agreement(weight)
-        is_weaker = other < own
-        if (is_weaker and weight > LARGEST_OF_WEAKER) or own < (1 - MOST_LOST) * before[0]:
-            continue
-        if own + other > max((1 + (WORSE if is_weaker else BETTER)) * sum(before), highest):
+        if other >= own and own + other > highest:
             chosen, highest = weight, own + other
     return chosen
