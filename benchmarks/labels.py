@@ -53,7 +53,7 @@ def open_bed(bed: Bed, seed: int) -> Session:
     """Open a session on the images of a bed."""
     names = tuple(str(i) for i in range(len(bed.texts)))
     texts = captune.ClassTexts(names, bed.texts, bed.logit_scale)
-    return captune.open(captune.Embeddings(bed.images), texts, seed=seed)
+    return captune.open_session(captune.Embeddings(bed.images), texts, seed=seed)
 
 
 def measure(session: Session, bed: Bed, was_right: Bools | None = None) -> tuple[float, float]:

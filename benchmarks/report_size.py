@@ -94,7 +94,7 @@ def write_run(folder: Path, n_classes: int, n_images: int, seed: int) -> tuple[P
         skipped={},
         classifier=Names(names),  # type: ignore[arg-type]
         environment={"versions": {}, "data_fingerprint": "made", "seconds": 1.0},
-        evidence=Evidence(arrays=arrays, labeled=collection, history=(), health=None),
+        evidence=Evidence(arrays=arrays, unlabeled=collection, history=(), health=None),
     )
     table = folder / "labels.csv"
     lines = (f"{path.name},{names[c]}\n" for path, c in zip(collection.paths, truth.tolist(), strict=True))

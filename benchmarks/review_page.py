@@ -59,7 +59,7 @@ def make_session(folder: Path, n_images: int, n_classes: int) -> captune.Session
     vectors = texts[rng.integers(n_classes, size=n_images)] + rng.normal(0, 3, (n_images, WIDTH)).astype(np.float32)
     names = tuple(f"class {c}" for c in range(n_classes))
     np.savez(folder / "images.npz", images=vectors)
-    session = captune.open(captune.Embeddings(vectors), captune.ClassTexts(names, texts, 100.0))
+    session = captune.open_session(captune.Embeddings(vectors), captune.ClassTexts(names, texts, 100.0))
     session.corrections = Corrections(folder / FILE)
     return session
 

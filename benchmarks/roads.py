@@ -89,7 +89,7 @@ def main() -> None:
         show(
             "captune predict", lambda: captune_main(["predict", str(run), str(photos), "--out", str(folder / "p.csv")])
         )
-        opened = getattr(captune, "open_session", None) or captune.open_run
+        opened = getattr(captune, "open_session", None) or captune.open_session
         session = opened(run)
         image = session.suggest(1)[0].image
         show("one answer", lambda: session.label(image, names[0]))

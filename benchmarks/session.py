@@ -36,7 +36,7 @@ def measure(n_images: int, n_classes: int) -> Iterator[tuple[str, float, float]]
     names = tuple(f"class {c}" for c in range(n_classes))
     texts = captune.ClassTexts(names, centers + generator.normal(size=centers.shape), 50.0)
     clock, processor = time.perf_counter(), time.process_time()
-    session = captune.open(images, texts)
+    session = captune.open_session(images, texts)
     yield "open", time.perf_counter() - clock, time.process_time() - processor
     session.label({s.position: names[labels[s.position]] for s in session.suggest(20)})
     changes: dict[str, Callable[[], object]] = {

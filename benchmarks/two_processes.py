@@ -82,14 +82,14 @@ def adapt(
     """Run one adaptation and return what it left behind."""
     short = {"epochs": options.epochs, "iterations": options.iterations, "grow_every": 2, "train_batch": 16, "k": 4}
     settings = [word for key, value in short.items() for word in ("--set", f"{key}={value}")]
-    where = ["--devices", str(devices), "--accelerator", "cpu", "--strategy", "ddp" if devices > 1 else "auto"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(devices)] if devices > 1 else []
     steps = Path(f"{out}-steps.json")
-    command = [sys.executable, __file__, "--one", str(steps), precision]
+    command = [sys.executable, *torchrun, __file__, "--one", str(steps), precision]
     command += ["adapt", str(images), "--classes", ",".join(class_names())]
     command += ["--backbone", "embedded:patterns", "--method", "cap", "--out", str(out), "--workers", "1"]
     started = time.perf_counter()
     cache = ["--set", f"cache={out}-cache"]
-    subprocess.run([*command, *words, *settings, *cache, *where], check=True, capture_output=True)
+    subprocess.run([*command, *words, *settings, *cache, "--accelerator", "cpu"], check=True, capture_output=True)
     card = json.loads((out / "run.json").read_text())
     return {
         "losses": json.loads(steps.read_text()),

@@ -70,14 +70,14 @@ def tell(folder: Path) -> None:
     command("label", run, "--from", folder / "suggestions.csv", "--person", "anna")
     old, new, (one, two) = classes[0], f"new {classes[0]}", classes[1:3]
     command("label", run, "--rename", f"{old}={new}", "--merge", f"both={one},{two}", "--person", "anna")
-    first = captune.open_run(run)
+    first = captune.open_session(run)
     answers, before = dict(first.answers.used()), predicted(run)
     assert first.names == (new, "both", *classes[3:])
     assert first.estimate().n_checks == n_checks
 
     # The second day: new photographs join, nothing else changes.
     command("update", run, tomorrow)
-    second = captune.open_run(run, person="ben")
+    second = captune.open_session(run, person="ben")
     assert second.names == first.names
     assert second.answers.used() == answers
     assert second.estimate().n_checks == n_checks
@@ -89,7 +89,7 @@ def tell(folder: Path) -> None:
     command("label", run, added, new, "--person", "ben")
     command("label", run, added, "--none", "--person", "ben")
     command("label", run, "--undo", "--person", "ben")
-    after = captune.open_run(run)
+    after = captune.open_session(run)
     assert after.answers.used()[added].label == new
     assert {image: answer for image, answer in after.answers.used().items() if image != added} == answers
     assert predicted(run)[added] == new

@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=14, help="answers between two adaptations")
     options = parser.parse_args()
     clock = time.perf_counter()
-    session = captune.open(options.folder / "train", options.folder / "train", backbone=options.backbone)
+    session = captune.open_session(options.folder / "train", options.folder / "train", backbone=options.backbone)
     opened = time.perf_counter() - clock
     print(f"{len(session.images)} images embedded and classified in {opened:.0f} s. {session.verification()}")
     given, accuracy, spent = 0, 0.0, 0.0

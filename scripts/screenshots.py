@@ -20,7 +20,7 @@ from PIL import Image
 
 from captune import load
 from captune.report.page import write_report
-from captune.review.opening import open_run
+from captune.review.opening import open_session
 from captune.web.prediction import predicting
 from captune.web.review.review_app import reviewing
 from captune.web.server import Limits, Service, running
@@ -111,7 +111,7 @@ def photograph_service(camera: Camera, run: Path, photo: Path) -> None:
 def photograph_review(camera: Camera, run: Path, scratch: Path) -> None:
     """Take all parts of the review page, after a few answers that are given to a copy of the run."""
     copy = shutil.copytree(run, scratch / run.resolve().name)
-    with Service("127.0.0.1", 0) as service, reviewing(open_run(copy), copy.name) as app, running(service, app):
+    with Service("127.0.0.1", 0) as service, reviewing(open_session(copy), copy.name) as app, running(service, app):
         camera.answer_all(service.address)
         first = f"{service.address}#suggestions"
         camera.take("review-suggestions-light", first, seconds=2, wait_for="#choices button")

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from captune import __version__
-from captune.core.errors import CaptuneError, ToldElsewhereError
+from captune.core import launching
+from captune.core.errors import CaptuneError, ProcessLostError, ToldElsewhereError
 from captune.core.text import printable
 from captune.core.wording import speaking_flags
 
@@ -42,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 (one f
     """Run one command and return its exit code: 0 success, 2 invalid input, 1 unexpected error, 130 interrupted."""
     _prepare_streams()
     options = _parse(arguments)
+    options.words = list(sys.argv[1:] if arguments is None else arguments)
+    launching.follow_launcher()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # hide messages for torch developers
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # older tokenizers warn about every forked worker
     try:
@@ -52,11 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 (one f
     except ToldElsewhereError:
         return 2
     except CaptuneError as error:
+        launching.wait_for_launcher(isinstance(error, ProcessLostError))
         _print_error(f"error: {error}")
         return 2
     except KeyboardInterrupt:
         _print_error("interrupted")
         return 130
+    except MemoryError:
+        _print_error("error: There is not enough memory. Close other programs, or use fewer images or classes at once.")
+        return 2
     except BrokenPipeError:
         _discard_output()
         return 0

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import Unpack
+
 from captune.core import distributed, launching, runtime
 from captune.core.restoring import unchanged
 from captune.core.text import shown
+from captune.core.typed_settings import AdaptSettings
 from captune.data.inputs import Images
 from captune.data.labels import read_labels
 from captune.data.precomputed import ClassTexts, Embeddings
 from captune.embeddings.embed import classes_read_alike
 from captune.methods.base import Context
 from captune.plan import Plan, make_plan
-from captune.results.classifier import Classifier
 from captune.results.finishing import environment_of, finish
 from captune.results.run import Run
 from captune.results.run_folder import CHECKPOINTS, claim_folder
@@ -35,7 +36,7 @@ def adapt(
     resume: bool = False,
     quiet: bool = False,
     progress: bool = True,
-    **settings: Any,  # noqa: ANN401 (checked against the settings dataclasses)
+    **settings: Unpack[AdaptSettings],
 ) -> Run:
     """Adapt a backbone to images without labels and return the run; with `out`, also save it as a folder.
 
@@ -59,7 +60,7 @@ def audit(
     overwrite: bool = False,
     quiet: bool = False,
     progress: bool = True,
-    **settings: Any,  # noqa: ANN401
+    **settings: Unpack[AdaptSettings],
 ) -> Run:
     """Find misleading class names and confused classes without training; with labels, the report measures accuracy."""
     own = {name: value for name, value in settings.items() if name not in ("method", "preset")}
@@ -87,9 +88,6 @@ def carry_out(
 ) -> Run:
     """Carry out a plan and return the run; with `out`, also save it as a folder with a report."""
     plan.check_backbone()
-    if plan.settings.devices * plan.settings.num_nodes > 1 and not launching.is_launched():
-        options = {"overwrite": overwrite, "resume": resume, "quiet": quiet, "progress": progress}
-        return _launch(plan, out=out, report=report, keep_checkpoints=keep_checkpoints, **options)
     engine = runtime.start(plan.settings, quiet=quiet, progress=progress)
     folder = None if out is None else Path(out)
     with engine.together():
@@ -106,24 +104,6 @@ def carry_out(
                     _write_report(folder, engine)
         if folder is not None and engine.is_writer and not keep_checkpoints:
             _drop_checkpoints(folder, engine)  # last, so that a killed process never loses its training
-    return run
-
-
-def _launch(plan: Plan, **options: Any) -> Run:  # noqa: ANN401 (those of `carry_out`)
-    """Carry out a plan in several processes; the classifier comes back as files, the rest of the run by pickle."""
-    with tempfile.TemporaryDirectory(prefix="captune-") as folder:
-        run = launching.launch(plan.settings.devices, plan.settings.num_nodes, _as_worker, plan, options, folder)
-        backbone = None if plan.backbone is None else plan.open_first()
-        run.classifier = Classifier.load(folder, backbone)
-        return run
-
-
-def _as_worker(plan: Plan, options: Mapping[str, Any], folder: str) -> Run:
-    run = carry_out(plan, **options)
-    if distributed.rank() == 0:
-        run.classifier.save(folder)
-    del run.classifier
-    run.discarded = None
     return run
 
 

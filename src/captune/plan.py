@@ -15,12 +15,13 @@ from captune.backbones.precomputed import Precomputed
 from captune.core import registry
 from captune.core.arrays import Ints, unit_rows
 from captune.core.errors import InputError, ProblemList, UnknownNameError, nearest, raise_all
+from captune.core.files import is_file, is_folder
 from captune.core.runtime import Runtime
 from captune.core.settings import NO_RESULT, RunSettings, build_run, plain
 from captune.data.images import ImageCollection
 from captune.data.inputs import Images, collect_images, describe_source
 from captune.data.labels import new_names, read_labels, rename_classes
-from captune.data.precomputed import ClassTexts, Embeddings, is_array_file
+from captune.data.precomputed import ClassTexts, Embeddings, is_array_file, split_key
 from captune.data.task import AdaptationTask, make_task
 from captune.data.vocabulary import read_classes
 from captune.describers.base import Describer, describer_of, open_describer
@@ -107,8 +108,6 @@ class Plan:
             check_backbone(self.settings.backbone, tuner, self.cache)
         if self.settings.second_encoder and self.second is None:
             check_backbone(second_id(self.settings.second_encoder), cache=self.cache)
-        if self.second is not None and self.settings.devices * self.settings.num_nodes > 1:
-            raise InputError("Several processes cannot share a second encoder in memory. Save it, and pass its id.")
 
     def open_backbone(self, engine: Runtime) -> Backbone:
         """Return the backbone in memory or the one that the settings name, joined with a second encoder if it helps."""
@@ -185,10 +184,20 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
     run_settings, method = built
     task = make_task(vocabulary, found, known, labeled_are_complete=run_settings.target_classes == "auto")
     given = {"images": images, "classes": classes, "labels": labels}
-    sources = {what: describe_source(value) for what, value in given.items() if value is not None}
+    sources = {what: _kept_source(what, value) for what, value in given.items() if value is not None}
     if rename or merge:
         sources["renamed"] = json.dumps(new_names(rename, merge), ensure_ascii=False)
     return Plan(run_settings, method, task, found, sources, backbone, texts, describer, second)
+
+
+def _kept_source(what: str, value: object) -> str:
+    """Return where an input came from, with an absolute path, so that a run means the same files everywhere."""
+    text = describe_source(value)
+    path = split_key(text)[0]
+    is_path = (
+        isinstance(value, (str, Path)) and text != "folders" and (what != "classes" or is_file(path) or is_folder(path))
+    )
+    return str(Path(text).absolute()) if is_path else text
 
 
 def _take_names(values: dict[str, Any]) -> tuple[dict[str, str], dict[str, list[str]]]:

@@ -39,7 +39,7 @@ def adapt(photos: Path, dual: Path, out: Path) -> list[str]:
 def runs(photos: Path, dual_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     for name, words in {"one": ALONE, "two": ALONE, "torchrun": TORCHRUN}.items():
-        more = ["--devices", "2", "--strategy", "ddp", "--accelerator", "cpu"] if name == "two" else []
+        more = ["--devices", "2", "--accelerator", "cpu"] if name == "two" else []
         done = run([*words, *adapt(photos, dual_folder, folder / name), *more], CAPTUNE_CACHE=str(folder / f"c-{name}"))
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("Run folder") == 1  # the first process speaks for all
@@ -105,45 +105,35 @@ def test_a_problem_is_told_once(runs: Path, photos: Path, dual_folder: Path) -> 
     assert "precision = '8'" in wrong.stderr
 
 
-API = """
+SCRIPT = """
 import captune
-def main():
-    run = captune.adapt({photos!r}, {names!r}, backbone={backbone!r}, devices=2, accelerator="cpu", quiet=True)
+run = captune.adapt({photos!r}, {names!r}, backbone={backbone!r}, devices=2, accelerator="cpu", quiet=True)
+if captune.core.distributed.rank() == 0:
     print(run.environment["processes"], len(run.predictions.labels), run.classifier.names)
 """
 
 
-def test_python_starts_processes_from_a_guarded_script_and_without_a_script(
-    photos: Path, dual_folder: Path, tmp_path: Path
-) -> None:
-    names, backbone = ["cat", "red dog"], f"dual:{dual_folder}"
-    code = API.format(photos=str(photos), names=names, backbone=backbone)
-    script = tmp_path / "script.py"
+def test_a_script_is_started_with_torchrun(photos: Path, dual_folder: Path, tmp_path: Path) -> None:
+    names, script = ["cat", "red dog"], tmp_path / "script.py"
+    script.write_text(SCRIPT.format(photos=str(photos), names=names, backbone=f"dual:{dual_folder}"))
     known = {"CAPTUNE_CACHE": str(tmp_path / "cache")}
-    script.write_text(code + "if __name__ == '__main__':\n    main()\n")
-    expected = f"2 12 {tuple(names)}"
-    assert run([sys.executable, str(script)], **known).stdout.strip() == expected
-    assert run([sys.executable, "-c", code + "main()"], **known).stdout.strip() == expected
-    script.write_text(code + "main()\n")
-    unguarded = run([sys.executable, str(script)], **known)
-    assert unguarded.returncode == 1
-    assert unguarded.stderr.count("if __name__ == '__main__'") == 1
-    assert "InputError" in unguarded.stderr
+    assert run([*TORCHRUN[:-2], str(script)], **known).stdout.strip() == f"2 12 {tuple(names)}"
+    alone = run([sys.executable, str(script)], **known)
+    assert alone.returncode == 1
+    assert "torchrun --nproc-per-node 2" in alone.stderr
 
 
-def test_errors_of_processes_are_raised_with_their_class() -> None:
-    code = """
-from captune.core import errors, registry
-from captune.core.launching import launch
-try:
-    launch(2, 1, {work}, *{arguments})
-except {kind} as error:
-    print(error)
-"""
-    words = {"work": "registry.load", "arguments": ["methods", "nope"], "kind": "errors.UnknownNameError"}
-    known = run([sys.executable, "-c", code.format(**words)])
-    assert "'nope'" in known.stdout, known.stderr
-    words = {"work": "__import__", "arguments": ["nope"], "kind": "RuntimeError"}
-    unexpected = run([sys.executable, "-c", code.format(**words)])
-    assert unexpected.stdout.startswith("ModuleNotFoundError: No module named 'nope'"), unexpected.stderr
-    assert known.stderr == unexpected.stderr == ""
+def test_an_error_of_another_process_is_told(photos: Path, dual_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "if os.environ.get('LOCAL_RANK') == '1':\n"
+        "    import captune.data.inputs\n"
+        "    from captune.core.errors import InputError\n"
+        "    def fail(*words, **options): raise InputError('only the second process sees this')\n"
+        "    captune.data.inputs.collect_images = fail\n"
+    )
+    words = [*ALONE, *adapt(photos, dual_folder, tmp_path / "run"), "--devices", "2", "--accelerator", "cpu"]
+    path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    done = run(words, PYTHONPATH=path, CAPTUNE_CACHE=str(tmp_path / "cache"))
+    assert done.returncode == 2
+    assert done.stderr.count("only the second process sees this") == 1

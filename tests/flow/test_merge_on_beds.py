@@ -24,7 +24,7 @@ def test_accuracy_with_both_counted_as_one_never_falls(bed: str, n_labels: int) 
     arrays, generator = np.load(FOLDER / f"{bed}.npz"), np.random.default_rng(0)
     names, truth = tuple(str(i) for i in range(len(arrays["texts"]))), arrays["train_labels"]
     texts = captune.ClassTexts(names, arrays["texts"], arrays["logit_scale"])
-    session = captune.open(captune.Embeddings(arrays["train_images"]), texts, quiet=True)
+    session = captune.open_session(captune.Embeddings(arrays["train_images"]), texts, quiet=True)
     if n_labels:
         chosen = generator.choice(len(truth), n_labels, replace=False)
         session.label({int(i): names[truth[i]] for i in chosen})

@@ -37,7 +37,7 @@ def test_rejected_images_are_none_of_these_in_the_table_and_left_out_of_exports(
 
 def test_an_answer_that_no_name_fits_lowers_the_fit_of_similar_images(tmp_path: Path) -> None:
     images, texts = make()
-    session = captune.open(images, texts, method="transductive", keep_better=False)
+    session = captune.open_session(images, texts, method="transductive", keep_better=False)
     before = session.predictions.fits
     for image in (80, 90, 95):
         session.label(image, captune.NONE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,3 +127,17 @@ def test_a_folder_without_a_readable_image_is_an_error(models: dict[str, Path], 
     for model in models.values():
         with pytest.raises(package.CaptuneError, match=r"a\.png"):
             package.load(model).predict(tmp_path)
+
+
+def test_evaluate_leaves_out_unknown_classes_or_renames_them(
+    models: dict[str, Path], folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "labels.csv"
+    table.write_text("path,label\n000.png,cat\n001.png,red dgo\n")
+    words = ["evaluate", str(models["run"]), str(folder), "--labels", str(table), "--json", "--workers", "0"]
+    assert main(words) == 0
+    captured = capfd.readouterr()
+    assert json.loads(captured.out)["n_images"] == 1
+    assert "Did you mean 'red dog'?" in captured.err
+    assert main([*words, "--rename", "red dgo=red dog"]) == 0
+    assert json.loads(capfd.readouterr().out)["n_images"] == 2

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import doctest
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +31,27 @@ PROBABILITIES = np.full((12, 3), 1 / 3)
 @pytest.mark.parametrize("name", dir(captune))
 def test_every_public_name_is_found_and_explained(name: str) -> None:
     assert getattr(captune, name).__doc__
+
+
+def test_types_in_public_signatures_are_public() -> None:
+    public = [getattr(captune, name) for name in dir(captune)]
+    classes = (captune.Run, captune.Session, captune.ImageClassifier)
+    methods = [member for cls in classes for name, member in vars(cls).items() if not name.startswith("_")]
+    functions = [f for f in (*public, *methods) if callable(f) and hasattr(f, "__annotations__")]
+    named = {word for f in functions for word in re.findall(r"\b[A-Z]\w+", str(f.__annotations__.get("return", "")))}
+    others = {"Any", "Sequence", "Iterator", "NDArray", "Floats", "Ints", "Bools", "Path", "Mapping", "None", "Self"}
+    assert named - others <= set(captune.__all__)
+    assert "Metrics" in named
+
+
+def test_the_types_are_those_that_checkers_see() -> None:
+    source = Path(str(captune.__file__)).read_text(encoding="utf-8")
+    seen = re.findall(r"    from (captune[\w.]+) import (\w+) as \w+\n", source)
+    assert {name: module for module, name in seen} == captune._HOMES
+
+
+def test_import_star_replaces_no_builtin() -> None:
+    assert not set(captune.__all__) & set(dir(builtins)) - {"__version__"}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

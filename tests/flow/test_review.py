@@ -125,11 +125,11 @@ def test_labels_travel_as_csv_and_label_studio(run: Path, tmp_path: Path) -> Non
         assert main(["label", str(run), "--export", str(tmp_path / name)]) == 0
     tasks = json.loads((tmp_path / "tasks.json").read_text(encoding="utf-8"))
     assert [task["annotations"][0]["result"][0]["value"]["choices"] for task in tasks] == [["cat"], ["cat"], ["dog"]]
-    before = {image: answer.label for image, answer in captune.open_run(run).answers.used().items()}
+    before = {image: answer.label for image, answer in captune.open_session(run).answers.used().items()}
     for name in ("labels.csv", "tasks.json"):
         (run / "corrections.jsonl").unlink()
         assert main(["label", str(run), "--from", str(tmp_path / name)]) == 0
-        assert {image: answer.label for image, answer in captune.open_run(run).answers.used().items()} == before
+        assert {image: answer.label for image, answer in captune.open_session(run).answers.used().items()} == before
 
 
 def test_classes_are_renamed_and_merged_and_people_joined(run: Path, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_classes_are_renamed_and_merged_and_people_joined(run: Path, tmp_path: P
     command = ["label", str(run), "--rename", "cat=kitten", "--merge", "wild=fox,owl"]
     assert main([*command[:2], "--corrections", str(tmp_path / "ben.jsonl")]) == 0
     assert main(command) == 0
-    session = captune.open_run(run)
+    session = captune.open_session(run)
     assert session.names == ("kitten", "dog", "wild")
     assert {answer.label for answer in session.answers.used().values()} == {"wild"}
     assert read_run_card(run)["classes"] == ["kitten", "dog", "wild"]
@@ -194,5 +194,5 @@ def test_labels_with_old_names_can_be_used(finished: Path, tmp_path: Path) -> No
     assert main([*command, "--out", str(tmp_path / "a")]) == 2
     assert main([*command, "--rename", "mouser=cat", "--merge", "wild=fox,owl", "--out", str(tmp_path / "b")]) == 0
     assert read_run_card(tmp_path / "b")["classes"] == ["cat", "dog", "wild"]
-    session = captune.open_run(tmp_path / "b")
+    session = captune.open_session(tmp_path / "b")
     assert sorted({answer.label for answer in session.answers.used().values()}) == ["cat", "dog", "wild"]

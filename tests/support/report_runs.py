@@ -75,7 +75,7 @@ def make_run(
                 "vectors": vectors.astype(np.float16),
                 "class_vectors": texts,
             },
-            labeled=images,
+            unlabeled=images,
             history=history_of(after, n_classes) if adapted else (),
             health=check_health(vectors, before, after, texts, 20.0) if adapted else None,
         ),

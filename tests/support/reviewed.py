@@ -17,7 +17,7 @@ from served import parse
 
 import captune
 from captune.review.corrections import FILE, Corrections
-from captune.review.opening import open_run
+from captune.review.opening import open_session
 from captune.review.session import Session
 from captune.web.review.review_app import reviewing
 from captune.web.server import Service, running
@@ -30,13 +30,13 @@ def make_review(folder: Path, per_class: int = 4, **settings: Any) -> Path:
     """Write images and a run folder with nothing answered yet."""
     write_world(folder / "images", per_class, seed=3)
     names = sorted(path.name for path in (folder / "images").iterdir())
-    session = captune.open(folder / "images", names, backbone="embedded:patterns", workers=0, **settings)
+    session = captune.open_session(folder / "images", names, backbone="embedded:patterns", workers=0, **settings)
     session.save(folder / "run")
     return folder / "run"
 
 
 def session_of(run: Path) -> Session:
-    return open_run(run, person="tester")
+    return open_session(run, person="tester")
 
 
 class ReviewClient:

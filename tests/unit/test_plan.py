@@ -57,3 +57,12 @@ def test_all_images_labeled_leaves_nothing_to_adapt_to(photos: Path, tmp_path: P
     (tmp_path / "l.csv").write_text("path,label\n" + "".join(f"photos/00{i}.png,cat\n" for i in range(3)))
     with pytest.raises(InputError, match="no unlabeled images"):
         make_plan(photos, ["cat", "dog"], tmp_path / "l.csv", {})
+
+
+def test_a_list_inside_a_list_of_problems_is_indented(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as raised:
+        make_plan(tmp_path / "gone", ["cat", "dog"], None, {"epochs": -1, "seed": -1, "method": "cap"})
+    lines = str(raised.value).splitlines()
+    heading = next(i for i, line in enumerate(lines) if line.endswith("settings cannot be used:"))
+    assert lines[heading].startswith("  - ")
+    assert all(line.startswith("    - ") for line in lines[heading + 1 : heading + 3])

@@ -239,7 +239,7 @@ def _findings(run: Run, split: Split) -> dict[str, Any]:
     if evidence is None:
         return {"mismatched": mismatched, "health": None, "pseudo_labels": []}
     label_of = dict(zip(split.task.unlabeled.paths, split.truth.unlabeled_labels.tolist(), strict=True))
-    truth = np.asarray([label_of[path] for path in evidence.labeled.paths], dtype=np.int64)
+    truth = np.asarray([label_of[path] for path in evidence.unlabeled.paths], dtype=np.int64)
     steps = [
         {"epoch": epoch, "images": len(labels), "precision": labels.precision(truth) if len(labels) else None}
         for epoch, labels in evidence.history

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from captune.core import launching
 from captune.core.errors import InputError
 from captune.core.text import printable
 
@@ -46,6 +46,12 @@ def add_run_options(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace existing results in --out")
 
 
+def add_images_option(parser: argparse.ArgumentParser) -> None:
+    """Declare where the images of a run are now."""
+    help_text = "images of the run, if they moved, changed or were in memory"
+    parser.add_argument("--images", dest="moved_images", metavar="IMAGES", help=help_text)
+
+
 def add_common_options(parser: argparse.ArgumentParser) -> None:
     """Declare the number of worker processes, and how much is shown."""
     parser.add_argument("--workers", type=int, help="number of processes that decode images")
@@ -55,9 +61,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
 def add_device_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options for devices and precision."""
     parser.add_argument("--accelerator", metavar="auto|cpu|cuda|mps", help="device type (default: auto)")
-    parser.add_argument("--devices", type=int, metavar="N", help="number of processes per machine, one per GPU")
-    parser.add_argument("--strategy", metavar="auto|ddp", help="how several processes work together")
-    parser.add_argument("--num-nodes", type=int, metavar="M", help="number of machines (see docs/scaling.md)")
+    parser.add_argument("--devices", type=int, metavar="N", help="number of processes, one per GPU")
     parser.add_argument("--precision", metavar="32-true|bf16-mixed|16-mixed", help="precision of the encoders")
 
 
@@ -99,16 +103,11 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in flags.items() if value is not None}
 
 
-def launch_prediction(options: argparse.Namespace, work: Callable[[argparse.Namespace], None]) -> None:
-    """Call `work(options)` in as many processes as the options ask for; an ONNX model runs in one."""
-    from captune.core.launching import launch
+def run_again(options: argparse.Namespace) -> int | None:
+    """Run predict or evaluate in as many processes as --devices says; None to run in this one, as ONNX does."""
     from captune.results.image_classifier import find_onnx
 
-    if find_onnx(Path(options.run)) is not None:
-        work(options)
-    else:
-        settings = device_settings(options)
-        launch(settings.devices, settings.num_nodes, work, options)
+    return None if find_onnx(Path(options.run)) is not None else launching.run_again(options.words, options.devices)
 
 
 def device_settings(options: argparse.Namespace) -> RunSettings:

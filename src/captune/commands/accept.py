@@ -25,9 +25,9 @@ def run(options: argparse.Namespace) -> None:
     from captune.commands._screen import Screen
     from captune.core.files import table, write_json, write_whole
     from captune.review.accept import accepted_rows
-    from captune.review.opening import open_run
+    from captune.review.opening import open_session
 
-    session = open_run(options.run, quiet=True)
+    session = open_session(options.run, quiet=True)
     found = session.accept(options.precision, options.certainty)
     if options.json:
         sys.stdout.write(json.dumps(found.as_dict(), indent=2) + "\n")

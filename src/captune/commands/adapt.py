@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from captune.commands._project import read_project
 from captune.commands._shared import IMAGES_HELP, add_device_options, add_run_options
-from captune.core import registry
+from captune.core import launching, registry
 from captune.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,13 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> int:
     """Adapt, save the run and print a summary."""
-    from captune.core.launching import launch
-
     if options.help_settings is not None:
         sys.stdout.write(settings_help(options.help_settings, options.preset))
-        return
+        return 0
     if options.images and options.embeddings:
         raise InputError(f"Expected IMAGES or --embeddings, got both: {options.images!r} and {options.embeddings!r}.")
     options.images = options.images or options.embeddings
@@ -81,14 +78,8 @@ def run(options: argparse.Namespace) -> None:
         from captune.data.labels import parse_merges, parse_renames
 
         values |= {"rename": parse_renames(options.renames), "merge": parse_merges(options.merges)}
-    counts = [values.get(name, 1) for name in ("devices", "num_nodes")]
-    if all(type(count) is int and count > 0 for count in counts):
-        launch(*counts, _adapt, options, inputs, values)
-    else:
-        _adapt(options, inputs, values)  # reports everything that is wrong
-
-
-def _adapt(options: argparse.Namespace, inputs: dict[str, Any], values: Mapping[str, Any]) -> None:
+    if (code := launching.run_again(options.words, values.get("devices"))) is not None:
+        return code
     from captune.core import distributed
     from captune.core.settings import RunSettings
     from captune.pipeline import adapt
@@ -98,6 +89,7 @@ def _adapt(options: argparse.Namespace, inputs: dict[str, Any], values: Mapping[
     adapted = adapt(**inputs, **ways, **values)
     if distributed.rank() == 0:
         _print_summary(adapted, Path(inputs["out"]))
+    return 0
 
 
 def settings_help(method: str, preset: str | None = None) -> str:

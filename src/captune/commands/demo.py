@@ -59,7 +59,7 @@ def run_demo(out: Path, seed: int = 0, train_images: int = TRAIN_IMAGES, quiet: 
     """Generate images of textile patterns, run zero-shot, audit the names, adapt with CAP, answer, and measure."""
     from captune.pipeline import adapt, audit
     from captune.report.page import write_report
-    from captune.review.opening import open as open_session
+    from captune.review.opening import open_session
     from captune.world import class_names, descriptions_path, write_world
 
     started = time.monotonic()

@@ -7,12 +7,14 @@ import json
 import sys
 from pathlib import Path
 
+from captune.commands._shared import add_images_option
 from captune.core.errors import InputError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("run", metavar="RUN", help="run folder")
+    add_images_option(parser)
     parser.add_argument("--count", type=int, metavar="N", help="draw this many more images to check")
     parser.add_argument("--out", metavar="CSV", help="table of the drawn images, to fill in")
     parser.add_argument("--from", dest="source", metavar="CSV", help="filled table of checks")
@@ -24,14 +26,14 @@ def run(options: argparse.Namespace) -> None:
     from captune.commands._screen import Screen
     from captune.core.files import write_whole
     from captune.review.answer_files import suggestions_table
-    from captune.review.opening import open_run
+    from captune.review.opening import open_session
 
     if (options.count is None) != (options.out is None):
         raise InputError("--count and --out belong together: captune estimate RUN --count 30 --out checks.csv")
     if options.count is not None and options.count < 1:
         raise InputError(f"--count is {options.count}, expected at least 1.")
     screen = Screen(highlight=False, soft_wrap=True)
-    session = open_run(options.run)
+    session = open_session(options.run, images=options.moved_images)
     if options.source:
         session.label(Path(options.source))
     if options.out:

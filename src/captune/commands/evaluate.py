@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from captune.commands._shared import IMAGES_HELP, LABELS_HELP, add_common_options, add_device_options
+from captune.commands._shared import IMAGES_HELP, LABELS_HELP, add_common_options, add_device_options, run_again
 from captune.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,36 +19,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="run folder, or an ONNX export (model.onnx)")
     parser.add_argument("images", metavar="IMAGES", help=IMAGES_HELP)
     parser.add_argument("--labels", required=True, metavar="folders|CSV", help=LABELS_HELP)
+    parser.add_argument(
+        "--rename",
+        dest="renames",
+        action="append",
+        default=[],
+        metavar="OLD=NEW",
+        help="class of the run that a name in --labels means; or a CSV file with the columns old and new",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     add_common_options(parser)
     add_device_options(parser)
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> int:
     """Measure a run on labeled images and print the metrics."""
-    from captune.commands._shared import launch_prediction
-
-    launch_prediction(options, _evaluate)
-
-
-def _evaluate(options: argparse.Namespace) -> None:
+    if (code := run_again(options)) is not None:
+        return code
     import numpy as np
 
     from captune.commands._shared import device_settings, print_unused
     from captune.core import distributed
+    from captune.core.text import printable
     from captune.data.inputs import collect_images
-    from captune.data.labels import read_labels
+    from captune.data.labels import parse_renames, read_labels
     from captune.results.image_classifier import load
     from captune.results.metrics import summarize
 
     images = collect_images(options.images)
     classifier = load(options.run)
-    labels = read_labels(options.labels, images, classifier.names)
+    unknown: list[str] = []
+    labels = read_labels(options.labels, images, classifier.names, parse_renames(options.renames), unknown)
     if not np.any(labels >= 0):
         raise InputError(f"None of the {len(images)} images in {options.images!r} has a label in {options.labels!r}.")
     predictions = classifier.predictions(images, settings=device_settings(options), quiet=options.quiet)
     if distributed.rank() > 0:
-        return  # only the first process prints
+        return 0  # only the first process prints
     names = classifier.names
     known = labels[predictions.image_index] >= 0
     metrics = summarize(predictions.probabilities[known], labels[predictions.image_index][known], n_classes=len(names))
@@ -57,7 +63,10 @@ def _evaluate(options: argparse.Namespace) -> None:
         sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     else:
         _print_metrics(metrics, names)
+    for problem in unknown:
+        sys.stderr.write(printable(f"left out: {problem} To evaluate these images: --rename OLD=NEW") + "\n")
     print_unused(predictions)
+    return 0
 
 
 def _print_metrics(metrics: Metrics, names: tuple[str, ...]) -> None:

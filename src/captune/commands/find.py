@@ -6,11 +6,14 @@ import argparse
 import sys
 from pathlib import Path
 
+from captune.commands._shared import add_images_option
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = "The table can be filled in and imported like that of captune suggest: captune label RUN --from CSV"
     parser.add_argument("run", metavar="RUN", help="run folder")
+    add_images_option(parser)
     parser.add_argument("words", nargs="?", default="", metavar="WORDS", help="what the images show")
     parser.add_argument("--like", metavar="IMAGE", help="image that they resemble, instead of words")
     parser.add_argument("--class", dest="label", metavar="NAME", help="class that they are predicted as")
@@ -33,11 +36,11 @@ def run(options: argparse.Namespace) -> None:
     from captune.core.errors import InputError
     from captune.core.files import table, write_whole
     from captune.core.text import printable
-    from captune.review.opening import open_run
+    from captune.review.opening import open_session
 
     if options.count < 1:
         raise InputError(f"--count is {options.count}, expected at least 1.")
-    session = open_run(options.run, quiet=True)
+    session = open_session(options.run, images=options.moved_images, quiet=True)
     found = session.find(
         options.words,
         like=options.like,

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from captune.commands._shared import add_images_option
 from captune.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         '  captune label RUN --merge "small dog=pug,chihuahua"'
     )
     parser.add_argument("run", metavar="RUN", help="run folder")
+    add_images_option(parser)
     parser.add_argument("answer", nargs="*", metavar="IMAGE CLASS", help="images and, last, their class")
     parser.set_defaults(open_ended="answer")
     parser.add_argument("--from", dest="source", metavar="FILE", help="filled table, labels (CSV) or Label Studio JSON")
@@ -56,11 +58,11 @@ def run(options: argparse.Namespace) -> None:
     """Record the answers, adapt, save the run, and print what changed."""
     from captune.commands._screen import Screen
     from captune.review.answer_files import write_answers
-    from captune.review.opening import open_run
+    from captune.review.opening import open_session
 
     screen = Screen(highlight=False, soft_wrap=True)
     settings = {} if options.method is None else {"method": options.method}
-    session = open_run(options.run, person=options.person, **settings)
+    session = open_session(options.run, images=options.moved_images, person=options.person, **settings)
     before = len(session.corrections)
     for line in _apply(options, session):
         screen.print(line, markup=False)

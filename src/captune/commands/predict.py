@@ -7,7 +7,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from captune.commands._shared import IMAGES_HELP, add_common_options, add_device_options, add_partition_options
+from captune.commands._shared import (
+    IMAGES_HELP,
+    add_common_options,
+    add_device_options,
+    add_partition_options,
+    run_again,
+)
 from captune.core.errors import InputError
 from captune.core.text import printable
 
@@ -25,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device_options(parser)
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> int:
     """Classify images and write a table of paths, labels and probabilities."""
-    from captune.commands._shared import launch_prediction, run_partitions
+    from captune.commands._shared import run_partitions
 
     if options.top_k < 1:
         raise InputError(f"--top-k is {options.top_k}, expected at least 1.")
@@ -35,8 +41,9 @@ def run(options: argparse.Namespace) -> None:
         if not options.out:
             raise InputError("Predictions by partitions need --out, a folder or an address.")
         run_partitions(options, "predict", options.run)
-    else:
-        launch_prediction(options, _predict)
+        return 0
+    code = run_again(options)
+    return _predict(options) if code is None else code
 
 
 def _is_partitioned(options: argparse.Namespace) -> bool:
@@ -48,7 +55,7 @@ def _is_partitioned(options: argparse.Namespace) -> bool:
     return any(value is not None for value in asked) or is_remote or is_partition_folder(options.images)
 
 
-def _predict(options: argparse.Namespace) -> None:
+def _predict(options: argparse.Namespace) -> int:
     from captune.commands._shared import device_settings, print_unused
     from captune.core import distributed
     from captune.core.files import table, write_whole
@@ -59,7 +66,7 @@ def _predict(options: argparse.Namespace) -> None:
     classifier = load(options.run)
     predictions = classifier.predictions(images, settings=device_settings(options), quiet=options.quiet)
     if distributed.rank() > 0:
-        return  # only the first process writes
+        return 0  # only the first process writes
     best = top_k(predictions.probabilities, options.top_k)
     header = ["path", "label", "confidence"]
     header += [f"{what}_{rank}" for rank in range(2, best.shape[1] + 1) for what in ("label", "confidence")]
@@ -75,3 +82,4 @@ def _predict(options: argparse.Namespace) -> None:
         is_screen = sys.stdout.isatty()
         sys.stdout.writelines(printable(text) if is_screen else text for text in table(header, rows()))
     print_unused(predictions)
+    return 0

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from captune.commands._shared import IMAGES_HELP, LABELS_HELP, add_run_options
+from captune.commands._shared import IMAGES_HELP, LABELS_HELP, add_images_option, add_run_options
 from captune.commands.serve import add_address_options
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ MOST_JSON = 5_000_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("images", metavar="RUN|IMAGES", nargs="?", help=f"run folder, or with --classes: {IMAGES_HELP}")
+    add_images_option(parser)
     parser.add_argument("--labels", metavar="folders|CSV", help=f"labels that are known already: {LABELS_HELP}")
     parser.add_argument("--method", help="adaptation method that follows each answer (default: transductive)")
     parser.add_argument("--person", help="who is answering (default: the user name)")
@@ -52,18 +53,18 @@ def _open(options: argparse.Namespace) -> Session:
     inputs, settings = ({}, {}) if is_run else read_project(options)  # before anything that takes long to import
     from captune.results.run_folder import CARD
     from captune.review.corrections import FILE, Corrections
-    from captune.review.opening import open as open_session
-    from captune.review.opening import open_run
+    from captune.review.opening import open_session
 
     if is_run:
-        return open_run(options.images, person=options.person, **given_settings(options))
+        settings = given_settings(options)
+        return open_session(options.images, images=options.moved_images, person=options.person, **settings)
     folder = Path(inputs.pop("out") or OUT)
     if is_file(folder / CARD) and not options.overwrite:
         from captune.web.server import say
 
         say(f"Continuing in {folder} (pass --overwrite to start over)")
-        return open_run(folder, person=options.person, **settings)
-    session = open_session(**inputs, person=options.person, **settings)
+        return open_session(folder, person=options.person, **settings)
+    session = open_session(inputs.pop("images"), **inputs, person=options.person, **settings)
     session.save(folder, overwrite=options.overwrite)
     session.corrections = Corrections(folder / FILE, session.person)
     return session

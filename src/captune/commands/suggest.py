@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from captune.commands._shared import add_images_option
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
@@ -14,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "captune label RUN --from CSV"
     )
     parser.add_argument("run", metavar="RUN", help="run folder")
+    add_images_option(parser)
     parser.add_argument("--count", type=int, metavar="N", help="number of images (default: 20)")
     parser.add_argument(
         "--for-precision", type=float, metavar="P", help="the images to check before labels are accepted at a precision"
@@ -35,14 +38,14 @@ def run(options: argparse.Namespace) -> None:
     from captune.core.files import write_whole
     from captune.core.text import printable
     from captune.review.answer_files import groups_table, suggestions_table
-    from captune.review.opening import open_run
+    from captune.review.opening import open_session
     from captune.review.suggestions import CHECK_SHARE, STOP_BELOW, expected_change
 
     share = CHECK_SHARE if options.checks is None else options.checks
     count = 20 if options.count is None else options.count
     if count < 1 or not 0 <= share <= 1:
         raise InputError(f"Expected --count of at least 1 and --checks from 0 to 1, got {count} and {share}.")
-    session = open_run(options.run)
+    session = open_session(options.run, images=options.moved_images)
     if options.groups:
         groups = sorted(session.groups(), key=lambda group: -len(group) * (1.0 - group.confidence))[:count]
         found: int = len(groups)

@@ -17,9 +17,9 @@ def run(options: argparse.Namespace) -> None:
     """Add the images, save the run, and print what is new."""
     from captune.commands._screen import Screen
     from captune.commands.label import write_report_of
-    from captune.review.opening import open_run
+    from captune.review.opening import open_session
 
-    session = open_run(options.run, quiet=True)
+    session = open_session(options.run, quiet=True)
     found = session.update(options.images)
     if found.n_new or found.n_gone:
         session.save()

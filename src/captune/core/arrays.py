@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import NewType, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +14,12 @@ Floats: TypeAlias = NDArray[np.float32]
 
 Ints: TypeAlias = NDArray[np.int64]
 """Image positions, class ids and counts."""
+
+Positions = NewType("Positions", Ints)
+"""Positions in a collection that may hold unreadable images: `images.subset(positions)`."""
+
+Rows = NewType("Rows", Ints)
+"""Rows of predictions, which count readable images only: `predictions.image_index[rows]` are their positions."""
 
 Bools: TypeAlias = NDArray[np.bool_]
 """Masks."""

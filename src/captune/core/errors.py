@@ -67,8 +67,8 @@ class ProblemList(list[str]):
 
 
 def raise_all(problems: Iterable[str], heading: str) -> None:
-    """Raise one InputError that lists all problems, if there are any."""
-    listed = list(problems)
+    """Raise one InputError that lists all problems, if there are any; a list inside the list is indented."""
+    listed = [problem.replace("\n", "\n  ") for problem in problems]
     if listed:
         raise InputError("\n  - ".join([f"{heading}:", *listed]))
 

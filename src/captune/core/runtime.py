@@ -159,7 +159,7 @@ def start(
     """
     given = {**(asdict(settings) if isinstance(settings, RunSettings) else settings or {}), **changes}
     own = RunSettings(**{name: given[name] for name in ("seed", "workers", *WHERE) if name in given})
-    devices, num_nodes = _launched_size() or (own.devices, own.num_nodes)
+    devices, num_nodes = _launched_size() or (own.devices, 1)
     n_workers = count_workers(own.workers, devices)
     if n_workers and not _can_lock():
         n_workers = 0
@@ -169,8 +169,8 @@ def start(
     if not is_single and is_on_cpu and _emulates_half_precision() and not quiet:
         faster = option("precision", "32-true")
         say(f"This processor has no instructions for {own.precision}: {faster} is many times faster.")
-    make = cache(partial(_start_fabric, own.accelerator, devices, own.strategy, num_nodes, own.precision))
-    is_plain = devices * num_nodes == 1 and own.strategy == "auto" and is_single and is_on_cpu
+    make = cache(partial(_start_fabric, own.accelerator, devices, num_nodes, own.precision))
+    is_plain = devices * num_nodes == 1 and is_single and is_on_cpu
     if is_plain and not launching.is_launched():
         import torch
 
@@ -205,18 +205,18 @@ def _join_restarted_group(device: torch.device) -> None:
         )
 
 
-def _start_fabric(accelerator: str, devices: int, strategy: str, num_nodes: int, precision: str) -> Any:  # noqa: ANN401
+def _start_fabric(accelerator: str, devices: int, num_nodes: int, precision: str) -> Any:  # noqa: ANN401
     import lightning_fabric  # noqa: F401 (the import sets the level of its loggers)
 
     with quiet_loggers("lightning.fabric", "lightning_fabric"):
-        fabric = _make_fabric(accelerator, devices, strategy, num_nodes, precision)
+        fabric = _make_fabric(accelerator, devices, num_nodes, precision)
         if launching.is_restarted() and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             _join_restarted_group(fabric.device)
         fabric.launch()
     return fabric
 
 
-def _make_fabric(accelerator: str, devices: int, strategy: str, num_nodes: int, precision: str) -> Any:  # noqa: ANN401
+def _make_fabric(accelerator: str, devices: int, num_nodes: int, precision: str) -> Any:  # noqa: ANN401
     from lightning_fabric import Fabric
     from lightning_fabric.plugins import MixedPrecision
     from lightning_fabric.strategies import DDPStrategy
@@ -228,15 +228,18 @@ def _make_fabric(accelerator: str, devices: int, strategy: str, num_nodes: int, 
             return data
 
     if devices * num_nodes > 1 and not launching.is_launched():
-        raise InputError(f"devices = {devices}, num_nodes = {num_nodes}: this runs in one process, or under torchrun.")
-    many = DDPStrategy(timeout=WAIT, find_unused_parameters=True) if devices * num_nodes > 1 else strategy
+        raise InputError(
+            f"devices = {devices}: this call runs in one process. Start the script with torchrun --nproc-per-node "
+            f"{devices}, or use captune adapt ... --devices {devices}."
+        )
+    many = DDPStrategy(timeout=WAIT, find_unused_parameters=True) if devices * num_nodes > 1 else "auto"
     try:
         mixed = [] if precision == "32-true" else [Mixed(precision, _device_kind(accelerator))]
         return Fabric(accelerator=accelerator, strategy=many, devices=devices, num_nodes=num_nodes, plugins=mixed)
     except Exception as error:  # Fabric's messages name the value; their types differ
         raise InputError(
-            f"These devices cannot be used (accelerator {accelerator!r}, devices {devices}, strategy {strategy!r}, "
-            f"num_nodes {num_nodes}, precision {precision!r}): {error}"
+            f"These devices cannot be used (accelerator {accelerator!r}, devices {devices}, precision "
+            f"{precision!r}): {error}"
         ) from error
 
 

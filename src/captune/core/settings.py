@@ -58,9 +58,7 @@ class RunSettings:
         root: Folder that all paths in manifests must be in; empty for any path.
         cache: Folder of the embedding cache; empty for the user's cache folder.
         accelerator: Device type: auto, cpu, cuda or mps.
-        devices: Number of processes per machine, one per GPU, or any number on a CPU; torchrun takes precedence.
-        strategy: How several processes work together; auto and ddp are the same.
-        num_nodes: Number of machines, each started with the same command.
+        devices: Number of processes of a command, one per GPU, or any number on a CPU; torchrun takes precedence.
         precision: 32-true for single precision; bf16-mixed and 16-mixed run the encoders in half precision, and
             training stays in single precision.
         second_encoder: Id of a second image encoder beside the backbone, for example hf:facebook/dinov2-small.
@@ -85,20 +83,20 @@ class RunSettings:
     cache: str = ""
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     devices: Positive = 1
-    strategy: Literal["auto", "ddp"] = "auto"
-    num_nodes: Positive = 1
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     second_encoder: str = ""
     second_weight: Annotated[float, Ge(-1)] = -1.0
     class_chunk: Positive = 1024
 
 
-WHERE = ("accelerator", "devices", "strategy", "num_nodes", "precision")
+WHERE = ("accelerator", "devices", "precision")
 """Settings of devices and precision."""
-NO_RESULT = frozenset(("workers", "cache", "accelerator", "devices", "strategy", "num_nodes", "class_chunk"))
+NO_RESULT = frozenset(("workers", "cache", "accelerator", "devices", "class_chunk"))
 """Settings that change results by rounding at most, so a run can be resumed with different values."""
 
 
+RETIRED = frozenset(("strategy", "num_nodes"))
+"""Settings of older versions that changed no result; files that have them can still be read."""
 ARGUMENTS = ("images", "classes", "labels", "out", "overwrite", "resume", "quiet", "progress")
 """Arguments that are not settings, but that a misspelled setting may be meant to be."""
 
@@ -139,7 +137,7 @@ def build_run(
     run_keys = {field.name for field in dataclasses.fields(RunSettings)}
     own_keys = {field.name for field in dataclasses.fields(method_settings)}  # type: ignore[arg-type]
     known = run_keys | own_keys
-    unknown = [key for key in values if key not in known]
+    unknown = [key for key in values if key not in known | RETIRED]
     problems = ProblemList(
         f"no setting {key!r}.{explain_unknown(key) or nearest(key, known | set(ARGUMENTS))}" for key in unknown
     )

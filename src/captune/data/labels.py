@@ -28,10 +28,12 @@ def read_labels(
     images: ImageCollection,
     names: Sequence[str],
     new_names: Mapping[str, str] | None = None,
+    left_out: list[str] | None = None,
 ) -> Ints:
     """Return the class id of every image, -1 for unlabeled ones; labels are class names or class ids.
 
-    Labels may still have the old names of classes in `new_names`.
+    Labels may still have the old names of classes in `new_names`. With a list `left_out`, labels that are no classes
+    are described there instead of being an error, as long as there are others.
     """
     problems = list[str]()
     if isinstance(source, (str, os.PathLike)):
@@ -47,21 +49,27 @@ def read_labels(
         one_form(old): class_ids[one_form(new)] for old, new in (new_names or {}).items() if one_form(new) in class_ids
     }
     labels = np.full(len(images), -1, dtype=np.int64)
-    unknown: Counter[str] = Counter()
+    unknown: Counter[str | int] = Counter()
     for position, given in pairs:
         label = _tidy_label(given, class_ids)
         class_id = class_ids.get(label)
         if label is None:
             continue
         if class_id is None:
-            unknown[repr(label)] += 1
+            unknown[label] += 1
         elif labels[position] not in (-1, class_id):
             problems.append(
                 f"{images.name(position)!r} is labeled both {names[labels[position]]!r} and {names[class_id]!r}"
             )
         else:
             labels[position] = class_id
-    not_classes = first_few(f"{name} is not a class (images: {count})" for name, count in sorted(unknown.items()))
+    not_classes = first_few(
+        f"{label!r} is not a class (images: {count}).{nearest(str(label), names)}"
+        for label, count in sorted(unknown.items(), key=lambda entry: str(entry[0]))
+    )
+    if left_out is not None and (labels >= 0).any():
+        left_out += not_classes
+        not_classes = []
     raise_all([*first_few(problems), *not_classes], f"Cannot use these labels (classes: {', '.join(first_few(names))})")
     return labels
 

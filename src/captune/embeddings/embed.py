@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from captune.backbones.base import Backbone
 from captune.backbones.joined import Joined
 from captune.core import distributed
-from captune.core.arrays import Bools, Floats, Ints, check_embeddings, softmax_rows
+from captune.core.arrays import Bools, Floats, Ints, Positions, check_embeddings, softmax_rows
 from captune.core.errors import InputError
 from captune.core.runtime import Runtime
 from captune.core.scratch import empty_rows, score_rows, take_rows
@@ -38,7 +38,7 @@ class EmbeddedImages:
         skipped: Why each unreadable image was skipped, by position.
     """
 
-    image_index: Ints
+    image_index: Positions
     vectors: Floats
     skipped: dict[int, str]
 
@@ -65,7 +65,7 @@ def embed_images(
                 f"The embeddings have width {images.width}, but the class texts have width {backbone.embed_dim}. Use "
                 "embeddings of the same model."
             )
-        return EmbeddedImages(np.arange(len(images)), images.vectors, {})
+        return EmbeddedImages(Positions(np.arange(len(images))), images.vectors, {})
     view = strong or WeakView(backbone.preprocessing)
     inputs = repr(view) + ("" if runtime.precision == "32-true" else runtime.precision)
     shard = cache.open(backbone.fingerprint(), inputs, backbone.embed_dim)
@@ -100,7 +100,7 @@ def embed_images(
     if ranges and strong is None:
         runtime.say(describe_ranges(images, ranges))
     index, skipped = merge_parts(vectors, is_done, skipped)
-    return EmbeddedImages(index, take_rows(vectors, index), skipped)
+    return EmbeddedImages(Positions(index), take_rows(vectors, index), skipped)
 
 
 def _embed_joined(
@@ -114,9 +114,9 @@ def _embed_joined(
 ) -> EmbeddedImages:
     """Embed with both encoders, each with its own cache."""
     if not len(images):
-        return EmbeddedImages(np.arange(0), np.empty((0, backbone.embed_dim), dtype=np.float32), {})
+        return EmbeddedImages(Positions(np.arange(0)), np.empty((0, backbone.embed_dim), dtype=np.float32), {})
     if isinstance(images, Embeddings):
-        return EmbeddedImages(np.arange(len(images)), backbone.vectors_of(images), {})
+        return EmbeddedImages(Positions(np.arange(len(images))), backbone.vectors_of(images), {})
     found = []
     for part in (backbone.first, backbone.second):
         if part is None:
@@ -126,7 +126,7 @@ def _embed_joined(
         found.append(embed_images(part, images, cache, runtime, batch_size, view, label))
     both = np.intersect1d(found[0].image_index, found[1].image_index)
     rows = [take_rows(part.vectors, np.searchsorted(part.image_index, both)) for part in found]
-    return EmbeddedImages(both, backbone.join(*rows), {**found[1].skipped, **found[0].skipped})
+    return EmbeddedImages(Positions(both), backbone.join(*rows), {**found[1].skipped, **found[0].skipped})
 
 
 def _in_parts(batches: Sequence[Ints], is_chosen: Bools) -> Iterator[Ints]:

@@ -56,13 +56,19 @@ def open_backbone(identifier: str, cache: EmbeddingCache) -> Backbone:
     backbone_class: type[Backbone] = registry.load("backbones", source)
     stamp = _stamp(backbone_class, identifier, name)
     if stamp is None:  # a source that cannot tell its files, or files that were written just now
-        return backbone_class.load(name)
+        return _load(backbone_class, name)
     facts, loaded = _remembered(cache, stamp), None
     if facts is None:
-        loaded = backbone_class.load(name)
+        loaded = _load(backbone_class, name)
         facts = BackboneFacts(loaded.fingerprint(), loaded.embed_dim, loaded.logit_scale, loaded.preprocessing)
         write_json(_path(cache, stamp), {"facts": dataclasses.asdict(facts), "digest": facts.digest()})
     return LazyBackbone(identifier, facts, partial(cache.open_texts, stamp), backbone_class, name, loaded)
+
+
+def _load(backbone_class: type[Backbone], name: str) -> Backbone:
+    """Load a model; whether and when this happens does not change what a run draws, though models may draw weights."""
+    with torch.random.fork_rng():
+        return backbone_class.load(name)
 
 
 def is_remembered(identifier: str, cache: EmbeddingCache) -> bool:
@@ -95,7 +101,7 @@ class LazyBackbone(Backbone):
     def loaded(self) -> Backbone:
         """Load the model, if that has not happened yet."""
         with torch.inference_mode(False):  # whoever asks first, training needs gradients through these weights
-            found = self._class.load(self._name)
+            found = _load(self._class, self._name)
         if found.fingerprint() != self._facts.fingerprint:
             raise ModelError(
                 f"The weights of {self.identifier!r} changed while they were in use. Start again with the new ones."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from captune.core.arrays import Bools, Floats, Ints, check_probabilities
+from captune.core.arrays import Bools, Floats, Ints, Positions, check_probabilities
 from captune.core.display import Displayed
 from captune.core.errors import InputError, missing_extra
 from captune.core.scratch import row_parts
@@ -34,7 +34,7 @@ class Predictions(Displayed):
         reject: Images with lower `fits` are predicted as none of the classes.
     """
 
-    image_index: Ints
+    image_index: Positions
     probabilities: Floats
     names: tuple[str, ...] = ()
     images: ImageCollection | None = None

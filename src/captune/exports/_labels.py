@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from captune.core.arrays import Floats, Ints
+from captune.core.arrays import Floats, Ints, Rows
 from captune.core.errors import InputError, RunFolderError
 from captune.core.wording import option
 from captune.exports.base import ExportSettings
 from captune.results.evidence import PSEUDO_LABELS
 from captune.results.run import Run
 from captune.review.accept import accepted_rows
-from captune.review.opening import open_run
+from captune.review.opening import open_session
 
 TAKES = frozenset({"min_confidence", "source", "precision"})
 
@@ -36,7 +36,7 @@ class LabelTable:
     """
 
     class_names: tuple[str, ...]
-    rows: Ints
+    rows: Rows
     names: tuple[str, ...]
     labels: Ints
     confidence: Floats
@@ -50,7 +50,7 @@ class LabelTable:
         """Return the labels at some positions."""
         names = tuple(self.names[i] for i in kept)
         return replace(
-            self, rows=self.rows[kept], names=names, labels=self.labels[kept], confidence=self.confidence[kept]
+            self, rows=Rows(self.rows[kept]), names=names, labels=self.labels[kept], confidence=self.confidence[kept]
         )
 
     def entries(self, prefix: str | None = None) -> Iterator[tuple[str, int, float]]:
@@ -84,11 +84,11 @@ def choose_labels(run: Run, settings: ExportSettings) -> LabelTable:
         )
     rows = rows[kept]
     names = tuple(run.readable.name(int(row)) for row in rows)
-    return LabelTable(run.names, rows, names, labels[kept], confidence[kept], len(run.readable), certificate)
+    return LabelTable(run.names, Rows(rows), names, labels[kept], confidence[kept], len(run.readable), certificate)
 
 
 def _accepted_labels(run: Run, precision: float) -> tuple[Ints, Ints, Floats, dict[str, Any]]:
-    session = open_run(run.folder, quiet=True)
+    session = open_session(run.folder, quiet=True)
     found = session.accept(precision)
     if not len(found):
         raise InputError(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from captune.core.arrays import Rows
 from captune.core.errors import InputError
 from captune.core.files import write_json, write_whole
 from captune.data.labels import read_labels
@@ -36,7 +37,7 @@ class CleanlabArrays(ExportFormat):
                 raise InputError(f"None of the {len(chosen)} images has a label in {settings.labels!r}.")
         arrays: dict[str, NDArray[Any]] = {
             "labels": labels[kept],
-            "pred_probs": run.probabilities_of(chosen.rows[kept]),
+            "pred_probs": run.probabilities_of(Rows(chosen.rows[kept])),
             "paths": np.asarray([chosen.names[i] for i in kept], dtype=np.str_),
         }
         for name, array in arrays.items():

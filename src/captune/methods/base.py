@@ -14,7 +14,7 @@ from captune.backbones.base import Backbone
 from captune.concepts.alignment import Alignment, Choice, Scope, align_concepts
 from captune.concepts.mismatch import MismatchSettings
 from captune.core import distributed
-from captune.core.arrays import Floats, Ints, canonical_order
+from captune.core.arrays import Floats, Ints, Positions, canonical_order
 from captune.core.errors import InputError
 from captune.core.runtime import Runtime
 from captune.core.scratch import take_rows
@@ -72,7 +72,7 @@ class Context:
             chosen = found.image_index[rows]
             sorted_images = images.subset(chosen)
             vectors = take_rows(found.vectors, rows)
-            self._embedded[sorted_images, id(backbone)] = EmbeddedImages(np.arange(len(rows)), vectors, {})
+            self._embedded[sorted_images, id(backbone)] = EmbeddedImages(Positions(np.arange(len(rows))), vectors, {})
             groups.append((sorted_images, chosen))
         (unlabeled, _), (images, chosen), (unknown, _) = groups
         labeled = LabeledImages(images, task.labeled.labels[chosen], task.labeled.is_single[chosen])

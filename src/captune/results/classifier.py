@@ -18,10 +18,10 @@ from torch import Tensor
 from captune.backbones.base import Backbone
 from captune.backbones.joined import Joined
 from captune.core import distributed, registry, runtime
-from captune.core.arrays import Floats, check_probabilities, softmax_rows
+from captune.core.arrays import Floats, Positions, check_probabilities, softmax_rows
 from captune.core.cards import add_digest, build_card, check_digest, read_card
 from captune.core.errors import InputError, RunFolderError
-from captune.core.files import digest, write_json, write_whole
+from captune.core.files import digest, refuse_pipes, write_json, write_whole
 from captune.core.runtime import Runtime
 from captune.core.scratch import empty_rows, score_rows, take_rows
 from captune.core.settings import DEFAULT_BACKBONE, RunSettings, build
@@ -33,11 +33,13 @@ from captune.data.vocabulary import Vocabulary
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import EmbeddedImages, embed_images, merge_parts
 from captune.embeddings.predictions import Predictions
-from captune.results.image_classifier import BATCH, ImageClassifier, Output, Rows
+from captune.results.image_classifier import BATCH, Computed, ImageClassifier, Output
 from captune.tuners.base import Tuner
 
 FORMAT, VERSION = "captune-classifier", 1
 CARD, WEIGHTS = "classifier.json", "classifier.safetensors"
+MOST_BYTES = 1 << 32
+"""Of the weights of a classifier, without its backbone: a million classes have about 2 GB."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ class Classifier(ImageClassifier):
 
     def _compute_images(
         self, images: ImageCollection, output: Output, settings: RunSettings | None, quiet: bool
-    ) -> Rows:
+    ) -> Computed:
         """Return the rows of the readable images; more than a few use worker processes and the cache."""
         if settings is not None:
             cache: EmbeddingCache | None = EmbeddingCache.of(settings.cache)
@@ -226,8 +228,13 @@ class Classifier(ImageClassifier):
         kept = {key.removeprefix("backbone."): tensors.pop(key) for key in list(tensors) if key.startswith("backbone.")}
         if backbone is None:
             source, name = registry.split_id("backbones", card.backbone, DEFAULT_BACKBONE)
-            restored: Backbone = registry.load("backbones", source).restore(name, card.names, kept)
-            backbone = restored
+            backbone_class: type[Backbone] = registry.load("backbones", source)
+            try:
+                backbone = backbone_class.restore(name, card.names, kept)
+            except (KeyError, ValueError) as error:
+                raise RunFolderError(
+                    f"The classifier in {str(folder)!r} lacks parts of its backbone: {error}."
+                ) from error
         if backbone.fingerprint() != card.backbone_fingerprint:
             raise RunFolderError(
                 f"The weights of {card.backbone!r} differ from those used for the classifier in {str(folder)!r}. "
@@ -248,8 +255,11 @@ class Classifier(ImageClassifier):
             tuner = tuner_class(backbone, vocabulary, settings)
             class_vectors = tensors.pop("class_vectors")
             expected = (len(vocabulary), tuner.embed_dim)
-            if tuple(class_vectors.shape) != expected or not class_vectors.isfinite().all():
-                raise ValueError(f"class vectors of shape {tuple(class_vectors.shape)}, expected finite {expected}")
+            found = f"{class_vectors.dtype} of shape {tuple(class_vectors.shape)}"
+            if tuple(class_vectors.shape) != expected or not class_vectors.is_floating_point():
+                raise ValueError(f"class vectors are {found}, expected float32 of shape {expected}")
+            if not class_vectors.isfinite().all() or not class_vectors.any(dim=1).all():
+                raise ValueError("class vectors must be finite and not zero")
             tuner.load_state_dict({key.removeprefix("tuner."): value for key, value in tensors.items()})
             on_device = tuner.to(backbone.device), card.tuner, class_vectors.to(backbone.device)
             return cls(*on_device, card.names, card.n_parts)
@@ -280,14 +290,14 @@ def compute_rows(
     engine: Runtime,
     batch_size: int = 32,
     embedded: EmbeddedImages | None = None,
-) -> Rows:
+) -> Computed:
     """Return what the classifier computes for each readable image, from cached embeddings if it can use them."""
     is_scored = output == "probabilities"
     if not classifier.tuner.edits_images and (cache is not None or embedded is not None):
         if embedded is None:
             embedded = embed_images(classifier.backbone, images, cache or EmbeddingCache(), engine, batch_size)
         of_vectors = classifier.score_embeddings if is_scored else classifier.refine_embeddings
-        return Rows(embedded.image_index, of_vectors(embedded.vectors), embedded.skipped)
+        return Computed(embedded.image_index, of_vectors(embedded.vectors), embedded.skipped)
     of_views = classifier.score_views if is_scored else classifier.embed_views
     batches = [np.arange(i, min(i + batch_size, len(images))) for i in range(0, len(images), batch_size)]
     rows = empty_rows(len(images), len(classifier.names) if is_scored else classifier.width)
@@ -302,13 +312,17 @@ def compute_rows(
             skipped.update(batch.problems)
             advance(len(batch.positions) + len(batch.problems))
     index, skipped = merge_parts(rows, is_done, skipped)
-    return Rows(index, take_rows(rows, index), skipped)
+    return Computed(Positions(index), take_rows(rows, index), skipped)
 
 
 def _read(folder: Path) -> tuple[Card, bytes]:
     missing = "No classifier at {!r}: {!r} is missing. Make one with captune adapt."
     raw = read_card(folder / CARD, FORMAT, VERSION, missing.format(str(folder), CARD))
+    refuse_pipes(folder, (WEIGHTS,))
     try:
+        size = (folder / WEIGHTS).stat().st_size
+        if size > MOST_BYTES:
+            raise RunFolderError(f"{str(folder / WEIGHTS)!r} has {size:,} bytes, expected at most {MOST_BYTES:,}.")
         content = (folder / WEIGHTS).read_bytes()
     except FileNotFoundError as error:
         raise RunFolderError(missing.format(str(folder), WEIGHTS)) from error

@@ -39,13 +39,13 @@ class Evidence:
     Attributes:
         arrays: `before_labels` (readable images,); `rows`, `before`, `after` of the saved images; `embedded_rows` and
             `vectors` of a sample; `class_vectors` and `logit_scale`.
-        labeled: The images that positions in `history` refer to.
+        unlabeled: The readable images without a label, which positions in `history` count.
         history: The pseudo-labels after some epochs; the last entry holds the final ones.
         health: The health check; None for a run without adaptation.
     """
 
     arrays: Mapping[str, NDArray[Any]]
-    labeled: ImageCollection
+    unlabeled: ImageCollection
     history: Sequence[tuple[int, PseudoLabels]]
     health: HealthCheck | None
 
@@ -79,7 +79,7 @@ class Evidence:
         labels = self.history[-1][1]
         for i, (position, label) in enumerate(zip(labels.image_index.tolist(), labels.labels.tolist(), strict=True)):
             confidence, source = _describe(labels, i)
-            yield self.labeled.name(position), names[label], confidence, int(labels.round[i]), source
+            yield self.unlabeled.name(position), names[label], confidence, int(labels.round[i]), source
 
     def _changes(self, names: Sequence[str]) -> Iterator[Sequence[object]]:
         """Yield the pseudo-labels that were added, changed or (with an empty label) removed at each epoch."""
@@ -88,8 +88,8 @@ class Evidence:
             now = dict(zip(labels.image_index.tolist(), labels.labels.tolist(), strict=True))
             for i, (position, label) in enumerate(now.items()):
                 if known.get(position) != label:
-                    yield epoch, self.labeled.name(position), names[label], *_describe(labels, i)
-            yield from ((epoch, self.labeled.name(gone), "", "", "") for gone in known if gone not in now)
+                    yield epoch, self.unlabeled.name(position), names[label], *_describe(labels, i)
+            yield from ((epoch, self.unlabeled.name(gone), "", "", "") for gone in known if gone not in now)
             known = now
 
 
@@ -134,8 +134,7 @@ def collect_evidence(
     }
     return Evidence(
         arrays=arrays,
-        # Positions in pseudo-labels count the readable unlabeled images only.
-        labeled=task.unlabeled.subset(context.embed(backbone, task.unlabeled).image_index),
+        unlabeled=task.unlabeled.subset(context.embed(backbone, task.unlabeled).image_index),
         history=tuple(context.history),
         health=None
         if is_same

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.core.arrays import Floats, Ints
+from captune.core.arrays import Floats, Ints, Positions
 from captune.core.display import Displayed, shortened
 from captune.core.errors import InputError, RunFolderError
 from captune.core.files import is_file, is_folder
@@ -45,10 +45,14 @@ class SkippedWarning(UserWarning):
     """Some images cannot be read; the message names them."""
 
 
-class Rows(NamedTuple):
+class UnknownLabelWarning(UserWarning):
+    """Some labels are no classes of the classifier, so their images are not evaluated."""
+
+
+class Computed(NamedTuple):
     """One row of numbers for each readable image: their positions, the rows, and why others were skipped."""
 
-    image_index: Ints
+    image_index: Positions
     rows: Floats
     skipped: Mapping[int, str]
 
@@ -118,16 +122,21 @@ class ImageClassifier(Displayed, ABC):
         labels: Any,  # noqa: ANN401 (what `read_labels` takes)
         *,
         image_column: str = "",
+        rename: Mapping[str, str] | None = None,
         settings: RunSettings | None = None,
     ) -> Metrics:
         """Compare predictions with labels: `folders`, a path, a mapping or one label per image.
 
-        Images that cannot be read are left out with a warning.
+        Images that cannot be read, and labels that are no classes, are left out with a warning. `rename` maps names in
+        the labels to those of the classifier.
         """
         from captune.results.metrics import summarize
 
         collection = collect_images(images, column=image_column)
-        truth = read_labels(labels, collection, self.names)
+        unknown: list[str] = []
+        truth = read_labels(labels, collection, self.names, rename, unknown)
+        if unknown:
+            warnings.warn(f"Some labels are left out: {' '.join(unknown)}", UnknownLabelWarning, stacklevel=2)
         if not np.any(truth >= 0):
             raise InputError(f"None of the {len(collection)} images has a label.")
         known = np.flatnonzero(truth >= 0)
@@ -157,10 +166,10 @@ class ImageClassifier(Displayed, ABC):
         return rows
 
     @unchanged()
-    def _compute(self, images: ImageCollection, output: Output, settings: RunSettings | None, quiet: bool) -> Rows:
+    def _compute(self, images: ImageCollection, output: Output, settings: RunSettings | None, quiet: bool) -> Computed:
         if isinstance(images, Embeddings):
             of_vectors = self.score_embeddings if output == "probabilities" else self.refine_embeddings
-            return Rows(np.arange(len(images)), of_vectors(self.vectors_of(images)), {})
+            return Computed(Positions(np.arange(len(images))), of_vectors(self.vectors_of(images)), {})
         found = self._compute_images(images, output, settings, quiet)
         if not len(found.image_index):
             raise InputError(no_usable_image(images, found.skipped))
@@ -168,7 +177,7 @@ class ImageClassifier(Displayed, ABC):
 
     def _compute_images(
         self, images: ImageCollection, output: Output, settings: RunSettings | None, quiet: bool
-    ) -> Rows:
+    ) -> Computed:
         """Return the rows of the readable images, which threads decode; Pillow releases the interpreter lock."""
         of_views = self.score_views if output == "probabilities" else self.embed_views
         workers = default_workers() if settings is None or settings.workers < 0 else settings.workers
@@ -184,8 +193,8 @@ class ImageClassifier(Displayed, ABC):
                 if good:
                     index += good
                     parts.append(of_views(np.stack(list(good.values()))))
-        return Rows(
-            np.asarray(index, dtype=np.int64),
+        return Computed(
+            Positions(np.asarray(index, dtype=np.int64)),
             np.concatenate(parts) if parts else np.empty((0, 0), dtype=np.float32),
             skipped,
         )

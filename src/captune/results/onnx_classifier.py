@@ -60,7 +60,7 @@ class OnnxClassifier(ImageClassifier):
     """An exported classifier; it predicts like the run it was exported from."""
 
     def __init__(self, model: str | Path | bytes) -> None:
-        self.session = open_session(model)
+        self.session = open_model(model)
         shown = "ONNX model" if isinstance(model, bytes) else str(model)
         self.card = _read_card(self.session.get_modelmeta().custom_metadata_map, shown)
         self.names, self.preprocessing = self.card.names, self.card.preprocessing
@@ -94,7 +94,7 @@ class OnnxClassifier(ImageClassifier):
         return {**super().summary(), "backbone": self.card.backbone, "precision": self.card.precision}
 
 
-def open_session(model: str | Path | bytes) -> Any:  # noqa: ANN401 (onnxruntime has no types)
+def open_model(model: str | Path | bytes) -> Any:  # noqa: ANN401 (onnxruntime has no types)
     """Return an onnxruntime session for a file or its content."""
     try:
         import onnxruntime

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from safetensors.numpy import save as save_arrays
 
 from captune.core import runtime
-from captune.core.arrays import Bools, Floats, Ints
+from captune.core.arrays import Bools, Floats, Ints, Positions, Rows
 from captune.core.display import Displayed, shortened
 from captune.core.errors import InputError, RunFolderError
 from captune.core.files import is_file, is_folder, replaced, table, write_json, write_whole
@@ -162,7 +162,8 @@ class Run(Displayed):
         """Return class probabilities of the readable images; those of a large folder are computed again."""
         rows = np.arange(len(self.labels))
         reject = float(self.settings.get("reject", 0.0))
-        return Predictions(rows, self.probabilities_of(rows), self.names, self.images, self.fits, reject=reject)
+        found = self.probabilities_of(Rows(rows))
+        return Predictions(Positions(rows), found, self.names, self.images, self.fits, reject=reject)
 
     @cached_property
     def card(self) -> dict[str, Any]:
@@ -296,7 +297,7 @@ class Run(Displayed):
         """Return what the detection of misleading names recorded, empty if there was none."""
         return next((facts for facts in self.rounds if facts.get("step") == "concept_alignment"), {})
 
-    def probabilities_of(self, rows: Ints) -> Floats:
+    def probabilities_of(self, rows: Rows) -> Floats:
         """Return the probabilities `(rows, classes)` of some readable images, as saved or else predicted again."""
         kept = np.asarray(self.arrays.get("rows", ()), dtype=np.int64)
         places = np.minimum(np.searchsorted(kept, rows), max(len(kept) - 1, 0))
@@ -332,22 +333,22 @@ class Run(Displayed):
         return report_of(self, truth)
 
     def suggest(self, count: int = 20) -> list[Suggestion]:
-        """Return images that are worth looking at; `captune.open_run` on the saved run records answers."""
-        from captune.review.opening import session_of
+        """Return images that are worth looking at; `captune.open_session` on the saved run records answers."""
+        from captune.review.opening import open_session
 
-        return session_of(self).suggest(count)
+        return open_session(self).suggest(count)
 
     def accept(self, precision: float = 0.95, certainty: float = 0.95) -> Acceptance:
         """Return the largest set of labels of which this share is right, with certainty, from the checks so far."""
-        from captune.review.opening import session_of
+        from captune.review.opening import open_session
 
-        return session_of(self).accept(precision, certainty)
+        return open_session(self, quiet=True).accept(precision, certainty)
 
     def update(self, images: Images) -> Run:
         """Return the run with new images; answers, names and checks stay. A run folder is written again."""
-        from captune.review.opening import session_of
+        from captune.review.opening import open_session
 
-        session = session_of(self)
+        session = open_session(self, quiet=True)
         session.update(images)
         return Run.read(session.save()) if self.is_saved else session.run()
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from captune.core.arrays import Floats, Ints
+from captune.core.arrays import Floats, Ints, Rows
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import NONE
 
@@ -22,7 +22,7 @@ class EpochLabels:
     """The pseudo-labels after an epoch; `rows` are positions in the run's predictions."""
 
     epoch: int
-    rows: Ints
+    rows: Rows
     labels: Ints
 
 
@@ -63,7 +63,8 @@ def replay_history(
             now.pop(position, None)
             if change["label"] and position >= 0:  # -1: an image may have been removed during the run
                 now[position] = ids[change["label"]]
-        states.append(EpochLabels(int(epoch), *(np.asarray(list(part), np.int64) for part in (now, now.values()))))
+        rows, labels = (np.asarray(list(part), np.int64) for part in (now, now.values()))
+        states.append(EpochLabels(int(epoch), Rows(rows), labels))
     return states
 
 

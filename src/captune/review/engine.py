@@ -14,7 +14,7 @@ import numpy as np
 from captune.backbones.base import Backbone
 from captune.backbones.precomputed import Precomputed
 from captune.core import runtime
-from captune.core.arrays import Bools, Floats, Ints
+from captune.core.arrays import Bools, Floats, Ints, Positions
 from captune.core.errors import InputError
 from captune.core.files import digest
 from captune.core.settings import RunSettings
@@ -78,7 +78,7 @@ class Engine:
         embedded = embed_images(self.backbone, plan.images, self.cache, loud, plan.settings.batch_size)
         if not len(embedded.image_index):
             raise InputError(no_usable_image(plan.images, embedded.skipped))
-        self.all_images, self.skipped = plan.images, embedded.skipped
+        self.all_images, self._readable, self.skipped = plan.images, embedded.image_index, embedded.skipped
         self.images: ImageCollection = plan.images.subset(embedded.image_index)
         self.vectors: Floats = embedded.vectors
         self._embedded = Embeddings(self.vectors, (self.images.name(i) for i in range(len(self.images))))
@@ -139,7 +139,7 @@ class Engine:
             self.cache,
             self.runtime,
             self.settings.batch_size,
-            EmbeddedImages(np.arange(len(self.images)), self.vectors, {}),
+            EmbeddedImages(Positions(np.arange(len(self.images))), self.vectors, {}),
         )
         self.probabilities = found.probabilities
 
@@ -203,11 +203,10 @@ class Engine:
             "applied": applied(answers),
             "start": dataclasses.asdict(self.start),
         }
-        readable = np.setdiff1d(np.arange(len(self.all_images)), np.asarray(list(self.skipped), dtype=np.int64))
         return self._last.run(
             environment_of(self.all_images, self.backbone, self.runtime),
             images=self.all_images,
-            predictions=dataclasses.replace(predictions, image_index=readable),
+            predictions=dataclasses.replace(predictions, image_index=self._readable),
             skipped=self.skipped,
             classifier=self.with_encoder(),
             evidence=self._evidence(predictions),

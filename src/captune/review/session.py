@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from captune.core.arrays import Bools, Floats, Ints
+from captune.core.arrays import Bools, Floats, Ints, Positions
 from captune.core.errors import InputError, nearest
 from captune.data.images import ImageCollection
 from captune.data.inputs import Images
@@ -434,7 +434,7 @@ class Session:
             for image, answer in answers.used().items():
                 if not answer.is_group and (checks or not answer.is_check) and self.knows(image):
                     fits[self.position(image)] = 0.0 if answer.label == NONE else 1.0
-        return Predictions(np.arange(len(pinned)), pinned, fits=fits, reject=self.engine.settings.reject)
+        return Predictions(Positions(np.arange(len(pinned))), pinned, fits=fits, reject=self.engine.settings.reject)
 
     def predictions_without_checks(self) -> Predictions:
         """Return the predictions as if nobody had checked: what checks are compared with."""

@@ -112,7 +112,7 @@ def test_a_run_with_two_encoders_is_saved_loaded_and_exported(
     pytest.importorskip("onnxruntime")
     target = captune.export(tmp_path / "run", "onnx", tmp_path / "model.onnx", images=str(photos)).path
     np.testing.assert_allclose(captune.load(target).predict_proba(photos), again.predict_proba(photos), atol=1e-3)
-    session = captune.open_run(tmp_path / "run")
+    session = captune.open_session(tmp_path / "run")
     assert session.suggest(3)
 
 

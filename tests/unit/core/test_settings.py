@@ -80,7 +80,12 @@ def test_all_problems_of_a_run_and_its_method_are_listed_at_once() -> None:
 def test_run_and_method_settings_are_told_apart() -> None:
     run, own = build_run({"seed": 5, "rounds": 7}, Example)
     assert (run.seed, own.rounds) == (5, 7)
-    assert run.method == RunSettings().method == "auto"
+    assert run.method == RunSettings.method
+
+
+def test_a_settings_file_of_an_older_version_is_read() -> None:
+    run, _ = build_run({"seed": 5, "strategy": "auto", "num_nodes": 1}, Example)
+    assert run == RunSettings(seed=5)
 
 
 def test_a_settings_file_is_read(tmp_path: Path) -> None:

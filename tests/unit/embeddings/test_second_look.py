@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -199,13 +200,21 @@ def test_changed_weights_or_tokenizers_are_another_model(model: Path, tmp_path: 
 
 @pytest.mark.usefixtures("_settled")
 @pytest.mark.parametrize("kind", ["clip", "dual_dinov2"])
+@pytest.mark.parametrize("method", ["transductive", "cap"])
 def test_a_run_from_the_cache_loads_no_weights(
-    model_folder: Callable[[str], Path], kind: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model_folder: Callable[[str], Path],
+    kind: str,
+    method: str,
+    photos: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from captune.backbones import _hub
 
     folder = shutil.copytree(model_folder(kind), tmp_path / "copied")
-    settings = {"backbone": f"{'hf' if kind == 'clip' else 'dual'}:{folder}", "method": "transductive"}
+    settings: dict[str, Any] = {"backbone": f"{'hf' if kind == 'clip' else 'dual'}:{folder}", "method": method}
+    if method == "cap":
+        settings |= {"preset": "quick", "epochs": 1, "iterations": 2, "keep_better": False}
     settings |= {"cache": str(tmp_path / "cache"), "quiet": True, "workers": 0}
     first = captune.adapt(photos, ["cat", "dog"], **settings)
     monkeypatch.setattr(_hub, "load_model", None)

@@ -161,7 +161,7 @@ def test_only_certified_labels_are_exported(tmp_path: Path) -> None:
     captune.adapt(tmp_path / "world", names, method="transductive", out=run, **common)
     with pytest.raises(InputError, match=r"--for-precision 0\.9"):
         export(run, "imagefolder", tmp_path / "out", precision=0.9)
-    session = captune.open_run(run, quiet=True)
+    session = captune.open_session(run, quiet=True)
     answers = {check.position: Path(check.image).parent.name for check in session.suggest_checks(0.9)}
     session.label(answers, suggestion="precision")
     session.save()

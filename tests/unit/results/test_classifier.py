@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -17,9 +18,11 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 from toys import ToyBackbone, write_images
 
+import captune
 from captune.backbones._hub import with_absolute_folder
 from captune.backbones.base import load_backbone
 from captune.backbones.hf import HuggingFace
+from captune.backbones.precomputed import Precomputed
 from captune.core import runtime
 from captune.core.cards import add_digest
 from captune.core.errors import InputError, ModelError, RunFolderError
@@ -31,7 +34,7 @@ from captune.embeddings.cache import EmbeddingCache
 from captune.results import classifier as module
 from captune.results import image_classifier
 from captune.results.classifier import CARD, WEIGHTS, Classifier, predict_collection
-from captune.results.image_classifier import SkippedWarning, top_k
+from captune.results.image_classifier import SkippedWarning, UnknownLabelWarning, top_k
 from captune.tuners.feature_adapter import FeatureAdapter
 from captune.tuners.frozen import Frozen
 
@@ -194,6 +197,16 @@ def replace_by_noise(folder: Path) -> None:
     vouch(folder)
 
 
+def make_a_pipe(folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    os.mkfifo(folder / WEIGHTS)
+
+
+def link_to_a_device(folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    (folder / WEIGHTS).symlink_to("/dev/zero")
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "flipped byte": (flip_a_byte, WEIGHTS),
     "no card": (lambda folder: (folder / CARD).unlink(), CARD),
@@ -215,7 +228,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "unknown setting": (lambda folder: edit_card(folder, tuner_settings={"x": 1}), "'x'"),
     "other weights": (lambda folder: edit_card(folder, backbone_fingerprint="0"), "hf:"),
     "no class vectors": (lambda f: rewrite_weights(f, lambda t: t.pop("class_vectors") is None), "class_vectors"),
-    "NaN": (lambda f: rewrite_weights(f, lambda t: t["class_vectors"].fill(np.nan)), r"\(3, 24\)"),
+    "NaN": (lambda f: rewrite_weights(f, lambda t: t["class_vectors"].fill(np.nan)), "finite"),
+    "zero": (lambda f: rewrite_weights(f, lambda t: t["class_vectors"].fill(0)), "zero"),
+    "integers": (
+        lambda f: rewrite_weights(f, lambda t: t.update(class_vectors=t["class_vectors"].astype(np.int32) + 1)),
+        "int32",
+    ),
+    "a pipe": (make_a_pipe, "pipe"),
+    "a link to a device": (link_to_a_device, "device"),
     "surplus": (lambda f: rewrite_weights(f, lambda t: t.update(more=np.zeros(1))), "more"),
     "noise": (replace_by_noise, ""),
 }
@@ -231,6 +251,35 @@ def test_a_damaged_or_foreign_classifier_is_one_clear_error(
     damage(tmp_path)
     with pytest.raises(RunFolderError, match=f"(?s){value}"):
         Classifier.load(tmp_path, clip)
+
+
+def test_texts_that_are_missing_in_a_changed_file_are_told(tmp_path: Path) -> None:
+    texts = captune.ClassTexts(NAMES, np.eye(3, dtype=np.float32))
+    Classifier.from_tuner(Frozen(Precomputed(texts), Vocabulary(NAMES, ("{}",)))).save(tmp_path)
+    assert Classifier.load(tmp_path).names == NAMES
+    rewrite_weights(tmp_path, lambda tensors: tensors.pop("backbone.texts") is None)
+    with pytest.raises(RunFolderError, match="texts"):
+        Classifier.load(tmp_path)
+
+
+def test_weights_of_gigabytes_are_not_read(
+    classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classifier.save(tmp_path)
+    monkeypatch.setattr(module, "MOST_BYTES", 100)
+    with pytest.raises(RunFolderError, match="at most 100"):
+        Classifier.load(tmp_path)
+
+
+def test_labels_that_are_no_classes_are_left_out_and_the_nearest_name_is_told(
+    classifier: Classifier, photos: list[Path]
+) -> None:
+    right = [str(label) for label in classifier.predict(photos)]
+    with pytest.warns(UnknownLabelWarning, match="Did you mean 'red car'"):
+        assert classifier.evaluate(photos, [*right[:2], "redcar"]).n_images == 2
+    assert classifier.evaluate(photos, [*right[:2], "redcar"], rename={"redcar": right[2]}).accuracy == 1.0
+    with pytest.raises(InputError, match="redcar"):
+        classifier.evaluate(photos, ["redcar", None, None])
 
 
 def test_another_backbone_is_refused(classifier: Classifier, tmp_path: Path) -> None:

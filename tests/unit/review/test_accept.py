@@ -87,8 +87,8 @@ def test_from_a_session_to_accepted_labels(tmp_path: Path) -> None:
     labels, names = np.arange(400) % 4, ("cat", "dog", "fox", "owl")
     images = captune.Embeddings(centers[labels] + 0.12 * generator.normal(size=(400, 16)))
     texts = captune.ClassTexts(names, centers + 0.1 * generator.normal(size=(4, 16)), 20.0)
-    captune.open(images, texts, person="anna").save(tmp_path / "run")
-    session = captune.open_run(tmp_path / "run", images, person="anna")
+    captune.open_session(images, texts, person="anna").save(tmp_path / "run")
+    session = captune.open_session(tmp_path / "run", images=images, person="anna")
     checks = session.suggest_checks(0.9)
     before = session.engine.probabilities.copy()
     assert session.accept(0.9).n_missing == len(checks) == 60
@@ -101,7 +101,7 @@ def test_from_a_session_to_accepted_labels(tmp_path: Path) -> None:
     assert len(found) > 200
     assert not {checks[-1].position, checks[-2].position} & set(found.positions.tolist())
     assert session.engine.review["looks"]["0.9"]["failures"] == 0
-    again = captune.open_run(tmp_path / "run", images, person="ben")
+    again = captune.open_session(tmp_path / "run", images=images, person="ben")
     assert again.accept(0.9).positions.tolist() == found.positions.tolist()
 
 
@@ -109,13 +109,13 @@ def test_tries_that_accept_nothing_are_paid_for(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     images = captune.Embeddings(generator.normal(size=(200, 8)))
     texts = captune.ClassTexts(("cat", "dog", "fox"), generator.normal(size=(3, 8)), 20.0)
-    captune.open(images, texts, person="anna").save(tmp_path / "run")
-    session = captune.open_run(tmp_path / "run", images, person="anna")
+    captune.open_session(images, texts, person="anna").save(tmp_path / "run")
+    session = captune.open_session(tmp_path / "run", images=images, person="anna")
     places = []
     for _ in range(3):
         session.label(session.suggest(1, checks=0.0)[0].position, "cat")  # another classifier
         session.label({s.position: captune.NONE for s in session.suggest_checks(0.8)}, suggestion="precision")
         assert len(session.accept(0.8)) == 0
         session.accept(0.8)  # the same look again is free
-        places.append(captune.open_run(tmp_path / "run", images).engine.review["looks"]["0.8"]["failures"])
+        places.append(captune.open_session(tmp_path / "run", images=images).engine.review["looks"]["0.8"]["failures"])
     assert places == [1, 2, 3]

@@ -14,7 +14,7 @@ from captune.core.errors import InputError
 from captune.embeddings.similarity import find_outliers_and_duplicates
 from captune.review.corrections import Correction
 from captune.review.finding import SECOND_OPINION, Found, disagreements
-from captune.review.opening import open as open_session
+from captune.review.opening import open_session
 from captune.review.session import Session
 from captune.world import write_world
 

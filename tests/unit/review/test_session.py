@@ -33,7 +33,7 @@ def make_world(seed: int = 0) -> tuple[captune.Embeddings, captune.ClassTexts, I
 @pytest.fixture
 def world() -> tuple[Session, Ints]:
     images, texts, labels = make_world()
-    return captune.open(images, texts, person="anna"), labels
+    return captune.open_session(images, texts, person="anna"), labels
 
 
 def accuracy(session: Session, labels: Ints) -> float:
@@ -48,7 +48,7 @@ def answer(session: Session, labels: Ints, count: int, checks: float = 0.0) -> c
 
 def test_a_few_answers_name_the_groups() -> None:
     images, texts, labels = make_world(1)
-    session = captune.open(images, texts)
+    session = captune.open_session(images, texts)
     before = accuracy(session, labels)
     assert accuracy(answer(session, labels, 8), labels) > max(0.95, before + 0.2)
 
@@ -167,12 +167,12 @@ def test_a_saved_session_is_opened_where_it_was_left(world: tuple[Session, Ints]
     session.exclude(0, "wild animal")
     session.save(tmp_path / "run")
     images, _, _ = make_world()
-    again = captune.open_run(tmp_path / "run", images, person="ben")
+    again = captune.open_session(tmp_path / "run", images=images, person="ben")
     assert again.names == session.names
     np.testing.assert_allclose(again.predictions.probabilities, session.predictions.probabilities, atol=1e-6)
     assert again.estimate() == session.estimate()
     again.label(7, "dog")
-    third = captune.open_run(tmp_path / "run", images)  # the answer was recorded, but the run not saved
+    third = captune.open_session(tmp_path / "run", images=images)  # the answer was recorded, but the run not saved
     np.testing.assert_allclose(third.predictions.probabilities, again.predictions.probabilities, atol=1e-6)
 
 
@@ -181,11 +181,11 @@ def test_two_sessions_never_disagree_about_the_classes(world: tuple[Session, Int
     session, _ = world
     session.save(tmp_path / "run")
     images, _, _ = make_world()
-    first, second = (captune.open_run(tmp_path / "run", images, person=person) for person in ("anna", "ben"))
+    first, second = (captune.open_session(tmp_path / "run", images=images, person=person) for person in ("anna", "ben"))
     first.remove("owl")
     second.skip(0)
     second.save()
-    for one in (second, captune.open_run(tmp_path / "run", images)):
+    for one in (second, captune.open_session(tmp_path / "run", images=images)):
         assert one.names == one.classifier.names == NAMES[:3]
         assert one.predictions.probabilities.shape == (N_IMAGES, 3)
     assert len(captune.load(tmp_path / "run").names) == 3
@@ -195,7 +195,7 @@ def test_a_change_is_checked_against_what_others_did(world: tuple[Session, Ints]
     session, _ = world
     session.save(tmp_path / "run")
     images, _, _ = make_world()
-    first, second = (captune.open_run(tmp_path / "run", images, person=person) for person in ("anna", "ben"))
+    first, second = (captune.open_session(tmp_path / "run", images=images, person=person) for person in ("anna", "ben"))
     first.rename("owl", "eagle")
     second.label(3, "eagle")
     with pytest.raises(InputError, match="'owl' is not a class"):
@@ -205,7 +205,7 @@ def test_a_change_is_checked_against_what_others_did(world: tuple[Session, Ints]
 
 def test_a_table_of_groups_is_not_applied_to_other_groups(tmp_path: Path) -> None:
     images, texts, _ = make_world()
-    session = captune.open(images, texts, person="anna")
+    session = captune.open_session(images, texts, person="anna")
     before = session.groups()
     lines = "".join(groups_table(before, session.images)).splitlines()
     table = tmp_path / "groups.csv"
@@ -213,7 +213,7 @@ def test_a_table_of_groups_is_not_applied_to_other_groups(tmp_path: Path) -> Non
     more, _, _ = make_world(1)
     vectors = np.concatenate([more.vectors[:40], images.vectors])
     names = [*(f"new-{i}" for i in range(40)), *(images.name(i) for i in range(len(images)))]
-    other = captune.open(captune.Embeddings(vectors, names), texts, person="anna")
+    other = captune.open_session(captune.Embeddings(vectors, names), texts, person="anna")
     change = other.label(table)
     same = {group.digest(other.images) for group in other.groups()} & {group.digest(session.images) for group in before}
     assert len(change.notes) == len(before) - len(same) > 0
@@ -240,7 +240,7 @@ def test_a_merged_class_is_the_union_of_its_parts(world: tuple[Session, Ints], n
     assert loaded.names == session.names
     found = loaded.score_embeddings(images.vectors)
     np.testing.assert_allclose(found, session.engine.probabilities, atol=1e-5)
-    again = captune.open_run(tmp_path / "run", images)
+    again = captune.open_session(tmp_path / "run", images=images)
     np.testing.assert_allclose(again.predictions.probabilities, session.predictions.probabilities, atol=1e-5)
     write_report([tmp_path / "run"])
     with pytest.raises(InputError, match="part of the merged class"):
@@ -263,7 +263,7 @@ def test_none_of_these_is_an_answer(world: tuple[Session, Ints], tmp_path: Path)
     assert not {0, 4, 5} & set(suggested)
     session.save(tmp_path / "run")
     images, _, _ = make_world()
-    assert captune.open_run(tmp_path / "run", images).labels == session.labels
+    assert captune.open_session(tmp_path / "run", images=images).labels == session.labels
 
 
 def test_the_expected_change_is_a_trial_without_traces(world: tuple[Session, Ints]) -> None:
@@ -278,8 +278,8 @@ def test_the_expected_change_is_a_trial_without_traces(world: tuple[Session, Int
 def test_labels_that_are_known_already_count() -> None:
     images, texts, labels = make_world()
     known = {images.name(i): NAMES[labels[i]] for i in range(8)}
-    session = captune.open(images, texts, labels=known)
-    assert accuracy(session, labels) > accuracy(captune.open(images, texts), labels)
+    session = captune.open_session(images, texts, labels=known)
+    assert accuracy(session, labels) > accuracy(captune.open_session(images, texts), labels)
     assert len(session.labels) == 8
 
 
@@ -332,14 +332,16 @@ def test_names_of_other_people_that_cannot_be_used_are_told_and_left_out(
 
 def test_decomposed_names_are_the_same_class() -> None:
     images, texts, _ = make_world()
-    session = captune.open(images, captune.ClassTexts(("caf\xe9", *NAMES[1:]), texts.vectors, 20.0), person="anna")
+    session = captune.open_session(
+        images, captune.ClassTexts(("caf\xe9", *NAMES[1:]), texts.vectors, 20.0), person="anna"
+    )
     session.label(0, "cafe\u0301")
     assert session.answers.used()[session.images.name(0)].label == "caf\xe9"
 
 
 def test_arguments_that_a_session_has_no_use_for_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     images, texts, _ = make_world()
-    captune.open(images, texts, quiet=True)
+    captune.open_session(images, texts, quiet=True)
     assert capsys.readouterr().err == ""
     with pytest.raises(InputError, match=r"no argument 'out'.*session\.save"):
-        captune.open(images, texts, out="run")
+        captune.open_session(images, texts, out="run")

@@ -29,7 +29,7 @@ def make_texts() -> captune.ClassTexts:
 def test_nothing_of_the_first_day_is_lost(tmp_path: Path) -> None:
     vectors, labels = make_vectors(80, 1)
     names = [f"a{i:02}" for i in range(80)]
-    session = captune.open(captune.Embeddings(vectors, names), make_texts(), person="anna")
+    session = captune.open_session(captune.Embeddings(vectors, names), make_texts(), person="anna")
     for suggestion in session.suggest(10, checks=0.5):
         session.label(suggestion.image, NAMES[labels[suggestion.position]], suggestion=suggestion.kind)
     session.rename("cat", "kitten")
@@ -50,7 +50,7 @@ def test_nothing_of_the_first_day_is_lost(tmp_path: Path) -> None:
     assert found.change.n_images == 80
     session.save()
     every = captune.Embeddings(np.concatenate([vectors, new, odd]), [*names, *(f"b{i:02}" for i in range(26))])
-    again = captune.open_run(tmp_path / "run", every)
+    again = captune.open_session(tmp_path / "run", images=every)
     assert len(again.images) == 106
     assert again.answers.used() == before
     assert session.update(every).n_new == 0
@@ -58,7 +58,7 @@ def test_nothing_of_the_first_day_is_lost(tmp_path: Path) -> None:
 
 def test_an_update_without_anything_new_changes_nothing() -> None:
     vectors, _ = make_vectors(40, 1)
-    session = captune.open(captune.Embeddings(vectors), make_texts())
+    session = captune.open_session(captune.Embeddings(vectors), make_texts())
     before, classifier = session.predictions.probabilities.copy(), session.engine.classifier
     assert session.update(captune.Embeddings(vectors)).n_new == 0
     assert session.engine.classifier is classifier
@@ -66,6 +66,6 @@ def test_an_update_without_anything_new_changes_nothing() -> None:
 
 
 def test_other_embeddings_with_the_same_names_are_refused() -> None:
-    session = captune.open(captune.Embeddings(make_vectors(40, 1)[0]), make_texts())
+    session = captune.open_session(captune.Embeddings(make_vectors(40, 1)[0]), make_texts())
     with pytest.raises(InputError, match="another image"):
         session.update(captune.Embeddings(make_vectors(40, 2)[0]))

@@ -1,0 +1,64 @@
+"""Opening a session on a run: its own images, wherever one stands; others only if they are named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from toys import write_images
+
+import captune
+from captune.core.errors import InputError
+
+NAMES = ["stripes", "dots"]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a run that was made from the relative folder `photos` of a project."""
+    write_images(tmp_path / "project" / "photos", 4, side=40)
+    monkeypatch.chdir(tmp_path / "project")
+    captune.adapt("photos", NAMES, method="zero_shot", backbone="embedded:patterns", out="run", workers=0, quiet=True)
+    return tmp_path / "project" / "run"
+
+
+def test_images_of_the_same_names_in_the_current_folder_are_not_used(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_images(tmp_path / "other" / "photos", 4, side=40, seed=9)
+    monkeypatch.chdir(tmp_path / "other")
+    session = captune.open_session(run)
+    assert session.images.root == run.parent / "photos"
+    session.label(0, "dots")
+    session.save()
+    card = json.loads((run / "run.json").read_text())
+    assert card["image_root"] == str(run.parent / "photos")
+
+
+def test_changed_images_are_used_only_if_they_are_named(run: Path) -> None:
+    photos = run.parent / "photos"
+    write_images(photos, 1, side=44, seed=5)  # replaces the first
+    with pytest.raises(InputError, match="changed"):
+        captune.open_session(run)
+    assert len(captune.open_session(run, images=photos).images) == 4
+
+
+def test_a_moved_folder_is_asked_for(run: Path, tmp_path: Path) -> None:
+    shutil.move(run.parent / "photos", tmp_path / "moved")
+    with pytest.raises(InputError, match="images"):
+        captune.open_session(run)
+    (write_images(tmp_path / "stranger", 1, side=40) / "000.png").rename(tmp_path / "stranger" / "x.png")
+    with pytest.raises(InputError, match="4 images of the run are not in"):
+        captune.open_session(run, images=tmp_path / "stranger")
+    assert captune.open_session(run, images=tmp_path / "moved").images.root == tmp_path / "moved"
+
+
+def test_old_names_warn_and_do_the_same(run: Path) -> None:
+    with pytest.warns(DeprecationWarning, match="open_session"):
+        opened = captune.open_run(run)
+    with pytest.warns(DeprecationWarning, match="open_session"):
+        again = captune.open(run)
+    assert opened.labels == again.labels
+    assert "open" not in captune.__all__
