@@ -110,12 +110,6 @@ class PseudoLabels:
         """Return the share of correct labels, nan without labels; `truth` has one class id per image."""
         return float(np.mean(self.labels == truth[self.image_index])) if len(self) else float("nan")
 
-    def per_class_precision(self, truth: Ints) -> NDArray[np.float64]:
-        """Return the share of correct labels of each class, nan for a class without labels."""
-        right = np.bincount(self.labels[self.labels == truth[self.image_index]], minlength=self.n_classes)
-        counts = self.counts()
-        return np.where(counts > 0, right / np.maximum(counts, 1), np.nan)
-
     def _problems(self) -> list[str]:
         n = len(self.image_index)
         shapes = {

@@ -27,8 +27,6 @@ def test_counts_and_precision() -> None:
     truth = np.array([1, 9, 9, 0, 9, 1])
     assert labels.counts().tolist() == [0, 2, 1, 0]
     assert labels.precision(truth) == pytest.approx(2 / 3)
-    assert labels.per_class_precision(truth)[1:3].tolist() == [1.0, 0.0]
-    assert math.isnan(labels.per_class_precision(truth)[0])
     assert math.isnan(PseudoLabels.empty(4).precision(truth))
 
 
