@@ -114,13 +114,9 @@ def _shipping(run: Run) -> dict[str, Any] | None:
             "command": f"captune suggest {folder} --for-precision {CERTIFIED:g} --out checks.csv",
             "curve": [],
         }
-    zones = found["zones"]
-    curve = [
-        Column("Most confident images", [int(zone["n_images"]) for zone in zones], style="{:,}"),
-        Column("Checked", [int(zone["n_checks"]) for zone in zones]),
-        Column("Wrong", [int(zone["n_wrong"]) for zone in zones]),
-        Column("Certain", ["yes" if zone["is_certain"] else "no" for zone in zones], "text"),
-    ]
+    zones = [tuple(map(int, zone)) for zone in found["zones"]]
+    titles = ("Most confident images", "Checked", "Wrong")
+    curve = [Column(title, [zone[i] for zone in zones], style="{:,}") for i, title in enumerate(titles)]
     command = f"captune export {folder} --format imagefolder --precision {float(found['precision']):g}"
     return {"why": str(found["sentence"]), "command": command, "curve": curve if zones else []}
 

@@ -71,8 +71,8 @@ find("accept-form").addEventListener("submit", (event) => {
     const found = await ask("/api/accept", { precision: find("precision").value / 100 });
     find("accept-note").textContent = found.sentence;
     const cells = (tag, ...texts) => make("tr", {}, ...texts.map((text) => make(tag, {}, String(text))));
-    find("zones").replaceChildren(...(found.zones.length ? [make("table", {}, make("thead", {}, cells("th", "Most confident images", "Checked", "Wrong", "Precise enough")),
-      make("tbody", {}, ...found.zones.map((zone) => cells("td", zone.n_images.toLocaleString("en"), zone.n_checks, zone.n_wrong, zone.is_certain ? "yes" : "not certain"))))] : []));
+    find("zones").replaceChildren(...(found.zones.length ? [make("table", {}, make("thead", {}, cells("th", "Most confident images", "Checked", "Wrong")),
+      make("tbody", {}, ...found.zones.map(([images, checks, wrong]) => cells("td", images.toLocaleString("en"), checks, wrong))))] : []));
   });
 });
 
