@@ -45,7 +45,6 @@ RULES = {
     "default": Rule(),
     "no name left out": Rule(MixtureSettings(absent_names=False)),
     "sizes not evened out": Rule(MixtureSettings(even_out=False)),
-    "evened out at zero-shot's confidence": Rule(place="calibration.EVENING_CONFIDENCE", value=0.0),
     "directions of any length": Rule(place="gaussian_mixture._equal_length", value=same_length),
     "weight regardless of images": Rule(MixtureSettings(half_weight_at=0.0)),
     "hardly a pull to the start": Rule(MixtureSettings(alpha=0.1)),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from captune.core.arrays import canonical_order, unit_rows
-from captune.mixture.calibration import CONFIRMED_WEIGHT, EVENING_CONFIDENCE, EVENING_STEPS
+from captune.mixture.calibration import CONFIRMED_WEIGHT, EVENING_STEPS
 from captune.mixture.gaussian_mixture import SMALLEST_VARIANCE, MixtureSettings, fit_gaussian_mixture
 
 Rows = list[list[float]]
@@ -31,18 +31,6 @@ def slow_spread(scores: Rows) -> float:
         mean = sum(row) / len(row)
         deviations.append(math.sqrt(sum((score - mean) ** 2 for score in row) / len(row)))
     return sum(deviations) / len(deviations)
-
-
-def shifted(found: Rows, steps: int) -> Rows:
-    """Return probabilities reweighted by the class shares that they imply, several times."""
-    weighted = found
-    for _ in range(steps):
-        counts = [1.0 + sum(row[c] for row in weighted) for c in range(len(found[0]))]
-        weighted = []
-        for row in found:
-            products = [p * n for p, n in zip(row, counts, strict=True)]
-            weighted.append([p / sum(products) for p in products])
-    return weighted
 
 
 def slow_evening(scores: Rows, temperature: float) -> list[float]:
@@ -219,10 +207,10 @@ def slow_fit(
         if number == rule.iterations - 1:
             some = [[row[c] for c in allowed] for row in scores]
             before = confidence([[row[c] for c in allowed] for row in texts_say])
-            temperature = slow_temperature(some, before + EVENING_CONFIDENCE * (confidence(some) - before))
+            temperature = slow_temperature(some, before)
             for c, offset in zip(allowed, slow_evening(some, temperature), strict=True):
                 evening[c] = offset
-        weights = shifted(found, rule.label_shift_steps)
+        weights = found
     rule_weights = [[factor * v for v in direction] for direction in directions]
     some, texts_say = ([[row[c] for c in allowed] for row in rows] for rows in (scores, texts_say))
     accuracy, believed = tested if tested else slow_test(images, texts, scale, rule, labeled, labels, allowed)

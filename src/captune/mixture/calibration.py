@@ -8,8 +8,7 @@ from captune.core.arrays import Floats, evenly_spaced, softmax_rows
 
 CONFIRMED_WEIGHT = 0.5
 """Weight of the share of zero-shot predictions that the mixture confirms in the mean confidence, if it is higher."""
-EVENING_CONFIDENCE, EVENING_STEPS = 0.1, 10
-"""When class sizes are evened out, mean confidence is zero-shot's plus this share of the mixture's excess over it."""
+EVENING_STEPS = 10
 
 
 def find_temperature(scores: Floats, confidence: float, most_rows: int = 1024) -> float:
@@ -49,8 +48,7 @@ def evening_offsets(scores: Floats, text_scores: Floats, most_rows: int = 4096) 
     hardly differ, and not at all if they differ clearly. One minus the mean confidence stands for e.
     """
     rows = evenly_spaced(len(scores), most_rows)
-    before, raw = mean_confidence(text_scores[rows]), mean_confidence(scores[rows])
-    temperature = np.float32(find_temperature(scores, before + EVENING_CONFIDENCE * (raw - before)))
+    temperature = np.float32(find_temperature(scores, mean_confidence(text_scores[rows])))
     allowed = np.flatnonzero(np.isfinite(scores[0]))
     some = scores[np.ix_(rows, allowed)] / temperature
     probabilities = softmax_rows(some)

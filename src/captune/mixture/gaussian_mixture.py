@@ -19,7 +19,7 @@ from captune.core.arrays import Bools, Floats, Ints, as_embeddings, canonical_or
 from captune.core.errors import InputError
 from captune.core.runtime import threads_for
 from captune.core.scratch import empty_rows, fill_rows, row_parts, take_rows
-from captune.core.settings import NonNegative, NonNegativeFloat, Positive
+from captune.core.settings import NonNegativeFloat, Positive
 from captune.labeling.selection import Classes, class_mask
 from captune.mixture.absent_names import find_absent
 from captune.mixture.calibration import evening_offsets, find_temperature, mean_confidence, mixture_temperature
@@ -53,7 +53,6 @@ class MixtureSettings:
         half_weight_at: Images per class name at which half of `image_weight` is used.
         shrinkage: Share of the covariance that is replaced by its mean variance.
         alpha: Number of images that the zero-shot estimate of a class counts as.
-        label_shift_steps: Steps of the label-shift estimate that moves images away from class names without images.
         even_out: Whether class sizes are evened out as far as wrong labels explain that they differ.
         labeled_weight: Number of images that each labeled image counts as.
         iterations: Maximum number of estimation rounds before class sizes are evened out, and after.
@@ -64,7 +63,6 @@ class MixtureSettings:
     half_weight_at: NonNegativeFloat = 16.0
     shrinkage: Annotated[float, Gt(0), Le(1)] = 0.8
     alpha: Annotated[float, Gt(0)] = 20.0
-    label_shift_steps: NonNegative = 1
     even_out: bool = True
     labeled_weight: NonNegativeFloat = 5.0
     iterations: Positive = 30
@@ -276,7 +274,7 @@ class _Problem:
             return MixtureFit(np.zeros_like(self.texts), none, 1.0, nothing, 0, none)
         text_rule = np.float32(self.logit_scale) * self.texts
         text_scores = self._scores(text_rule, self.blocked)
-        probabilities, shares = _softmax(text_scores), np.ones(n_classes, dtype=np.float32)
+        probabilities = _softmax(text_scores)
         start = self._start(probabilities)
         spread, weight = _spread(text_scores), self._image_weight(start.evidence.contradiction)
         evening = np.zeros(n_classes, dtype=np.float32)
@@ -284,10 +282,9 @@ class _Problem:
         if first is not None:
             evening = first.evening
             probabilities = _softmax(self._scores(text_rule + first.weights, first.offsets + self.blocked))
-            shares = self._shifted_shares(probabilities)
         labels, rounds, last_round = probabilities.argmax(axis=1), 0, most_rounds
         while True:
-            counts, sums = self._totals(probabilities, shares, start.center)
+            counts, sums = self._totals(probabilities, start.center)
             directions = self._directions(counts, sums, start, is_first=not rounds and first is None)
             scores = self._scores(directions, -directions @ start.center)
             scale = np.float32(weight * spread / max(_spread(scores), 1e-3 * spread, 1e-12))
@@ -297,7 +294,6 @@ class _Problem:
                 scores[rows] = text_scores[rows] + scale * scores[rows] + offsets
             probabilities = _softmax(scores)
             before, labels = labels, probabilities.argmax(axis=1)
-            shares = self._shifted_shares(probabilities)
             rounds += 1
             if rounds == last_round or int(np.count_nonzero(labels != before)) <= TOLERANCE * n_images:
                 if is_even:
@@ -326,7 +322,7 @@ class _Problem:
         evidence = gather_evidence(
             self.images, center, self.texts, self.logit_scale, self.labeled, self.labels, is_allowed
         )
-        counts, sums = self._totals(probabilities, np.ones(len(self.texts), dtype=np.float32), center)
+        counts, sums = self._totals(probabilities, center)
         means = np.asarray(sums / np.maximum(counts, 1e-9)[:, None], dtype=np.float32)
         return _Start(center, covariance, means, evidence)
 
@@ -372,26 +368,15 @@ class _Problem:
             scores[rows] = self.images[rows] @ weights.T + offsets
         return scores
 
-    def _totals(self, probabilities: Floats, shares: Floats, center: Floats) -> tuple[Floats, Floats]:
-        """Return each class's count `(classes,)` and sum of centered images `(classes, width)`, weighted by shares."""
-        counts, sums = np.zeros(len(shares)), np.zeros(self.texts.shape)
-        for rows in row_parts(len(self.images), max(self.images.shape[1], len(shares))):
-            weighted = _reweighted(probabilities[rows], shares)
-            counts += weighted.sum(axis=0)
-            sums += weighted.T @ self.images[rows]
+    def _totals(self, probabilities: Floats, center: Floats) -> tuple[Floats, Floats]:
+        """Return each class's count `(classes,)` and sum of centered images `(classes, width)`."""
+        counts, sums = np.zeros(len(self.texts)), np.zeros(self.texts.shape)
+        for rows in row_parts(len(self.images), max(self.texts.shape)):
+            counts += probabilities[rows].sum(axis=0)
+            sums += probabilities[rows].T @ self.images[rows]
         sums -= counts[:, None] * center
         each = self.count_of_each
         return np.asarray(each * counts, dtype=np.float32), np.asarray(each * sums, dtype=np.float32)
-
-    def _shifted_shares(self, probabilities: Floats) -> Floats:
-        """Return class shares by a few expectation-maximization steps under label shift (Saerens et al., 2002)."""
-        shares = np.ones(len(self.texts), dtype=np.float32)
-        for _ in range(self.settings.label_shift_steps):
-            counts = np.zeros(len(shares))
-            for rows in row_parts(len(probabilities), len(shares)):
-                counts += _reweighted(probabilities[rows], shares).sum(axis=0)
-            shares = np.asarray(self.count_of_each * counts + 1.0, dtype=np.float32)
-        return shares
 
 
 def _within(covariance: Floats, counts: Floats, sums: Floats, shrinkage: float) -> Floats:
@@ -408,11 +393,6 @@ def _equal_length(directions: Floats, means: Floats, counts: Floats) -> Floats:
     lengths = np.maximum((directions * means).sum(axis=1), 1e-9)
     length = float((counts * lengths).sum() / counts.sum())
     return np.asarray(directions * np.sqrt(length / lengths)[:, None], dtype=np.float32)
-
-
-def _reweighted(probabilities: Floats, shares: Floats) -> Floats:
-    weighted = probabilities * shares
-    return np.asarray(weighted / np.maximum(weighted.sum(axis=1, keepdims=True), 1e-30), dtype=np.float32)
 
 
 def _spread(scores: Floats) -> float:
