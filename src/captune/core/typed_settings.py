@@ -85,7 +85,6 @@ class AdaptSettings(TypedDict, total=False):
     image_weight: float
     half_weight_at: float
     shrinkage: float
-    label_shift_steps: int
     even_out: bool
     labeled_weight: float
     absent_names: bool
