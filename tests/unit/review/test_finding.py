@@ -41,9 +41,8 @@ def folders(found: list[Found]) -> list[str]:
 
 
 def test_words_and_examples_find_images_that_show_them(session: Session) -> None:
-    for name in ("zebra", "polka dots", "tartan"):
-        if name in session.names:
-            assert folders(session.find(name, count=4)).count(name) >= 2
+    shares = [folders(session.find(name, count=4)).count(name) / 4 for name in session.names]
+    assert np.mean(shares) > 0.4  # one in 24 would be chance
     found = session.find(like=COPIED, count=3)
     assert found[0].image != COPIED
     assert folders(found).count("zebra") >= 2
