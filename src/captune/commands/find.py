@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "The table can be filled in and imported like that of captune suggest: captune label RUN --from CSV"
     parser.add_argument("run", metavar="RUN", help="run folder")
     add_images_option(parser)
-    parser.add_argument("words", nargs="?", default="", metavar="WORDS", help="what the images show")
+    parser.add_argument("text", nargs="?", default="", metavar="WORDS", help="what the images show")
     parser.add_argument("--like", metavar="IMAGE", help="image that they resemble, instead of words")
     parser.add_argument("--class", dest="label", metavar="NAME", help="class that they are predicted as")
     parser.add_argument("--above", type=float, default=0.0, metavar="P", help="lowest confidence (default: 0)")
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> None:
         raise InputError(f"--count is {options.count}, expected at least 1.")
     session = open_session(options.run, images=options.moved_images, quiet=True)
     found = session.find(
-        options.words,
+        options.text,
         like=options.like,
         label=options.label,
         confidence=(options.above, options.below),
