@@ -58,7 +58,7 @@ def open_session(
     if isinstance(run_or_images, Run):
         return _open_run(run_or_images, images, person, quiet, settings)
     if classes is None:
-        if isinstance(run_or_images, (str, Path)) and is_file(Path(run_or_images) / CARD):
+        if isinstance(run_or_images, (str, Path)):
             return _open_run(Run.read(run_or_images), images, person, quiet, settings)
         raise InputError("Expected class names as the second argument, or a run folder as the first.")
     plan = make_plan(run_or_images, classes, labels, {"method": METHOD, **settings})
