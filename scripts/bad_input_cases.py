@@ -351,7 +351,7 @@ CASES = (
     Case(
         "embeddings: a row of zeros",
         embeddings(),
-        ("only zeros in row 5",),
+        ("in row 5",),
         arrays(lambda content: content["vectors"].__setitem__(5, 0)),
     ),
     Case(

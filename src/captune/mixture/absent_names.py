@@ -38,7 +38,7 @@ def find_absent(probabilities: Floats, labels: Ints, n_images: int | None = None
     absent = np.zeros(probabilities.shape[1], dtype=np.bool_)
     names = np.flatnonzero(probabilities.any(axis=0))
     rows = np.asarray(probabilities[:, names], dtype=np.float32)
-    if len(names) < 2 or not len(rows):
+    if len(names) < 3 or not len(rows):  # of two names, a person wants to know which one
         return absent
     evenness = even_share(rows)
     if evenness < 1:
