@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,15 +23,17 @@ INSTALL = f"pip install --no-deps --target {FOLDER} open_clip_torch torchvision 
 def import_vision(name: str) -> tuple[Any, str]:
     """Return a module of open_clip, torchvision or timm, or None and the reason why it is missing."""
     is_timm_available(), is_torchvision_available()  # transformers keeps the answers, so it will not use the folder
-    if find_spec(name.partition(".")[0]) is None:
-        if not FOLDER.is_dir():
-            return None, f"{name} is not installed; to run these tests: {INSTALL}"
-        sys.path.append(str(FOLDER))
+    if not FOLDER.is_dir():
+        return None, f"{name} is not installed; to run these tests: {INSTALL}"
     register = torch.library.register_fake
 
     def skip_missing(operator: Any, *options: Any, **more: Any) -> Callable[..., Any]:
         is_missing = isinstance(operator, str) and operator.startswith("torchvision::")
         return (lambda function: function) if is_missing else register(operator, *options, **more)
 
-    with mock.patch.object(torch.library, "register_fake", skip_missing):
+    # The folder does not stay in sys.path, which processes that are spawned later inherit.
+    path = [*sys.path, str(FOLDER)]
+    with mock.patch.object(sys, "path", path), mock.patch.object(torch.library, "register_fake", skip_missing):
+        for library in ("torchvision", "timm", "open_clip"):
+            import_module(library)
         return import_module(name), ""
