@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TextIO
 
 from captune import __version__
 from captune.core import launching
@@ -39,9 +40,19 @@ COMMANDS = (
 """In the order of --help; each is a module in captune/commands."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 (one for every way to end)
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 success, 2 invalid input, 1 unexpected error, 130 interrupted."""
     _prepare_streams()
+    try:
+        return _run(arguments)
+    finally:
+        try:
+            sys.stderr.flush()
+        except OSError:  # a full disk; Python would flush again when it exits, and change the exit code
+            _discard(sys.stderr)
+
+
+def _run(arguments: Sequence[str] | None) -> int:  # noqa: PLR0911 (one for every way to end)
     options = _parse(arguments)
     options.words = list(sys.argv[1:] if arguments is None else arguments)
     launching.follow_launcher()
@@ -65,10 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 (one f
         _print_error("error: There is not enough memory. Close other programs, or use fewer images or classes at once.")
         return 2
     except BrokenPipeError:
-        _discard_output()
+        _discard(sys.stdout)
         return 0
     except OSError as error:
-        _discard_output()
+        _discard(sys.stdout)
         place = f"{os.fsdecode(error.filename)!r}" if error.filename is not None else "The output"
         _print_error(f"error: {place} cannot be read or written: {error.strerror or error}.")
         return 2
@@ -127,10 +138,10 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _discard_output() -> None:
+def _discard(stream: TextIO) -> None:
     """Send what is left of the output nowhere, so that Python does not fail again when it exits."""
     with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":
