@@ -11,17 +11,19 @@ number of zones is needed. Repeated looks are paid for: see `share_of_look`. doc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from captune.core.arrays import Bools, Floats, Ints
 from captune.core.errors import InputError
 from captune.review.corrections import CHECK, PRECISION
 from captune.review.engine import applied
+from captune.review.estimate import exact_interval
 
 if TYPE_CHECKING:
     from captune.review.session import Session
@@ -46,7 +48,10 @@ class Acceptance:
         n_wrong: Number of them whose prediction was wrong; they are accepted with the label of the person.
         n_missing: Number of checks that are to be answered before anything is computed; 0 if all are.
         n_more: Number of further checks of the next look.
-        zones: The curve: numbers of images, checks and wrong checks of each zone.
+        zones: Numbers of images, checks and wrong checks of each zone that was tested.
+        curve: What the most confident predictions are worth: `coverage`, the share of the images; `expected`, their
+            mean confidence; `n_checks` and `n_wrong` of a random sample of them, and the 95 % interval of their
+            precision, from `low` to `high`.
     """
 
     precision: float
@@ -59,6 +64,7 @@ class Acceptance:
     n_missing: int = 0
     n_more: int = 0
     zones: tuple[tuple[int, int, int], ...] = ()
+    curve: tuple[Mapping[str, float], ...] = ()
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -110,12 +116,36 @@ class Population:
     def planned(self, precision: float, stage: int) -> tuple[Ints, Bools]:
         """Return the planned zone, most confident first, and which of it is checked at a stage; both `(zone,)`."""
         n_checks = checks_of_stage(precision, stage)
-        order = np.lexsort((self.numbers, -self.confidence))
-        mean = np.cumsum(self.confidence[order], dtype=np.float64) / np.arange(1, len(order) + 1)
+        order, mean = self._order()
         zone = order[: max(int(np.count_nonzero(mean >= precision)), n_checks)]
         n = min(n_checks, len(zone))
         last = np.partition(self.numbers[zone], n - 1)[n - 1] if n else 0
         return zone, self.numbers[zone] <= last
+
+    def _order(self) -> tuple[Ints, NDArray[np.float64]]:
+        """Return the images, most confident first, and the mean confidence up to each of them."""
+        order = np.lexsort((self.numbers, -self.confidence))
+        mean = np.cumsum(self.confidence[order], dtype=np.float64) / np.arange(1, len(order) + 1)
+        return np.asarray(order, dtype=np.int64), mean
+
+    def curve(self) -> Iterator[dict[str, float]]:
+        """Yield the points of `Acceptance.curve`; without checks, the interval is 0 to 1."""
+        order, mean = self._order()
+        for size in _sizes(len(order)).tolist():
+            zone = order[:size]
+            # Those with the smallest numbers are a random sample, up to the first that nobody answered.
+            unanswered = self.numbers[zone][self.outcome[zone] < 0]
+            is_checked = self.numbers[zone] < unanswered.min() if len(unanswered) else np.ones(size, dtype=np.bool_)
+            n_checks, n_wrong = int(is_checked.sum()), int((is_checked & (self.outcome[zone] == 0)).sum())
+            low, high = exact_interval(1.0 - n_wrong / n_checks, n_checks) if n_checks else (0.0, 1.0)
+            yield {
+                "coverage": size / len(order),
+                "expected": float(mean[size - 1]),
+                "n_checks": n_checks,
+                "n_wrong": n_wrong,
+                "low": low,
+                "high": high,
+            }
 
     def progress(self, precision: float) -> tuple[int, Ints]:
         """Return the last stage whose checks are all answered (0: none), and the images to check for the next one."""
@@ -151,12 +181,19 @@ def accept(population: Population, precision: float, certainty: float, version: 
         raise InputError(f"Expected precision and certainty from 0.5 to below 1, got {precision} and {certainty}.")
     stage, missing = population.progress(precision)
     if not stage:
-        return Acceptance(precision, certainty, missing[:0], len(population.positions), n_missing=len(missing))
+        return Acceptance(
+            precision,
+            certainty,
+            missing[:0],
+            len(population.positions),
+            n_missing=len(missing),
+            curve=tuple(population.curve()),
+        )
     zone, is_checked = population.planned(precision, stage)
     allowed = (1.0 - certainty) * share_of_look(stage, version)
     is_wrong = is_checked & (population.outcome[zone] == 0)
-    sizes = np.unique(np.linspace(0, len(zone), N_ZONES + 1).round().astype(np.int64)[1:])
-    n_checks, n_wrong = np.cumsum(is_checked)[sizes - 1], np.cumsum(is_wrong)[sizes - 1]
+    sizes = _sizes(len(zone))
+    n_checks, n_wrong = (np.cumsum(one, dtype=np.int64)[sizes - 1] for one in (is_checked, is_wrong))
     most_wrong = np.array(
         [_most_wrong(int(s), int(n), precision, allowed) for s, n in zip(sizes, n_checks, strict=True)]
     )
@@ -175,7 +212,12 @@ def accept(population: Population, precision: float, certainty: float, version: 
         int(is_wrong.sum()),
         n_more=len(missing),
         zones=tuple(zip(sizes.tolist(), n_checks.tolist(), n_wrong.tolist(), strict=True)),
+        curve=tuple(population.curve()),
     )
+
+
+def _sizes(n_images: int) -> Ints:
+    return np.unique(np.linspace(0, n_images, N_ZONES + 1).round().astype(np.int64)[1:])
 
 
 @lru_cache(maxsize=4096)

@@ -75,6 +75,22 @@ def test_the_shares_of_all_looks_sum_to_one() -> None:
     assert [checks_of_stage(0.95, stage) for stage in (1, 2, 3)] == [120, 240, 480]
 
 
+def test_the_curve_holds_the_true_precision() -> None:
+    inside = []
+    for seed in range(40):
+        population, is_right = make_population(seed)
+        assert [(point["low"], point["high"]) for point in population.curve()] == [(0.0, 1.0)] * 20
+        check(population, is_right, 0.9)
+        population.outcome[np.flatnonzero(population.outcome < 0)[:100]] = 0  # answers out of turn are no sample
+        order = np.lexsort((population.numbers, -population.confidence))
+        for point in accept(population, 0.9, 0.95, 1).curve:
+            zone = order[: round(point["coverage"] * len(order))]
+            inside.append(point["low"] <= is_right[zone].mean() <= point["high"])
+            assert point["expected"] == pytest.approx(population.confidence[zone].mean())
+        assert (point["coverage"], len(zone)) == (1.0, 800)
+    assert np.mean(inside) >= 0.95
+
+
 @pytest.mark.parametrize(("precision", "certainty"), [(1.0, 0.95), (0.2, 0.95), (0.9, 1.0)])
 def test_impossible_promises_are_refused(precision: float, certainty: float) -> None:
     with pytest.raises(InputError, match="precision"):
