@@ -8,9 +8,13 @@ from types import MappingProxyType
 import numpy as np
 
 from captune.core.arrays import Ints
-from captune.world.classes import CONFUSED_PAIRS, MISMATCHED, WELL_NAMED, WORLD_KINDS
-from captune.world.palette import DYE_NAMES
-from captune.world.patterns import PATTERNS
+from captune.world import WORLD_KINDS
+from captune.world.patterns import MISMATCHED, PATTERNS, WELL_NAMED
+from captune.world.photographs import DYES
+
+DYE_NAMES = tuple(DYES)
+CONFUSED_PAIRS = (("striped", "pinstriped"), ("tartan", "gingham"), ("chevron", "herringbone"))
+"""Pairs whose names people mix up; the first name is used for both patterns most of the time."""
 
 OWN_SHARE = 0.40
 """Share of the captions of a well-named class that use its name."""

@@ -30,8 +30,7 @@ from torch import nn
 from torch.nn import functional
 from transformers import CLIPModel, CLIPTokenizer
 
-from captune.world.classes import descriptions_path
-from captune.world.generate import Photographs, class_names, render_world
+from captune.world import Photographs, class_names, descriptions_path, render_world
 from pattern_captions import write_captions
 from pattern_clip import build_model, build_tokenizer, save_folder
 

@@ -22,7 +22,7 @@ from transformers.utils import logging
 
 from captune.core.arrays import Floats, Ints
 from captune.world import WORLD_KINDS, Photographs, class_names, descriptions_path, render_world
-from captune.world.classes import MISMATCHED
+from captune.world.patterns import MISMATCHED
 from pattern_captions import name_shares
 
 TEMPLATE = "a photo of a {}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from captune.world.generate import class_names, render
+from captune.world import class_names, render
 
 MARGIN = 96
 

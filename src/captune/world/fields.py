@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 Field: TypeAlias = NDArray[np.floating[Any]]
 """Numbers over a batch of images, `(images, rows, columns)`; float32 throughout, for speed."""
-
-
 N_DRAWS = 48
 """Uniform numbers that every photograph may use: the first 24 for the pattern, the rest for the camera."""
-
 GRID = 16
 """Side of the random grid of a photograph; noise repeats after this many cells."""
 
 
-@dataclass(frozen=True)
-class Cloth:
+class Cloth(NamedTuple):
     """A batch of flat cloths before they are dyed: coordinates in pattern periods and random numbers per image."""
 
     x: Field
@@ -84,8 +79,7 @@ def noise(cloth: Cloth, x: Field, y: Field, shift: int = 0) -> Field:
     return top + b * (low - top)
 
 
-@dataclass(frozen=True)
-class Cells:
+class Cells(NamedTuple):
     """The nearest jittered cell center of every pixel."""
 
     dx: Field
@@ -102,19 +96,13 @@ def jittered_cells(cloth: Cloth, jitter: float) -> Cells:
     left = column - (cloth.x - column < 0.5)
     top = row - (cloth.y - row < 0.5)
     best: list[Field] = []
-    for step_y in (0, 1):
-        for step_x in (0, 1):
-            j, i = left + step_x, top + step_y
-            chance = at_nodes(cloth, j, i)
-            angle_like = at_nodes(cloth, j, i, shift=1)
-            dx = cloth.x - (j + 0.5 + (chance - 0.5) * 2.0 * jitter)
-            dy = cloth.y - (i + 0.5 + (angle_like - 0.5) * 2.0 * jitter)
-            squared = dx * dx + dy * dy
-            if not best:
-                best = [squared, dx, dy, chance]
-                continue
-            nearer = squared < best[0]
-            best = [np.where(nearer, new, old) for new, old in zip((squared, dx, dy, chance), best, strict=True)]
+    for i, j in ((top + step_y, left + step_x) for step_y in (0, 1) for step_x in (0, 1)):
+        chance, other = at_nodes(cloth, j, i), at_nodes(cloth, j, i, shift=1)
+        dx = cloth.x - (j + 0.5 + (chance - 0.5) * 2.0 * jitter)
+        dy = cloth.y - (i + 0.5 + (other - 0.5) * 2.0 * jitter)
+        found: list[Field] = [dx * dx + dy * dy, dx, dy, chance]
+        nearer = found[0] < best[0] if best else True
+        best = [np.where(nearer, new, old) for new, old in zip(found, best or found, strict=True)]
     return Cells(distance=np.sqrt(best[0]), dx=best[1], dy=best[2], chance=best[3])
 
 

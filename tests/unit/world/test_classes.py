@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from captune.world import WORLD_KINDS, class_names, descriptions_path
-from captune.world.classes import CONFUSED, CONFUSED_PAIRS, MISMATCHED, WELL_NAMED
-from pattern_captions import ALIASES, STRAYS, VISUAL_WORDS, name_shares, write_captions
+from captune.world.patterns import CONFUSED, MISMATCHED, WELL_NAMED
+from pattern_captions import ALIASES, CONFUSED_PAIRS, STRAYS, VISUAL_WORDS, name_shares, write_captions
 
 MISMATCHED_NAMES = [name for name, kind in WORLD_KINDS.items() if kind == MISMATCHED]
 

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, CLIPModel, CLIPTokenizer
 
 import captune.backbones.embedded
 from captune.world import WORLD_KINDS, class_names, descriptions_path, render_world
-from captune.world.classes import MISMATCHED, WELL_NAMED
+from captune.world.patterns import MISMATCHED, WELL_NAMED
 
 FOLDER = Path(captune.backbones.embedded.__file__).parent / "patterns"
 PER_CLASS = 24

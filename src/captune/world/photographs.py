@@ -1,25 +1,53 @@
-"""The camera: how a patterned cloth lies, folds, is lit, and lands on 64 x 64 pixels."""
+"""The camera: how a patterned cloth is dyed, lies, folds, is lit, and lands on 64 x 64 pixels."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from captune.core.arrays import Ints
+from captune.core.errors import InputError, UnknownNameError, nearest
 from captune.world.fields import GRID, N_DRAWS, Cloth, Field
-from captune.world.palette import choose_dyes, dye_colors
-from captune.world.patterns import Pattern
+from captune.world.patterns import PATTERNS, Pattern
 
 SIZE = 64
 """Side of every photograph in pixels."""
-
+SPLITS = ("train", "test")
+_TEST_START = 1_000_000_000  # train and test photographs never share an index
+_BATCH = 16  # small enough that a batch stays in the processor's cache
 _FIRST_CAMERA_DRAW = 8
 _AXIS = (np.arange(SIZE, dtype=np.float32) + 0.5) / SIZE - 0.5
+DYES: dict[str, tuple[int, int, int]] = {
+    "white": (240, 238, 232),
+    "cream": (236, 222, 186),
+    "grey": (138, 138, 140),
+    "black": (28, 27, 30),
+    "red": (190, 38, 44),
+    "maroon": (98, 26, 36),
+    "orange": (228, 124, 38),
+    "yellow": (236, 204, 70),
+    "brown": (112, 72, 42),
+    "tan": (200, 164, 116),
+    "green": (58, 134, 66),
+    "olive": (112, 112, 52),
+    "teal": (30, 128, 130),
+    "sky blue": (132, 190, 228),
+    "blue": (42, 84, 176),
+    "navy": (28, 36, 84),
+    "purple": (108, 54, 138),
+    "pink": (234, 152, 178),
+}
+_COLORS = np.array(list(DYES.values()), dtype=np.float32) / 255.0
+_BRIGHTNESS = _COLORS @ np.array([0.299, 0.587, 0.114], dtype=np.float32)
+_CONTRAST = np.abs(_BRIGHTNESS[:, None] - _BRIGHTNESS[None, :])
+_PAIRS = np.argwhere(_CONTRAST > 0.28).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class Chance:
+class Chance(NamedTuple):
     """The random numbers of a batch of photographs, drawn per image from (seed, class, index)."""
 
     draws: Field
@@ -114,3 +142,75 @@ def photograph(pattern: Pattern, chance: Chance) -> tuple[Field, Ints]:
     image = _blur(image * light * tint, _span(chance, 18, 0.0, 0.75)[..., None])
     image = image + haze * (0.55 - image) + _span(chance, 19, 0.008, 0.05)[..., None] * chance.grain
     return np.clip(image, 0.0, 1.0), dyes
+
+
+def choose_dyes(draws: Field) -> Ints:
+    """Return four dyes per image, `(images, 4)`: a ground, a contrasting first ink, and two more."""
+    pair = _PAIRS[(draws[:, 0] * len(_PAIRS)).astype(np.int64)]
+    second = (draws[:, 1] * len(DYES)).astype(np.int64)
+    third = (draws[:, 2] * len(DYES)).astype(np.int64)
+    # A second ink that equals the ground or the first ink would vanish: take the next dye that differs.
+    for _ in range(2):
+        second = np.where((second == pair[:, 0]) | (second == pair[:, 1]), (second + 5) % len(DYES), second)
+    return np.stack([pair[:, 0], pair[:, 1], second, third], axis=1)
+
+
+def dye_colors(dyes: Ints, draws: Field) -> Field:
+    """Return the colors of the chosen dyes, `(images, 4, 3)`, each vat a little different."""
+    wobble = (draws.reshape(len(dyes), -1, 1) - 0.5) * 0.10
+    return np.clip(_COLORS[dyes] + wobble, 0.0, 1.0).astype(np.float32)
+
+
+class Photographs(NamedTuple):
+    """A batch of photographs with their class ids and colors."""
+
+    images: NDArray[np.uint8]
+    """`(images, SIZE, SIZE, 3)`."""
+    labels: Ints
+    """Class ids, positions in `class_names()`."""
+    dyes: Ints
+    """Four dye ids per image: ground, first, second and third ink."""
+
+
+def class_names() -> tuple[str, ...]:
+    """Return the names of the classes; a class id is a position in it."""
+    return tuple(PATTERNS)
+
+
+def render(name: str, indices: Sequence[int] | Ints, seed: int) -> Photographs:
+    """Return these photographs of one class; each is determined by (seed, class, index) alone."""
+    if name not in PATTERNS:
+        raise UnknownNameError(f"No class {name!r} in the embedded world.{nearest(name, PATTERNS)}")
+    class_id = list(PATTERNS).index(name)
+    wanted = np.asarray(indices, dtype=np.int64)
+    images = np.empty((len(wanted), SIZE, SIZE, 3), dtype=np.uint8)
+    dyes = np.empty((len(wanted), 4), dtype=np.int64)
+    for start in range(0, len(wanted), _BATCH):
+        rows = slice(start, start + _BATCH)
+        light, dyes[rows] = photograph(PATTERNS[name], draw_chance(seed, class_id, wanted[rows]))
+        images[rows] = np.rint(light * 255.0)
+    return Photographs(images, np.full(len(wanted), class_id, dtype=np.int64), dyes)
+
+
+def render_world(images_per_class: int, seed: int, split: str = "train") -> Photographs:
+    """Return `images_per_class` photographs of every class, ordered by class."""
+    if split not in SPLITS:
+        raise UnknownNameError(f"No split {split!r} in the embedded world; there are {SPLITS}.{nearest(split, SPLITS)}")
+    if images_per_class < 1:
+        raise InputError(f"images_per_class must be at least 1, not {images_per_class}.")
+    indices = np.arange(images_per_class) + (_TEST_START if split == "test" else 0)
+    parts = [render(name, indices, seed) for name in PATTERNS]
+    return Photographs(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def write_world(folder: Path, images_per_class: int, seed: int, split: str = "train") -> list[Path]:
+    """Write PNG photographs into one sub-folder per class and return their paths, ordered by class."""
+    from PIL import Image
+
+    paths = []
+    for position, pixels in enumerate(render_world(images_per_class, seed, split).images):
+        class_id, number = divmod(position, images_per_class)
+        paths.append(folder / class_names()[class_id] / f"{number:05d}.png")
+        paths[-1].parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(paths[-1], compress_level=1)
+    return paths
