@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from captune.labeling.growth import add_confident, released_size, rotate
 from captune.labeling.pseudo_labels import PseudoLabels
-from captune.labeling.selection import top_k_per_class
+from captune.labeling.selection import add_confident, released_size, rotate, top_k_per_class
 
 Lists = dict[int, list[tuple[float, int]]]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from captune.core.arrays import Floats, Ints
-from captune.core.scratch import is_large
 
 BYTES_AT_ONCE = 1 << 26
 IMAGES_AT_ONCE = 16_384
@@ -18,36 +17,21 @@ def nearest_neighbors(embeddings: Floats, queries: Ints, n_neighbors: int) -> In
     vectors; cosines are computed in blocks, so memory does not grow with the number of pairs.
     """
     n_images = len(embeddings)
-    n_kept = min(n_neighbors, n_images - 1)
-    if n_kept and is_large(n_images, embeddings.shape[1]):
-        step = max(1, BYTES_AT_ONCE // (4 * IMAGES_AT_ONCE))
-        parts = [_search_blocks(embeddings, queries[i : i + step], n_kept) for i in range(0, len(queries), step)]
-        return np.concatenate([np.empty((0, n_kept), dtype=np.int64), *parts])
+    n_kept, n_block = min(n_neighbors, n_images - 1), max(1, min(n_images, IMAGES_AT_ONCE))
     found = np.zeros((len(queries), n_kept), dtype=np.int64)
-    step = max(1, BYTES_AT_ONCE // (4 * max(1, n_images)))
+    step = max(1, BYTES_AT_ONCE // (4 * n_block))
     for start in range(0, len(queries) if n_kept else 0, step):
         rows = queries[start : start + step]
-        cosines = embeddings[rows] @ embeddings.T
-        cosines[np.arange(len(rows)), rows] = -np.inf  # an image is not its own neighbor
-        found[start : start + step] = np.argpartition(-cosines, n_kept - 1, axis=1)[:, :n_kept]
-    return found
-
-
-def _search_blocks(embeddings: Floats, queries: Ints, n_kept: int) -> Ints:
-    """Return the nearest images of some queries in one pass over blocks of all images."""
-    wanted = embeddings[queries]
-    best = np.full((len(queries), n_kept), -np.inf, dtype=np.float32)
-    found = np.zeros((len(queries), n_kept), dtype=np.int64)
-    for start in range(0, len(embeddings), IMAGES_AT_ONCE):
-        cosines = wanted @ embeddings[start : start + IMAGES_AT_ONCE].T
-        is_here = (queries >= start) & (queries < start + cosines.shape[1])
-        cosines[np.flatnonzero(is_here), queries[is_here] - start] = -np.inf
-        both = np.concatenate([best, cosines], axis=1)
-        images = np.concatenate(
-            [found, np.broadcast_to(np.arange(start, start + cosines.shape[1]), cosines.shape)], axis=1
-        )
-        top = np.argpartition(-both, n_kept - 1, axis=1)[:, :n_kept]
-        best, found = np.take_along_axis(both, top, axis=1), np.take_along_axis(images, top, axis=1)
+        cosines, images = list[Floats](), list[Ints]()
+        for first in range(0, n_images, n_block):
+            block = embeddings[rows] @ embeddings[first : first + n_block].T
+            is_here = (rows >= first) & (rows < first + block.shape[1])
+            block[np.flatnonzero(is_here), rows[is_here] - first] = -np.inf  # an image is not its own neighbor
+            top = np.argpartition(-block, min(n_kept, block.shape[1]) - 1, axis=1)[:, :n_kept]
+            cosines.append(np.take_along_axis(block, top, axis=1))
+            images.append(first + top)
+        best = np.argpartition(-np.hstack(cosines), n_kept - 1, axis=1)[:, :n_kept]
+        found[start : start + step] = np.take_along_axis(np.hstack(images), best, axis=1)
     return found
 
 

@@ -54,8 +54,7 @@ class PseudoLabels:
         candidates: Bools | None = None,
     ) -> PseudoLabels:
         """Return pseudo-labels that all have the same round and source."""
-        rounds = np.full(len(image_index), round_number, dtype=np.int64)
-        sources = np.full(len(image_index), source, dtype=np.int64)
+        rounds, sources = (np.full(len(image_index), value, dtype=np.int64) for value in (round_number, source))
         return cls(image_index, labels, confidence, n_classes, rounds, sources, candidates)
 
     @classmethod
@@ -79,15 +78,7 @@ class PseudoLabels:
 
     def subset(self, chosen: Ints | Bools) -> PseudoLabels:
         """Return the chosen entries, by position in these arrays or by mask."""
-        return PseudoLabels(
-            self.image_index[chosen],
-            self.labels[chosen],
-            self.confidence[chosen],
-            self.n_classes,
-            self.round[chosen],
-            self.source[chosen],
-            None if self.candidates is None else self.candidates[chosen],
-        )
+        return self.from_arrays({name: array[chosen] for name, array in self.arrays().items()}, self.n_classes)
 
     def reindexed(self, image_index: Ints) -> PseudoLabels:
         """Return the same labels with each position replaced by the entry of `image_index` at that position."""
@@ -99,8 +90,12 @@ class PseudoLabels:
 
     def extend(self, other: PseudoLabels) -> PseudoLabels:
         """Return the union, in image order; an image in both keeps the label it has here."""
-        new = other.subset(~np.isin(other.image_index, self.image_index))
-        return _joined(self, new)
+        if self.n_classes != other.n_classes:
+            raise InputError(f"Expected pseudo-labels of {self.n_classes} classes, got {other.n_classes}.")
+        new = other.subset(~np.isin(other.image_index, self.image_index)).arrays()
+        both = {name: np.concatenate([array, new[name]]) for name, array in self.arrays().items() if name in new}
+        joined = self.from_arrays(both, self.n_classes)
+        return joined.subset(np.argsort(joined.image_index))
 
     def counts(self) -> Ints:
         """Return how many images each class has."""
@@ -111,19 +106,17 @@ class PseudoLabels:
         return float(np.mean(self.labels == truth[self.image_index])) if len(self) else float("nan")
 
     def _problems(self) -> list[str]:
-        n = len(self.image_index)
-        shapes = {
-            "image_index": self.image_index.shape,
-            "labels": self.labels.shape,
-            "confidence": self.confidence.shape,
-            "round": self.round.shape,
-            "source": self.source.shape,
-        }
-        problems = [f"{k}: expected shape ({n},), got {shape}" for k, shape in shapes.items() if shape != (n,)]
+        n = len(self)
+        problems = [
+            f"{name}: expected shape {expected}, got {array.shape}"
+            for name, array in self.arrays().items()
+            if array.shape != (expected := (n, self.n_classes) if name == "candidates" else (n,))
+        ]
         if problems or not n:
             return problems
-        problems += _range_problems("labels", self.labels, self.n_classes)
-        problems += _range_problems("source", self.source, len(Source))
+        for name, ids, end in (("labels", self.labels, self.n_classes), ("source", self.source, len(Source))):
+            if not 0 <= ids.min() <= ids.max() < end:
+                problems.append(f"{name}: expected ids in 0..{end - 1}, got {ids.min()}..{ids.max()}")
         if self.image_index.min() < 0:
             problems.append(f"image_index: expected positions from 0, got {self.image_index.min()}")
         images, times = np.unique(self.image_index, return_counts=True)
@@ -132,38 +125,6 @@ class PseudoLabels:
             problems.append(f"image_index: expected each image once, but {len(twice)} repeat ({twice[0]}, ...)")
         if not np.isfinite(self.confidence).all():
             problems.append("confidence: expected finite numbers")
-        return problems or self._candidate_problems()
-
-    def _candidate_problems(self) -> list[str]:
-        if self.candidates is None:
-            return []
-        expected = (len(self), self.n_classes)
-        if self.candidates.shape != expected:
-            return [f"candidates: expected shape {expected}, got {self.candidates.shape}"]
-        if not self.candidates[np.arange(len(self)), self.labels].all():
-            return ["candidates: expected the label of every image among its candidates"]
-        return []
-
-
-def _range_problems(name: str, ids: Ints, end: int) -> list[str]:
-    if 0 <= ids.min() <= ids.max() < end:
-        return []
-    return [f"{name}: expected ids in 0..{end - 1}, got {ids.min()}..{ids.max()}"]
-
-
-def _joined(first: PseudoLabels, second: PseudoLabels) -> PseudoLabels:
-    if first.n_classes != second.n_classes:
-        raise InputError(f"Expected pseudo-labels of {first.n_classes} classes, got {second.n_classes}.")
-    candidates = None
-    if first.candidates is not None and second.candidates is not None:
-        candidates = np.concatenate([first.candidates, second.candidates])
-    both = PseudoLabels(
-        np.concatenate([first.image_index, second.image_index]),
-        np.concatenate([first.labels, second.labels]),
-        np.concatenate([first.confidence, second.confidence]),
-        first.n_classes,
-        np.concatenate([first.round, second.round]),
-        np.concatenate([first.source, second.source]),
-        candidates,
-    )
-    return both.subset(np.argsort(both.image_index))
+        if not problems and self.candidates is not None and not self.candidates[np.arange(n), self.labels].all():
+            problems.append("candidates: expected the label of every image among its candidates")
+        return problems

@@ -7,6 +7,7 @@ All functions return images in ascending order and use each image at most once; 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -15,15 +16,18 @@ from numpy.typing import ArrayLike
 from captune.core.arrays import Bools, Floats, Ints, as_embeddings, softmax_rows
 from captune.core.errors import InputError, raise_all
 from captune.core.scratch import fill_rows, row_parts
-from captune.labeling.assignment import Scores, assign_in_parts
+from captune.labeling.assignment import assign
 from captune.labeling.pseudo_labels import PseudoLabels, Source
 
 Classes: TypeAlias = Sequence[int] | Ints
 Ranking = Literal["cosine", "probability"]
 
-_ROWS_AT_ONCE = 8192
 NEGLIGIBLE = 1e-7
 """A class with no more than this share of an image's probability is never a candidate of the image."""
+MOST_PER_CLASS = 1000
+"""CAP's authors' code never pseudo-labels more images of a class."""
+FULL_SIZE_AT = 0.7
+"""The share of the epochs after which CAP's authors' code reaches its largest number of images per class."""
 
 
 def class_mask(classes: Classes | None, n_classes: int) -> Bools:
@@ -34,9 +38,7 @@ def class_mask(classes: Classes | None, n_classes: int) -> Bools:
     if not ids.size or not 0 <= ids.min() <= ids.max() < n_classes:
         listed = f"{ids.min()}..{ids.max()}" if ids.size else "none"
         raise InputError(f"allowed: expected at least one class id, all in 0..{n_classes - 1}, got {listed}.")
-    mask = np.zeros(n_classes, dtype=np.bool_)
-    mask[ids] = True
-    return mask
+    return np.isin(np.arange(n_classes), ids)
 
 
 def restrict_to(probabilities: Floats, allowed: Classes | None) -> Floats:
@@ -89,39 +91,30 @@ def first_labels(
     images, names = as_embeddings(image_embeddings, "images"), as_embeddings(class_embeddings, "classes")
     described = described or {}
     _check_descriptions(images, names, described, rank_described_by)
-    n_classes = len(names)
+    n_images, n_classes = len(images), len(names)
     is_allowed = class_mask(allowed, n_classes)
-    texts = aligned_texts(names, described)
+    texts = names.copy()
+    for class_id, embedding in described.items():
+        texts[class_id] = embedding
     is_described = np.isin(np.arange(n_classes), list(described))
     ranks_by_cosine = is_described & (rank_described_by == "cosine")
 
-    def scores_of(rows: slice | Ints) -> Scores:
-        cosines = np.asarray(images[rows] @ texts.T, dtype=np.float32)
-        probabilities = softmax_rows(np.where(is_allowed, logit_scale * cosines, np.float32(-np.inf)))
-        preferences = np.where(is_allowed, probabilities, np.float32(-np.inf))
-        if ranks_by_cosine.any():  # classes without a description rank by names alone
-            by_name = logit_scale * np.asarray(images[rows] @ names.T, dtype=np.float32)
-            probabilities = softmax_rows(np.where(is_allowed, by_name, np.float32(-np.inf)))
-        return Scores(preferences, np.where(ranks_by_cosine, cosines, probabilities))
+    def probabilities(rows: slice, vectors: Floats) -> Floats:
+        return softmax_rows(np.where(is_allowed, np.float32(logit_scale) * (images[rows] @ vectors.T), -np.inf))
 
-    quota = np.full(n_classes, k, dtype=np.int64)
-    chosen, labels, confidence = assign_in_parts(len(images), scores_of, quota)
-    return PseudoLabels(
-        chosen,
-        labels,
-        confidence,
-        n_classes,
-        round=np.zeros(len(chosen), dtype=np.int64),
-        source=np.where(is_described[labels], int(Source.DESCRIPTION), int(Source.NAME)),
-    )
+    def wish(rows: slice) -> Floats:
+        return np.where(is_allowed, probabilities(rows, texts), np.float32(-np.inf))
 
-
-def aligned_texts(class_embeddings: Floats, described: Mapping[int, Floats]) -> Floats:
-    """Return a copy of the class embeddings in which descriptions replace the names of some classes."""
-    texts = np.array(class_embeddings, dtype=np.float32)
-    for class_id, embedding in described.items():
-        texts[class_id] = embedding
-    return texts
+    preferences = priorities = fill_rows(n_images, n_classes, wish)
+    if ranks_by_cosine.any():  # classes without a description rank by names alone
+        priorities = fill_rows(
+            n_images,
+            n_classes,
+            lambda rows: np.where(ranks_by_cosine, images[rows] @ texts.T, probabilities(rows, names)),
+        )
+    found = _assign(preferences, priorities, np.full(n_classes, k, dtype=np.int64))
+    source = np.where(is_described[found.labels], int(Source.DESCRIPTION), int(Source.NAME))
+    return replace(found, source=source)
 
 
 def top_k_per_class(
@@ -142,20 +135,14 @@ def top_k_per_class(
         (array([0, 1]), array([1, 0]))
     """
     scores = np.asarray(scores, dtype=np.float32)
-    n_classes = _check_scores(scores)
-    quota = _quota(k, n_classes)
-    mask = class_mask(allowed, n_classes)
+    mask = class_mask(allowed, _check_scores(scores))
 
-    def eligible(rows: slice | Ints) -> Floats:
-        masked = np.where(mask, scores[rows], np.float32(-np.inf))
+    def eligible(rows: slice) -> Bools:
         if not predicted_only:
-            return masked
-        best = masked.argmax(axis=1)[:, None]
-        only = np.full_like(masked, -np.inf)
-        np.put_along_axis(only, best, np.take_along_axis(masked, best, axis=1), axis=1)
-        return only
+            return np.broadcast_to(mask, scores[rows].shape)
+        return np.where(mask, scores[rows], -np.inf).argmax(axis=1)[:, None] == np.arange(len(mask))
 
-    return _assign_by_score(len(scores), eligible, quota)
+    return _assign_among(scores, eligible, k)
 
 
 def candidate_sets(probabilities: Floats, alpha: float, beta: float, allowed: Classes | None = None) -> Bools:
@@ -168,21 +155,21 @@ def candidate_sets(probabilities: Floats, alpha: float, beta: float, allowed: Cl
     image may have no candidate at all.
     """
     conditional = restrict_to(probabilities, allowed)
-    _check_share("alpha", alpha)
-    _check_share("beta", beta)
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        if not 0.0 <= value <= 1.0:
+            raise InputError(f"{name}: expected a number from 0 to 1, got {value}.")
+    candidates = np.zeros(conditional.shape, dtype=np.bool_)
     if not len(conditional):
-        return np.zeros(conditional.shape, dtype=np.bool_)
+        return candidates
     limit = np.quantile(conditional.max(axis=1).astype(np.float64), alpha)
     mask = class_mask(allowed, conditional.shape[1])
-    candidates = np.zeros(conditional.shape, dtype=np.bool_)
     across = np.zeros(len(conditional), dtype=np.float64)
     least = np.zeros(conditional.shape[1], dtype=np.float64)
     for column in np.flatnonzero(mask):
         values = conditional[:, column].astype(np.float64)
         least[column] = np.quantile(values, beta)
         across += np.where(values >= least[column], values, 0.0)
-    for start in range(0, len(conditional), _ROWS_AT_ONCE):
-        rows = slice(start, start + _ROWS_AT_ONCE)
+    for rows in row_parts(*conditional.shape):
         own = conditional[rows].astype(np.float64)
         within = _most_probable(conditional[rows], limit) & mask
         mass = np.maximum(np.where(within, own, 0.0).sum(axis=1), across[rows])
@@ -196,21 +183,11 @@ def balanced_pools(probabilities: Floats, candidates: Bools, k: int | Ints) -> P
     The label is the class to which an image was assigned; its candidates are kept with it. Images without a
     candidate, or rejected by all of them, are left out.
     """
-    n_classes = _check_scores(probabilities)
+    _check_scores(probabilities)
     if candidates.shape != probabilities.shape:
         raise InputError(f"candidates: expected shape {probabilities.shape}, got {candidates.shape}.")
-    pools = _assign_by_score(
-        len(probabilities),
-        lambda rows: np.where(candidates[rows], probabilities[rows], np.float32(-np.inf)),
-        _quota(k, n_classes),
-    )
-    return PseudoLabels.create(
-        pools.image_index,
-        pools.labels,
-        pools.confidence,
-        n_classes,
-        candidates=candidates[pools.image_index],
-    )
+    pools = _assign_among(probabilities, lambda rows: candidates[rows], k)
+    return replace(pools, candidates=candidates[pools.image_index])
 
 
 def pool_capacities(k: int, fills: Ints | None) -> int | Ints:
@@ -230,6 +207,45 @@ def growing_k(round_number: int, n_rounds: int, n_images: int, n_classes: int) -
     return max(1, min(round_number * (n_images // n_rounds) // n_classes, n_images // n_classes))
 
 
+def add_confident(
+    current: PseudoLabels, probabilities: Floats, n_new: int, allowed: Classes, epoch: int
+) -> PseudoLabels:
+    """Return CAP's D_PL with the n most confident new images of each class added (Appendix B).
+
+    `probabilities` are those of all unlabeled images; an image can be added to the class it is predicted as.
+    """
+    unused = np.setdiff1d(np.arange(len(probabilities)), current.image_index)
+    new = top_k_per_class(probabilities[unused], n_new, allowed, predicted_only=True)
+    return current.extend(new.reindexed(unused).stamped(epoch, Source.MODEL))
+
+
+def released_size(k: int, epoch: int, epochs: int, n_images: int, n_classes: int, share: float = 0.8) -> int:
+    """Return the number of images per class after an epoch, counted from 0, as in CAP's authors' code.
+
+    It goes from k to `share` of an even split of the images in a straight line, and then stays there.
+    """
+    most = min(MOST_PER_CLASS, int(share * (n_images // n_classes)))
+    return max(1, k + int((most - k) * min(1.0, epoch / (FULL_SIZE_AT * epochs))))
+
+
+def rotate(
+    current: PseudoLabels, images: Ints, probabilities: Floats, k: int, tau: float, allowed: Classes, epoch: int
+) -> PseudoLabels:
+    """Return k images per class, new ones before those that were in D_PL already, as in CAP's authors' code.
+
+    New images are those among `images` that are not in D_PL and are predicted as the class with a probability of at
+    least tau. If they are fewer than k, the class keeps images of the current D_PL: those added last and, among
+    these, the most confident.
+    """
+    is_new = ~np.isin(images, current.image_index) & (probabilities.max(axis=1, initial=0.0) >= tau)
+    new = top_k_per_class(probabilities[is_new], k, allowed, predicted_only=True)
+    new = new.reindexed(images[is_new]).stamped(epoch, Source.MODEL)
+    order = np.lexsort((current.image_index, -current.confidence, -current.round, current.labels))
+    labels = current.labels[order]
+    rank = np.arange(len(order)) - np.searchsorted(labels, labels)
+    return new.extend(current.subset(order[rank < k - new.counts()[labels]]))
+
+
 def _most_probable(probabilities: Floats, limit: float) -> Bools:
     ranked = np.sort(probabilities, axis=1)[:, ::-1].astype(np.float64)
     sum_before = np.cumsum(ranked, axis=1)[:, :-1]
@@ -239,51 +255,40 @@ def _most_probable(probabilities: Floats, limit: float) -> Bools:
     return np.asarray(probabilities >= least[:, None], dtype=np.bool_)
 
 
-def _assign_by_score(n_images: int, eligible: Callable[[slice | Ints], Floats], quota: Ints) -> PseudoLabels:
-    """Assign images by their scores; minus infinity excludes an image from a class."""
-
-    def scores_of(rows: slice | Ints) -> Scores:
-        masked = eligible(rows)
-        return Scores(masked, masked)
-
-    images, labels, confidence = assign_in_parts(n_images, scores_of, quota)
-    return PseudoLabels.create(images, labels, np.asarray(confidence, dtype=np.float32), len(quota))
-
-
-def _quota(k: int | Ints, n_classes: int) -> Ints:
+def _assign_among(scores: Floats, eligible: Callable[[slice], Bools], k: int | Ints) -> PseudoLabels:
+    """Assign images by their scores, to eligible classes only."""
+    n_images, n_classes = scores.shape
     quota = np.broadcast_to(np.asarray(k, dtype=np.int64), (n_classes,))
     if quota.min() < 0:
         raise InputError(f"k: expected 0 or more images per class, got {quota.min()}.")
-    return quota
+    masked = fill_rows(n_images, n_classes, lambda rows: np.where(eligible(rows), scores[rows], np.float32(-np.inf)))
+    return _assign(masked, masked, quota)
+
+
+def _assign(preferences: Floats, priorities: Floats, quota: Ints) -> PseudoLabels:
+    images, labels = assign(preferences, priorities, quota)
+    return PseudoLabels.create(images, labels, np.asarray(preferences[images, labels], np.float32), len(quota))
 
 
 def _check_scores(scores: Floats) -> int:
     if scores.ndim != 2 or scores.shape[1] < 1:
         raise InputError(f"scores: expected shape (images, classes), got {scores.shape}.")
-    if any(np.isnan(scores[rows]).any() for rows in row_parts(len(scores), scores.shape[1])):
+    if any(np.isnan(scores[rows]).any() for rows in row_parts(*scores.shape)):
         raise InputError("scores: expected numbers, got nan.")
     return int(scores.shape[1])
 
 
-def _check_share(name: str, value: float) -> None:
-    if not 0.0 <= value <= 1.0:
-        raise InputError(f"{name}: expected a number from 0 to 1, got {value}.")
-
-
-def _check_descriptions(
-    image_embeddings: Floats, class_embeddings: Floats, described: Mapping[int, Floats], ranking: str
-) -> None:
-    width = class_embeddings.shape[-1]
-    if image_embeddings.ndim != 2 or image_embeddings.shape[1] != width or class_embeddings.ndim != 2:
+def _check_descriptions(images: Floats, names: Floats, described: Mapping[int, Floats], ranking: str) -> None:
+    width = names.shape[1]
+    if images.shape[1] != width:
         raise InputError(
-            "Expected embeddings (images, width) and (classes, width), "
-            f"got {image_embeddings.shape} and {class_embeddings.shape}."
+            f"Expected embeddings (images, width) and (classes, width), got {images.shape} and {names.shape}."
         )
     problems = [
-        f"class {class_id}: expected an id in 0..{len(class_embeddings) - 1} and a vector of shape ({width},), "
+        f"class {class_id}: expected an id in 0..{len(names) - 1} and a vector of shape ({width},), "
         f"got shape {np.shape(embedding)}"
         for class_id, embedding in described.items()
-        if not 0 <= class_id < len(class_embeddings) or np.shape(embedding) != (width,)
+        if not 0 <= class_id < len(names) or np.shape(embedding) != (width,)
     ]
     if ranking not in ("cosine", "probability"):
         problems.append(f"rank_described_by: expected 'cosine' or 'probability', got {ranking!r}")

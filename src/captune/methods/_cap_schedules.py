@@ -22,9 +22,8 @@ from captune.concepts.confusion import (
 from captune.core.arrays import Ints
 from captune.core.wording import option
 from captune.data.task import AdaptationTask
-from captune.labeling.growth import add_confident, released_size, rotate
 from captune.labeling.pseudo_labels import PseudoLabels, Source
-from captune.labeling.selection import top_k_per_class
+from captune.labeling.selection import add_confident, released_size, rotate, top_k_per_class
 from captune.methods.base import Context, read_labels
 from captune.mixture.gaussian_mixture import MixtureFit
 from captune.training.batch_sources import Request, draw_batches

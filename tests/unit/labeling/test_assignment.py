@@ -1,4 +1,4 @@
-"""Selection in parts finds what selection of everything finds, ties and crowded classes included."""
+"""Selection in parts finds what selection of everything finds."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from captune.core import scratch
-from captune.core.arrays import Floats, Ints, unit_rows
+from captune.core.arrays import Floats, unit_rows
 from captune.core.errors import InputError
 from captune.embeddings.embed import score
-from captune.labeling import assignment
-from captune.labeling.assignment import Scores, assign, assign_from_shortlists
 from captune.labeling.neighbors import nearest_neighbors
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import balanced_pools, first_labels, restrict_to, top_k_per_class
@@ -26,39 +22,6 @@ def small_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAPTUNE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(scratch, "LARGE_BYTES", 0)
     monkeypatch.setattr(scratch, "CHUNK_BYTES", 128)
-
-
-@given(
-    seed=st.integers(0, 10_000),
-    n_images=st.integers(1, 60),
-    n_classes=st.integers(1, 5),
-    levels=st.sampled_from([1, 2, 4, 1000]),
-    k=st.integers(0, 6),
-    share_open=st.sampled_from([0.3, 0.9, 1.0]),
-    same=st.booleans(),
-    first_depth=st.sampled_from([1, 2, 4]),
-)
-def test_it_equals_the_assignment_of_all(
-    seed: int, n_images: int, n_classes: int, levels: int, k: int, share_open: float, same: bool, first_depth: int
-) -> None:
-    generator = np.random.default_rng(seed)
-    preferences = generator.integers(0, levels, (n_images, n_classes)).astype(np.float32)
-    preferences[generator.random(preferences.shape) > share_open] = -np.inf
-    priorities = generator.integers(0, levels, preferences.shape).astype(np.float32)
-    priorities = preferences if same else priorities
-    quota = np.minimum(generator.integers(0, 7, n_classes), k)
-
-    def scores_of(rows: slice | Ints) -> Scores:
-        return Scores(preferences[rows], priorities[rows])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scratch, "CHUNK_BYTES", 64)
-        patch.setattr(scratch, "LARGE_BYTES", 0)
-        patch.setattr(assignment, "FIRST_DEPTH", first_depth)
-        found = assign_from_shortlists(n_images, scores_of, quota)
-    expected = assign(preferences, priorities, quota)
-    assert found[0].tolist() == expected[0].tolist()
-    assert found[1].tolist() == expected[1].tolist()
 
 
 def same_labels(one: PseudoLabels, other: PseudoLabels) -> bool:
