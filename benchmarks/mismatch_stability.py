@@ -97,8 +97,8 @@ def describe_row(scene: Scene, label: str, settings: MismatchSettings, truth: se
         findings = detect_mismatch(scene.images, scene.texts, scene.logit_scale, replace(settings, seed=seed))
         found.append(set(findings.mismatched.tolist()))
         own = {c: scene.sentences[c] for c in found[-1] if c in scene.sentences}
-        chosen = choose_descriptions(scene.images, findings.remaining, own, scene.logit_scale, seed=seed)
-        best.append(scene.precision({c: own[c][choice.index] for c, choice in chosen.items()}, "cosine"))
+        chosen = choose_descriptions(scene.images[findings.remaining], own, scene.logit_scale, seed=seed)
+        best.append(scene.precision({c: own[c][index] for c, index in chosen.items()}, "cosine"))
         mean.append(scene.precision({c: unit_rows(texts.sum(axis=0)) for c, texts in own.items()}, "probability"))
     right = np.mean([len(f & truth) / len(f) if f else 1.0 for f in found])
     recall = np.mean([len(f & truth) / max(1, len(truth)) for f in found])

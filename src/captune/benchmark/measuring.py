@@ -19,7 +19,7 @@ from captune.backbones.base import Backbone, load_backbone
 from captune.benchmark.cells import FORMAT, VERSION, Cell, Results
 from captune.benchmark.datasets.base import LoadedDataset, open_dataset
 from captune.benchmark.splits import Split, make_split
-from captune.concepts.groups import groups_of_predictions
+from captune.concepts.confusion import groups_of_predictions
 from captune.core import runtime
 from captune.core.arrays import Floats, Ints
 from captune.core.cards import add_digest

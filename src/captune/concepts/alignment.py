@@ -14,7 +14,6 @@ from captune.concepts.clustering import ShrinkingClusters
 from captune.concepts.mismatch import MismatchFindings, MismatchSettings, detect_mismatch, match_texts
 from captune.core import distributed
 from captune.core.arrays import Floats, Ints, softmax_rows
-from captune.core.errors import raise_all
 from captune.core.runtime import threads_for
 from captune.data.vocabulary import Vocabulary
 from captune.describers.base import Describer, Descriptions, describe_classes
@@ -126,8 +125,9 @@ def align_concepts(
     if describe == "mismatched" and choose == "best" and findings is not None:
         embedded = {c: embed_texts(backbone, found) for c, found in sentences.items()}
         seed = (detection or MismatchSettings()).seed
-        best = choose_descriptions(images, findings.remaining, embedded, scale, runs=max(1, findings.runs), seed=seed)
-        sentences = {c: (sentences[c][chosen.index],) for c, chosen in best.items()}
+        left = images[findings.remaining]
+        best = choose_descriptions(left, embedded, scale, runs=max(1, findings.runs), seed=seed)
+        sentences = {c: (sentences[c][index],) for c, index in best.items()}
     elif describe != "mismatched":
         sentences = {c: (*vocabulary.texts(c), *found) for c, found in sentences.items()}
     chosen = vocabulary.with_descriptions(sentences)
@@ -140,84 +140,36 @@ def align_concepts(
     return Alignment(chosen, described, answers, findings, reason)
 
 
-@dataclass(frozen=True)
-class ChosenDescription:
-    """The description chosen for a class.
-
-    Attributes:
-        index: Its position among the class's descriptions.
-        probability: Probability of its best cluster, mean over the runs; 1 with one cluster, 0 without images.
-        scores: The same for all descriptions of the class, `(descriptions,)`.
-    """
-
-    index: int
-    probability: float
-    scores: Floats
-
-
 def choose_descriptions(
-    image_embeddings: Floats,
-    remaining: Ints,
-    descriptions: Mapping[int, Floats],
-    logit_scale: float,
-    *,
-    runs: int = 1,
-    seed: int = 0,
-) -> dict[int, ChosenDescription]:
-    """Choose the best description of each class, by class id (Appendix B).
+    images: Floats, descriptions: Mapping[int, Floats], logit_scale: float, *, runs: int = 1, seed: int = 0
+) -> dict[int, int]:
+    """Return the position of the best description of each class, by class id (Appendix B).
 
-    The remaining images (I_final) are clustered into as many clusters as a class has descriptions, or as there are
-    images if these are fewer. Each description has a probability for each centroid, the softmax of the scaled cosine
-    over the centroids; the description of the most probable pair is chosen. With several runs, the probability of a
-    description's best centroid is averaged over as many clusterings; one run is the paper. Without images, the first
-    description is chosen.
-
-    Args:
-        image_embeddings: All unlabeled images, `(images, width)`.
-        remaining: Positions of the images that were not removed with a well-matched class.
-        descriptions: Embeddings `(descriptions, width)` of the sentences of each class.
-        logit_scale: Factor of a cosine before the softmax, 100 for CLIP.
-        runs: Number of clusterings.
-        seed: Random seed of K-means.
+    The remaining images (I_final) are clustered into as many clusters as a class has descriptions `(n, width)`, or as
+    there are images if these are fewer. Each description has a probability for each centroid, the softmax of the scaled
+    cosine over the centroids; the description of the most probable pair is chosen. With several runs, the probability
+    of a description's best centroid is averaged over as many clusterings; one run is the paper. Without images, the
+    first description is chosen.
     """
-    _check_shapes(descriptions, image_embeddings.shape[-1])
-    images = np.ascontiguousarray(image_embeddings[remaining], dtype=np.float32)
+    images = np.ascontiguousarray(images, dtype=np.float32)
     centroids: dict[int, list[Floats]] = {}
     chosen = {}
     for class_id, texts in descriptions.items():
         n_clusters = min(len(texts), len(images))
         if n_clusters not in centroids:  # classes with the same number of descriptions share the clusters
-            centroids[n_clusters] = [_cluster(images, n_clusters, seed, run) for run in range(runs)]
-        chosen[class_id] = _choose(texts, centroids[n_clusters], logit_scale)
+            generators = [np.random.default_rng([seed, run]) for run in range(runs)]
+            centroids[n_clusters] = [ShrinkingClusters(images, n_clusters, each).centroids for each in generators]
+        chosen[class_id] = best_description(texts, centroids[n_clusters], logit_scale) if n_clusters else 0
     return chosen
 
 
-def _cluster(images: Floats, n_clusters: int, seed: int, run: int) -> Floats:
-    if not n_clusters:
-        return np.empty((0, images.shape[1]), dtype=np.float32)
-    return ShrinkingClusters(images, n_clusters, np.random.default_rng([seed, run])).centroids
-
-
-def _choose(texts: Floats, clusterings: list[Floats], logit_scale: float) -> ChosenDescription:
-    if not len(clusterings[0]):
-        return ChosenDescription(0, 0.0, np.zeros(len(texts), dtype=np.float32))
+def best_description(texts: Floats, clusterings: list[Floats], logit_scale: float) -> int:
+    """Return the text that is most probable for a centroid, on average over clusterings."""
     matches = [match_texts(texts, centroids, logit_scale) for centroids in clusterings]
+    # Ranked by 1 - p, which is exact where p rounds to one.
     against = np.mean([match.odds_against / (1 + match.odds_against) for match in matches], axis=0)
     similarity = np.mean([match.similarity for match in matches], axis=0)
-    # Ranked by 1 - p, which is exact where p rounds to one.
-    index = int(np.lexsort((-similarity, against))[0])
-    scores = (1 - against).astype(np.float32)
-    return ChosenDescription(index, float(scores[index]), scores)
-
-
-def _check_shapes(descriptions: Mapping[int, Floats], width: int | None) -> None:
-    problems = [
-        f"class {class_id}: expected embeddings (descriptions, {width or 'width'}) of at least one description, "
-        f"got shape {np.shape(texts)}"
-        for class_id, texts in descriptions.items()
-        if np.ndim(texts) != 2 or not len(texts) or (width is not None and np.shape(texts)[1] != width)
-    ]
-    raise_all(problems, "These descriptions cannot be compared")
+    return int(np.lexsort((-similarity, against))[0])
 
 
 @dataclass(frozen=True)

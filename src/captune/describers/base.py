@@ -6,11 +6,12 @@ import json
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from captune.core.cards import read_json
 from captune.core.errors import DescriberError, raise_all
@@ -19,7 +20,8 @@ from captune.core.text import is_unicode, plain_sentence
 from captune.core.wording import option
 
 PAPER_PROMPT = "Please describe the most distinguishing visual features of [CLS], in one sentence."
-CLASS_PLACE = "[CLS]"
+PAIR_PROMPT = "How does [CLS] look different from [OTHER]? Please describe only the first, in one sentence."
+CLASS_PLACE, OTHER_PLACE = "[CLS]", "[OTHER]"
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,6 @@ class RequestLimits:
     deadline: float = 180.0  # seconds for a question, with all its attempts and waits
     reply_attempts: int = 3  # if a reply is empty, unreadable, too long or a refusal
     longest_reply: int = 600  # characters
-    largest_response: int = 1 << 20  # bytes
     give_up_after: int = 3  # consecutive classes without any reply
 
 
@@ -45,12 +46,14 @@ class DescriptionRequest:
         phrase: What the images show, with one {} for the name, e.g. "a satellite photo of {}".
         n: The number of descriptions.
         prompt: The question, with one [CLS] for the phrase.
+        other: The name of a class from which the description must tell this one, [OTHER] in the prompt.
     """
 
     name: str
     phrase: str = "{}"
     n: int = 5
     prompt: str = PAPER_PROMPT
+    other: str = ""
 
     def __post_init__(self) -> None:
         problems = []
@@ -65,9 +68,15 @@ class DescriptionRequest:
         raise_all(problems, "This request for descriptions is invalid")
 
     @property
+    def key(self) -> str:
+        """Return the name by which descriptions are looked up: of a class, or of a pair, as in `lake vs. river`."""
+        return f"{self.name} vs. {self.other}" if self.other else self.name
+
+    @property
     def question(self) -> str:
         """Return the complete question."""
-        return self.prompt.replace(CLASS_PLACE, self.phrase.replace("{}", self.name))
+        asked = self.prompt.replace(OTHER_PLACE, self.phrase.replace("{}", self.other))
+        return asked.replace(CLASS_PLACE, self.phrase.replace("{}", self.name))
 
 
 @dataclass(frozen=True)
@@ -134,14 +143,12 @@ class FunctionDescriber(Describer):
     def describe(self, request: DescriptionRequest) -> list[str]:
         """Return the first n sentences of a class."""
         try:
-            answer = self._function(request.name)
+            answer = self._function(request.key)
         except Exception as error:  # whatever a person's function raises
-            raise DescriberError(
-                f"the describer raised {type(error).__name__} for {request.name!r}: {error}"
-            ) from error
+            raise DescriberError(f"the describer raised {type(error).__name__} for {request.key!r}: {error}") from error
         sentences = [answer] if isinstance(answer, str) else list(answer or ())
         if not all(isinstance(sentence, str) and sentence.strip() and is_unicode(sentence) for sentence in sentences):
-            raise DescriberError(f"the describer returned {answer!r} for {request.name!r}, expected sentences")
+            raise DescriberError(f"the describer returned {answer!r} for {request.key!r}, expected sentences")
         return sentences[: request.n]
 
 
@@ -176,65 +183,61 @@ class Descriptions:
 
 def describe_classes(
     describer: Describer,
-    names: Sequence[str],
+    names: Sequence[str | tuple[str, str]],
     *,
     phrase: str = "{}",
     n: int = 5,
     prompt: str = PAPER_PROMPT,
     advance: Callable[[int], None] | None = None,
 ) -> Descriptions:
-    """Describe classes, several at a time; a problem with one class does not stop the others.
+    """Describe classes, or the first of pairs, several at a time; a problem with one does not stop the others.
 
     When the server stops answering, the rest is left for a later run, which finds the answers so far in the cache.
     DescriberError only when no class was described and none can be: a wrong key, a wrong model, no server.
     """
-    requests = [DescriptionRequest(name, phrase, n, prompt) for name in dict.fromkeys(names)]
-    waiting, done = deque(requests), SimpleQueue[tuple[str, list[str] | BaseException]]()
+    pairs = [(name, "") if isinstance(name, str) else name for name in dict.fromkeys(names)]
+    waiting = deque(DescriptionRequest(name, phrase, n, prompt, other) for name, other in pairs)
+    keys, done = [request.key for request in waiting], SimpleQueue[tuple[str, list[str] | BaseException]]()
     found: dict[str, list[str]] = {}
     problems: dict[str, str] = {}
+
+    def work() -> None:
+        with suppress(IndexError):
+            while True:
+                request = waiting.popleft()
+                try:
+                    done.put((request.key, describer.describe(request)))
+                except BaseException as error:
+                    done.put((request.key, error))
+                    if isinstance(error, SetupError):
+                        return
+
     # Daemon threads: a run that is interrupted waits for no server.
-    for _ in range(min(describer.limits.parallel if describer.is_remote else 1, len(requests))):
-        threading.Thread(target=_work, args=(describer, waiting, done), daemon=True).start()
+    for _ in range(min(describer.limits.parallel if describer.is_remote else 1, len(keys))):
+        threading.Thread(target=work, daemon=True).start()
     stopped, n_failures = "", 0
     try:
-        while len(found) + len(problems.keys() - found.keys()) < len(requests):
-            name, answer = done.get()
+        while len(found.keys() | problems.keys()) < len(keys):
+            key, answer = done.get()
             if advance is not None:
                 advance(1)
             if isinstance(answer, list):
                 n_failures = 0
-                problems |= {name: describer.remarks[name]} if name in describer.remarks else {}
-                found[name] = [plain_sentence(sentence) for sentence in answer]
+                problems |= {key: describer.remarks[key]} if key in describer.remarks else {}
+                found[key] = [plain_sentence(sentence) for sentence in answer]
                 continue
             if not isinstance(answer, DescriberError):
                 raise answer
-            problems[name] = str(answer)
+            problems[key] = str(answer)
             n_failures += isinstance(answer, ServerError)
             if not stopped and (isinstance(answer, SetupError) or n_failures >= describer.limits.give_up_after):
                 stopped = str(answer)
-                problems |= {r.name: f"not asked, because of an earlier problem: {stopped}" for r in _take_all(waiting)}
+                while waiting:
+                    with suppress(IndexError):
+                        problems[waiting.popleft().key] = f"not asked, because of an earlier problem: {stopped}"
     finally:
         waiting.clear()
-    found = {request.name: found[request.name] for request in requests if found.get(request.name)}
+    found = {key: found[key] for key in keys if found.get(key)}
     if stopped and not found:
         raise DescriberError(f"{stopped} Fix this, or use the class names alone: {option('describer', 'none')}.")
-    return Descriptions(found, {r.name: problems[r.name] for r in requests if r.name in problems})
-
-
-def _work(describer: Describer, waiting: deque[DescriptionRequest], done: SimpleQueue[Any]) -> None:
-    """Answer requests until none is waiting or none can be answered; each that was begun has an outcome."""
-    for request in _take_all(waiting):
-        try:
-            done.put((request.name, describer.describe(request)))
-        except BaseException as error:
-            done.put((request.name, error))
-            if isinstance(error, SetupError):
-                return
-
-
-def _take_all(waiting: deque[DescriptionRequest]) -> Iterator[DescriptionRequest]:
-    while True:
-        try:
-            yield waiting.popleft()
-        except IndexError:
-            return
+    return Descriptions(found, {key: problems[key] for key in keys if key in problems})

@@ -21,8 +21,7 @@ class FileDescriber(Describer):
 
     def describe(self, request: DescriptionRequest) -> list[str]:
         """Return the first n sentences of a class."""
-        name = one_form(request.name)
+        name = one_form(request.key)
         if name not in self._known:
-            hint = nearest(name, self._known)
-            raise DescriberError(f"{self.argument!r} has no class {name!r}.{hint}")
+            raise DescriberError(f"{self.argument!r} has no class {name!r}.{nearest(name, self._known)}")
         return self._known[name][: request.n]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from captune.core.errors import DescriberError, missing_extra
@@ -31,14 +31,6 @@ _SECRETS = (
 _KEY_VARIABLE = re.compile(r"(API_KEY|TOKEN|SECRET)$")
 
 
-class _Reply(NamedTuple):
-    """A description, or why the reply of the server is none."""
-
-    text: str
-    problem: str = ""
-    is_readable: bool = True
-
-
 class OpenAIDescriber(Describer):
     """Asks a chat model; the argument is the model's name, the key comes from OPENAI_API_KEY only."""
 
@@ -62,47 +54,42 @@ class OpenAIDescriber(Describer):
             for index in (index for index, answer in enumerate(found) if answer is None):
                 try:  # the client's time-outs restart with every byte, so a question has a deadline for everything
                     reply = await asyncio.wait_for(self._ask(client, request.question), self.limits.deadline)
-                except (TimeoutError, asyncio.TimeoutError):
+                except asyncio.TimeoutError:
                     raise ServerError(f"openai: no usable reply within {self.limits.deadline:g} seconds") from None
-                problem = reply.problem or problem
-                if not reply.problem:
-                    answers.append(reply.text)
-                    if self.cache:
-                        self.cache.keep(reply.text, **asked, index=index)
+                if isinstance(reply, DescriberError):
+                    problem = str(reply)
+                    continue
+                answers.append(reply)
+                if self.cache:
+                    self.cache.keep(reply, **asked, index=index)
         if not answers:
             raise DescriberError(problem)
         if problem:
-            self.remarks[request.name] = f"only {len(answers)} of {request.n} replies were usable: {problem}"
+            self.remarks[request.key] = f"only {len(answers)} of {request.n} replies were usable: {problem}"
         return answers
 
-    async def _ask(self, client: Any, question: str) -> _Reply:  # noqa: ANN401 (the package is optional)
-        """Ask until a reply is usable; return it, or the last one with its problem."""
-        reply = _Reply("")
-        for _ in range(self.limits.reply_attempts):
-            reply = await self._ask_once(client, question)
-            if not reply.problem:
-                return reply
-        problem = f"{reply.problem} ({self.limits.reply_attempts} times)"
-        if not reply.is_readable:
-            raise ServerError(f"openai: {problem}")
-        return reply._replace(problem=problem)
-
-    async def _ask_once(self, client: Any, question: str) -> _Reply:  # noqa: ANN401
+    async def _ask(self, client: Any, question: str) -> str | DescriberError:  # noqa: ANN401 (an optional package)
+        """Ask until a reply is usable; return it, or why the last one is not."""
         import openai
 
-        messages = [{"role": "user", "content": question}]
-        try:
-            answer = await client.chat.completions.create(model=self.model, messages=messages)
-            return _read(answer, self.limits.longest_reply)
-        except openai.APITimeoutError:
-            reason = f"nothing arrived within {self.limits.timeout:g} seconds"
-        except openai.APIStatusError as error:
-            raise _explain(error, self.model, self.limits.attempts) from None
-        except openai.APIConnectionError as error:
-            reason = f"the connection failed: {_cause(error)}"
-        except (openai.OpenAIError, ValueError, RecursionError) as error:
-            return _Reply("", f"the reply cannot be read: {_cause(error)[:200]}", is_readable=False)
-        raise ServerError(f"openai: no reply after {self.limits.attempts} attempts: {reason}")
+        problem, attempts = DescriberError(), self.limits.reply_attempts
+        for _ in range(attempts):
+            try:
+                answer = await client.chat.completions.create(
+                    model=self.model, messages=[{"role": "user", "content": question}]
+                )
+                return _read(answer, self.limits.longest_reply)
+            except openai.APIStatusError as error:
+                raise _explain(error, self.model, self.limits.attempts) from None
+            except openai.APIConnectionError as error:  # also of a time-out
+                raise ServerError(f"openai: no reply after {self.limits.attempts} attempts: {_cause(error)}") from None
+            except DescriberError as error:
+                problem = error
+            except (openai.OpenAIError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+                problem = ServerError(f"openai: the reply is not a chat completion: {_cause(error)[:200]}")
+        if isinstance(problem, ServerError):
+            raise ServerError(f"{problem} ({attempts} times)")
+        return DescriberError(f"{problem} ({attempts} times)")
 
     def _open_client(self) -> Any:  # noqa: ANN401
         try:
@@ -117,30 +104,10 @@ class OpenAIDescriber(Describer):
             )
         if address and not address.startswith(("http://", "https://")):
             raise SetupError(f"openai: OPENAI_BASE_URL is {redact(address)!r}, expected http://... or https://...")
-        most = self.limits.largest_response
 
-        class CappedClient(openai.DefaultAsyncHttpxClient):
-            """Stops reading a response, of whatever status, when it becomes too large, and follows no redirect."""
-
-            async def send(self, request: Any, **options: Any) -> Any:  # noqa: ANN401
-                response = await super().send(request, **{**options, "stream": True})
-                content = bytearray()
-                try:
-                    async for part in response.aiter_bytes():
-                        content += part
-                        if len(content) > most:
-                            raise openai.OpenAIError(f"the response has more than {most} bytes")
-                finally:
-                    await response.aclose()
-                # The content was decoded above, so what described its encoding no longer applies.
-                headers = [
-                    (name, value)
-                    for name, value in response.headers.multi_items()
-                    if name.lower() not in ("content-encoding", "content-length", "transfer-encoding")
-                ]
-                if response.status_code == 429 and b"insufficient_quota" in content:
-                    headers.append(("x-should-retry", "false"))  # waiting does not refill an account
-                return type(response)(response.status_code, headers=headers, content=bytes(content), request=request)
+        async def give_up(response: Any) -> None:  # noqa: ANN401
+            if response.status_code == 429 and b"insufficient_quota" in await response.aread():
+                response.headers["x-should-retry"] = "false"  # waiting does not refill an account
 
         try:
             return openai.AsyncOpenAI(
@@ -148,7 +115,9 @@ class OpenAIDescriber(Describer):
                 base_url=address or _ADDRESS,
                 max_retries=self.limits.attempts - 1,
                 timeout=self.limits.timeout,
-                http_client=CappedClient(timeout=self.limits.timeout, follow_redirects=False),
+                http_client=openai.DefaultAsyncHttpxClient(
+                    timeout=self.limits.timeout, follow_redirects=False, event_hooks={"response": [give_up]}
+                ),
             )
         except Exception as error:  # each HTTP library has its own error for an invalid address
             raise SetupError(f"openai: OPENAI_BASE_URL cannot be used: {_cause(error)}.") from None
@@ -173,25 +142,18 @@ def _public_address() -> str:
     return redact(f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path.rstrip('/')}")
 
 
-def _read(answer: Any, longest: int) -> _Reply:  # noqa: ANN401 (whatever the server sent)
-    """Return the reply in a chat completion; a server may send anything."""
-    try:
-        choice = answer.choices[0]
-        message = choice.message
-        content = message.content or ""
-    except (AttributeError, LookupError, TypeError):
-        return _Reply("", "the reply is not a chat completion", is_readable=False)
-    if not isinstance(content, str):
-        return _Reply("", "the reply is not text", is_readable=False)
-    refusal, finish = getattr(message, "refusal", None), getattr(choice, "finish_reason", None)
-    text = _clean(content or str(refusal or ""))
+def _read(answer: Any, longest: int) -> str:  # noqa: ANN401 (whatever the server sent)
+    """Return the sentence in a chat completion, or raise why it is none."""
+    choice = answer.choices[0]
+    refusal, finish = choice.message.refusal, choice.finish_reason
+    text = _clean((choice.message.content or "") + (refusal or ""))
     if refusal or finish == "content_filter" or _REFUSAL.match(text):
-        return _Reply(text, f"the model refused: {text[:80]!r}" if text else "the model refused")
+        raise DescriberError(f"the model refused: {text[:80]!r}")
     if not text:
-        return _Reply(text, "the reply was empty")
+        raise DescriberError("the reply was empty")
     if finish == "length" or len(text) > longest:
-        return _Reply(text, f"the reply was too long ({len(text)} characters, {longest} allowed)")
-    return _Reply(text)
+        raise DescriberError(f"the reply was too long ({len(text)} characters, {longest} allowed)")
+    return text
 
 
 def _clean(text: str) -> str:

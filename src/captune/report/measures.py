@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.concepts.groups import ConfusedGroup, groups_of_predictions
+from captune.concepts.confusion import ConfusedGroup, groups_of_predictions
 from captune.concepts.mismatch import MismatchFindings, detect_mismatch
 from captune.core.arrays import Floats, Ints
 from captune.results.metrics import Metrics, expected_calibration_error, summarize

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from captune.concepts.groups import class_closeness, confused_groups
+from captune.concepts.confusion import class_closeness, confused_groups
 from captune.core.arrays import Floats, unit_rows
 from captune.core.errors import InputError
 
