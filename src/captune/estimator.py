@@ -69,7 +69,7 @@ class CaptuneClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        classes: str | Path | Sequence[str] | Mapping[str, Any] | ClassTexts | None = None,
+        classes: str | Path | Sequence[str | Mapping[str, str]] | Mapping[str, Any] | ClassTexts | None = None,
         *,
         method: str = RunSettings.method,
         backbone: str | Backbone | None = None,

@@ -28,7 +28,7 @@ from captune.training.checkpoint import CheckpointFolder, digest_of, drop_checkp
 @unchanged()
 def adapt(
     images: Images,
-    classes: str | Path | Sequence[str] | Mapping[str, Any] | ClassTexts,
+    classes: str | Path | Sequence[str | Mapping[str, str]] | Mapping[str, Any] | ClassTexts,
     *,
     labels: Any = None,  # noqa: ANN401 (a path, a mapping or one label per image)
     out: str | Path | None = None,
@@ -41,8 +41,8 @@ def adapt(
     """Adapt a backbone to images without labels and return the run; with `out`, also save it as a folder.
 
     `images` are a path, a sequence of paths, Pillow images or arrays, an array, a dataset, a table or `Embeddings`.
-    `classes` are names, a mapping from names to descriptions, or `ClassTexts`. `labels` are a path, a mapping or one
-    label per image. Keyword settings are those of every run (method, backbone, template, seed, ...) and those of the
+    `classes` are names, a table, a mapping from names to descriptions, or `ClassTexts`. `labels` are a path, a mapping
+    or one label per image. Keyword settings are those of every run (method, backbone, seed, ...) and those of the
     method; the backbone may be a model in memory (`wrap`), the describer a mapping or a function. `progress=False`
     hides progress bars, `quiet=True` also messages. Random states, flags and loggers are afterward as before.
     """
@@ -53,7 +53,7 @@ def adapt(
 @unchanged()
 def audit(
     images: Images,
-    classes: str | Path | Sequence[str] | Mapping[str, Any] | ClassTexts,
+    classes: str | Path | Sequence[str | Mapping[str, str]] | Mapping[str, Any] | ClassTexts,
     *,
     labels: Any = None,  # noqa: ANN401
     out: str | Path | None = None,

@@ -58,6 +58,32 @@ def test_settings_come_from_the_file_then_flags_then_overrides(
     assert (settings["seed"], settings["batch_size"], settings["template"]) == (2, 3, "a {}")
 
 
+def test_scientific_names_from_a_table(captune: Any, photos: Path, backbone: str, tmp_path: Path) -> None:
+    (tmp_path / "animals.csv").write_text(
+        "name,scientific_name,common_name\ncat,Felis catus,house cat\nred dog,Canis familiaris,dog\n"
+    )
+    template = "a photo of {scientific_name} with common name {common_name}."
+    words = ("--classes", tmp_path / "animals.csv", "--backbone", backbone, "--template")
+    found = captune("adapt", photos, *words, template, "--out", tmp_path / "run", "--method", "zero_shot")
+    assert found.code == 0, found.err
+    classifier = package.load(tmp_path / "run")
+    assert classifier.names == ("cat", "red dog")
+    assert classifier.vocabulary.texts(0) == ("a photo of Felis catus with common name house cat.",)
+    again = captune("adapt", "--config", tmp_path / "run" / "settings.yaml", "--out", tmp_path / "again")
+    assert again.code == 0, again.err
+    first, second = (tmp_path / run / "predictions.csv" for run in ("run", "again"))
+    assert first.read_bytes() == second.read_bytes()
+    session = package.open_session(tmp_path / "run")
+    session.add("bird")
+    known = session.engine.vocabulary(session.answers)
+    assert known.texts(0) == classifier.vocabulary.texts(0)
+    assert known.texts(2) == ("a photo of bird with common name bird.",)
+    assert len(session.find(words="a small animal")) > 0
+    wrong = captune("adapt", photos, *words, "{} of the family {family}", "--out", tmp_path / "x")
+    assert wrong.code == 2
+    assert "no 'family' column" in wrong.err
+
+
 def test_a_whole_project_is_one_file(
     captune: Any, photos: Path, backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ def add_run_options(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument(
         "--classes",
         metavar="FILE|a,b,c",
-        help="text or YAML file, comma-separated list, folder with a subfolder per class, or text embeddings (.npz)",
+        help="text or YAML file, table, comma-separated list, folder with a subfolder per class, or embeddings (.npz)",
     )
     parser.add_argument("--backbone", metavar="ID", help="encoder pair as source:name (see: captune list backbones)")
     parser.add_argument(
@@ -32,7 +32,7 @@ def add_run_options(parser: argparse.ArgumentParser, out: str) -> None:
         metavar="ID",
         help="second image encoder, as in hf:facebook/dinov2-small",
     )
-    parser.add_argument("--template", help="sentence with one {} for the class name")
+    parser.add_argument("--template", help="sentence with {} for the class name, or {column} of a table of classes")
     parser.add_argument(
         "--describer", metavar="ID", help="source of descriptions for misleading names: openai:MODEL, file:YAML, none"
     )

@@ -41,7 +41,7 @@ class RunSettings:
     Attributes:
         method: Adaptation method; see `captune list methods`. `auto` chooses one and says why.
         backbone: Encoder pair as `source:name`, e.g. hf:openai/clip-vit-base-patch32 or dual:folder.
-        template: Sentence with one {} for the class name.
+        template: Sentence with one {} for the class name, or {columns} of the table of classes.
         preset: Preset of the method: `full` to train as published, `quick` for machines without a GPU; by default,
             `full` on a GPU and `quick` on a CPU, and the first line says which.
         describer: Source of descriptions for misleading class names: openai:MODEL, file:descriptions.yaml or none.

@@ -83,13 +83,14 @@ def _parquet(path: Path, wanted: Sequence[Sequence[str]]) -> Iterator[list[str]]
     accepted = {name for options in wanted for name in options}
     try:
         schema = parquet.read_schema(path)
-        header = [name for name in schema.names if name.strip().lower() in accepted]
+        needed = [name for name in schema.names if name.strip().lower() in accepted]
         # Repeated values stay references: a few bytes in the file may stand for terabytes of text.
-        texts = [name for name in header if schema.field(name).type in (arrow.string(), arrow.binary())]
+        texts = [name for name in needed if schema.field(name).type in (arrow.string(), arrow.binary())]
         with parquet.ParquetFile(path, read_dictionary=texts) as file:
-            yield header
-            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=header):
-                columns = [[_as_text(value, path) for value in _values(column)] for column in batch]
+            yield schema.names
+            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=needed):
+                read = {name: [_as_text(value, path) for value in _values(batch[name])] for name in needed}
+                columns = [read.get(name) or [""] * len(batch) for name in schema.names]
                 yield from (list(row) for row in zip(*columns, strict=True))
     except (arrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:  # any kind of damage
         raise InputError(f"The table {str(path)!r} is not a readable Parquet file: {error}.") from error

@@ -1,4 +1,4 @@
-"""Class names and the texts that represent them, and the YAML files that hold descriptions."""
+"""Class names and the texts that represent them, tables of classes, and the YAML files that hold descriptions."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from captune.core.errors import InputError, raise_all
 from captune.core.files import is_file, is_folder, write_whole
 from captune.core.strict_yaml import compose_yaml, describe_error, load_yaml
 from captune.core.text import invalid_character, is_unicode, look, one_form, shown
-from captune.data.tables import first_few
+from captune.data.tables import first_few, is_table, read_columns, read_lines
 
 DEFAULT_TEMPLATE = "a photo of a {}"
 NONE = "none of these"
 """The answer, and the prediction, for an image that fits no class name; no class may have this name."""
+NAME_COLUMNS = ("name", "class", "class_name", "label")
 MOST_CHARACTERS = 200
 """Longest name of a class: longer ones cannot be read from tables, or be names of files."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Class names, templates with one `{}`, and descriptions that replace a name; a class id is its position."""
+    """Class names, templates with `{}` or columns, and descriptions that replace a name; a class id is its position."""
 
     names: tuple[str, ...]
     templates: tuple[str, ...] = (DEFAULT_TEMPLATE,)
@@ -48,7 +49,7 @@ class Vocabulary:
         """Return the sentences whose mean embedding represents a class."""
         if class_id in self.descriptions:
             return tuple(self.descriptions[class_id])
-        return tuple(template.format(self.names[class_id]) for template in self.templates)
+        return tuple(fill(template, self.names[class_id]) for template in self.templates)
 
     def with_descriptions(self, descriptions: Mapping[int, Sequence[str]]) -> Vocabulary:
         """Return a copy in which some classes are represented by sentences instead of their name."""
@@ -60,8 +61,36 @@ class Vocabulary:
         return self.names.index(name)
 
 
+def fill(template: str, name: str, cells: Mapping[str, str] | None = None) -> str:
+    """Return the sentence about a class; a name without a table fills every placeholder."""
+    return template.format(name, **{"name": name, **dict.fromkeys(_columns(template), name), **(cells or {})})
+
+
+def _columns(template: str) -> list[str]:
+    """Return the placeholders with a name, in order; a template that is malformed has none."""
+    try:
+        found = [name for _, name, _, _ in string.Formatter().parse(template) if name]
+    except ValueError:
+        return []
+    return [name for name in dict.fromkeys(found) if name != "name"]
+
+
 def read_classes(source: Any, template: str = DEFAULT_TEMPLATE) -> Vocabulary:  # noqa: ANN401
-    """Return the classes of a path, a sequence of names or a mapping from names to descriptions (or None)."""
+    """Return the classes of a path, a sequence of names, a table or a mapping from names to descriptions (or None).
+
+    The columns of a table (CSV, Parquet, mappings, pandas) fill the placeholders of the template.
+    """
+    if hasattr(source, "to_dict") and hasattr(source, "columns"):  # a DataFrame
+        source = source.to_dict("records")
+    columns = _columns(template)
+    wanted = [NAME_COLUMNS, *((column.strip().lower(),) for column in columns)]
+    if rows := [] if isinstance(source, Mapping) else _rows(source, wanted):
+        return _from_rows(rows, template, columns)
+    if columns:
+        raise InputError(
+            f"The template {shown(template)} has the placeholders {', '.join(columns)}, but these classes are names. "
+            "Pass a table (CSV, Parquet or a list of mappings) with these columns, or use {} for the name."
+        )
     if not isinstance(source, Mapping):
         return Vocabulary(read_class_names(source), (template,))
     names = tuple(one_form(name) if isinstance(name, str) else name for name in source)
@@ -75,6 +104,37 @@ def read_classes(source: Any, template: str = DEFAULT_TEMPLATE) -> Vocabulary:  
     )
     raise_all(first_few(wrong), "Cannot use these classes")
     return Vocabulary(names, (template,), descriptions)
+
+
+def _rows(source: Any, wanted: Sequence[Sequence[str]]) -> list[tuple[Any, ...]]:  # noqa: ANN401
+    """Return the wanted columns of a table of classes, nothing if these are names only."""
+    if isinstance(source, (str, Path)) and is_table(Path(source)) and is_file(source):
+        header = next(read_lines(Path(source)), "").strip().lower() if str(source).lower().endswith(".csv") else ","
+        if "," in header or header.strip('"') in NAME_COLUMNS:  # other .csv files are lists of names
+            return list(read_columns(Path(source), wanted))
+    entries: tuple[Any, ...] = read_class_names(source)
+    if not any(isinstance(entry, Mapping) for entry in entries):
+        return []
+    rows = [entry if isinstance(entry, Mapping) else {"name": entry} for entry in entries]
+    lowered = [{str(column).strip().lower(): cell for column, cell in row.items()} for row in rows]
+    return [tuple(next((row[name] for name in names if name in row), "") for names in wanted) for row in lowered]
+
+
+def _from_rows(rows: Sequence[tuple[Any, ...]], template: str, columns: Sequence[str]) -> Vocabulary:
+    tidy = [tuple(one_form(cell) if isinstance(cell, str) else cell for cell in row) for row in rows]
+    wrong = (
+        f"class {shown(name)}: {column} is {shown(cell)}, expected text for the template {shown(template)}"
+        for name, *cells in tidy
+        for column, cell in zip(columns, cells, strict=True)
+        if not isinstance(cell, str) or not cell or not is_unicode(cell)
+    )
+    names = tuple(row[0] for row in tidy)
+    raise_all([*name_problems(names), *first_few(wrong)], "Cannot use this table of classes")
+    texts = {
+        class_id: (fill(template, name, dict(zip(columns, cells, strict=True))),)
+        for class_id, (name, *cells) in enumerate(tidy)
+    }
+    return Vocabulary(names, (template,), texts if columns else {})
 
 
 def read_class_names(source: str | Path | Sequence[str]) -> tuple[str, ...]:
@@ -95,8 +155,8 @@ def read_class_names(source: str | Path | Sequence[str]) -> tuple[str, ...]:
     if "," in text:
         return tuple(one_form(name) for name in text.split(","))
     raise InputError(
-        f"No class names in {text!r}: expected a text file (one name per line), a YAML list, a folder with one "
-        "subfolder per class, or a comma-separated list such as 'forest,river'. Check the path."
+        f"No class names in {text!r}: expected a text file (one name per line), a YAML list, a table, a folder with "
+        "one subfolder per class, or a comma-separated list such as 'forest,river'. Check the path."
     )
 
 
@@ -165,12 +225,16 @@ def _template_problems(templates: Sequence[str]) -> list[str]:
     problems = [] if templates else ["expected at least one template, such as 'a photo of a {}'"]
     for template in templates:
         try:
-            fields = [field[1:] for field in string.Formatter().parse(template) if field[1] is not None]
+            fields = [(name or "", rest) for _, name, *rest in string.Formatter().parse(template) if name is not None]
         except ValueError as error:
             problems.append(f"template {template!r} is malformed: {error}")
             continue
-        if fields != [("", "", None)]:
-            problems.append(f"template {shown(template)} must contain the placeholder {{}} exactly once")
+        names = [name for name, _ in fields]
+        is_plain = all(rest == ["", None] and not set(name) & set(".[") and not name.isdigit() for name, rest in fields)
+        if not names or names.count("") > 1 or not is_plain:
+            problems.append(
+                f"template {shown(template)} must contain the placeholder {{}} once, or columns such as {{common_name}}"
+            )
         elif not is_unicode(template):
             problems.append(f"template {shown(template)} is not valid Unicode")
     return problems

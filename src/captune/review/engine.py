@@ -21,7 +21,7 @@ from captune.core.settings import RunSettings
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.precomputed import ClassTexts, Embeddings
 from captune.data.task import AdaptationTask, LabeledImages
-from captune.data.vocabulary import NONE, Vocabulary
+from captune.data.vocabulary import NONE, Vocabulary, fill
 from captune.describers.base import describe_classes, describer_of
 from captune.describers.none import NoDescriber
 from captune.embeddings.embed import EmbeddedImages, embed_classes, embed_images, embed_texts
@@ -272,7 +272,7 @@ class Engine:
     def _remembered(self, vocabulary: Vocabulary) -> Precomputed:
         """Return a table of all sentences as a backbone; sentences that are new are embedded first."""
         sentences = [text for c in range(len(vocabulary)) for text in vocabulary.texts(c)]
-        sentences += [t.format(name) for name in vocabulary.names for t in vocabulary.templates]
+        sentences += [fill(t, name) for name in vocabulary.names for t in vocabulary.templates]
         sentences += [text for part in vocabulary.names for text in self.start.offered.get(part, ())]
         new = [text for text in dict.fromkeys(sentences) if text not in self._texts]
         if not self.has_text_encoder:

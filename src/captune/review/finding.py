@@ -10,7 +10,7 @@ import numpy as np
 
 from captune.core.arrays import Bools, Floats, Ints
 from captune.core.errors import InputError, nearest
-from captune.data.vocabulary import NONE
+from captune.data.vocabulary import NONE, fill
 from captune.embeddings.embed import embed_texts
 from captune.review.corrections import Correction
 
@@ -107,8 +107,8 @@ def _scores(session: Session, query: Query) -> Floats | None:
     elif query.words.strip():
         engine.check_texts()
         words, template = query.words.strip(), engine.settings.template
-        names = embed_texts(engine.backbone, [template.format(name) for name in session.names])
-        asked = embed_texts(engine.backbone, [words, template.format(words)])
+        names = embed_texts(engine.backbone, [fill(template, name) for name in session.names])
+        asked = embed_texts(engine.backbone, [words, fill(template, words)])
         example = _unit(asked.mean(axis=0)) - names.mean(axis=0)
     else:
         return None

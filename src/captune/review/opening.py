@@ -31,7 +31,7 @@ from captune.review.session import Session
 
 def open_session(
     run_or_images: Images | Run,
-    classes: str | Path | Sequence[str] | Mapping[str, Any] | ClassTexts | None = None,
+    classes: str | Path | Sequence[str | Mapping[str, str]] | Mapping[str, Any] | ClassTexts | None = None,
     *,
     images: Images | None = None,
     labels: Any = None,  # noqa: ANN401 (a path, a mapping or one label per image)
@@ -120,7 +120,9 @@ def _start_of(run: Run, classifier: Classifier, images: ImageCollection) -> Star
         if facts.get("step") == "descriptions":
             offered = {name: tuple(sentences) for name, sentences in facts["descriptions"].items()}
     used = classifier.vocabulary.descriptions
-    explicit = {} if offered else {run.names[c]: tuple(sentences) for c, sentences in used.items()}
+    own = {c: tuple(s for s in texts if s not in offered.get(run.names[c], ())) for c, texts in used.items()}
+    plain = Vocabulary(run.names, classifier.vocabulary.templates)
+    explicit = {run.names[c]: texts for c, texts in own.items() if texts and texts != plain.texts(c)}
     labels: dict[str, str] = {}
     source = run.card.get("sources", {}).get("labels")
     if source is not None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +17,7 @@ from captune.backbones.base import load_backbone
 from captune.core.errors import InputError
 from captune.data.images import ImageCollection
 from captune.data.labels import read_labels
-from captune.data.vocabulary import Vocabulary, read_class_names, read_classes
+from captune.data.vocabulary import Vocabulary, fill, read_class_names, read_classes
 from captune.embeddings.embed import classes_read_alike
 
 
@@ -67,14 +72,15 @@ def test_no_source_of_names(tmp_path: Path) -> None:
 
 def test_all_problems_of_names_and_templates_are_listed_at_once() -> None:
     with pytest.raises(InputError) as caught:
-        Vocabulary(("a", "", "A", "b"), ("a photo", "{} and {}", "{name}", "{", "{:>9}", "{!x}"), {9: ("x",)})
+        Vocabulary(("a", "", "A", "b"), ("a photo", "{} and {}", "{a.b}", "{0}", "{", "{:>9}", "{!x}"), {9: ("x",)})
     message = str(caught.value)
     for words in (
         "class name 1 is empty",
         "'a' is repeated 2 times",
         "'a photo' must",
         "'{} and {}' must",
-        "'{name}' must",
+        "'{a.b}' must",
+        "'{0}' must",
     ):
         assert words in message
     for words in ("'{' is malformed", "'{:>9}' must", "'{!x}' must", "description for class 9"):
@@ -115,6 +121,71 @@ def test_an_accepted_template_always_holds_the_name(before: str, after: str) -> 
         assert "{" in before + after or "}" in before + after
     else:
         assert "forest" in vocabulary.texts(0)[0]
+
+
+BIRDS = (
+    "name,Common_Name,scientific name\n"
+    "Blackbird,common blackbird,Turdus merula\n"
+    "Robin,European robin,Erithacus rubecula\n"
+)
+TEMPLATE = "a photo of {scientific name} with common name {common_name}."
+
+
+def table_of(kind: str, folder: Path) -> Any:
+    rows = list(csv.DictReader(io.StringIO(BIRDS)))
+    if kind == "csv":
+        (folder / "birds.csv").write_text(f"\ufeff{BIRDS}", encoding="utf-8")
+        return folder / "birds.csv"
+    if kind == "parquet":
+        pd.DataFrame(rows).to_parquet(folder / "birds.parquet")
+        return str(folder / "birds.parquet")
+    if kind == "yaml":
+        (folder / "birds.yaml").write_text(yaml.safe_dump({"classes": rows}))
+        return folder / "birds.yaml"
+    return pd.DataFrame(rows) if kind == "pandas" else rows
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "yaml", "pandas", "mappings"])
+def test_columns_of_a_table_fill_the_template(tmp_path: Path, kind: str) -> None:
+    vocabulary = read_classes(table_of(kind, tmp_path), TEMPLATE)
+    assert vocabulary.names == ("Blackbird", "Robin")
+    assert vocabulary.texts(1) == ("a photo of Erithacus rubecula with common name European robin.",)
+    by_name = read_classes(table_of(kind, tmp_path), "the {}")
+    assert by_name == Vocabulary(("Blackbird", "Robin"), ("the {}",))
+    both = read_classes(table_of(kind, tmp_path), "{} ({scientific name})")
+    assert both.texts(0) == ("Blackbird (Turdus merula)",)
+
+
+def test_a_new_class_fills_every_placeholder_with_its_name() -> None:
+    assert fill(TEMPLATE, "Puffin") == "a photo of Puffin with common name Puffin."
+    assert Vocabulary(("a", "b"), ("{name}: {x}",)).texts(0) == ("a: a",)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "yaml", "pandas", "mappings"])
+def test_a_missing_column_is_named(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(InputError, match="family"):
+        read_classes(table_of(kind, tmp_path), "{} of the family {family}")
+
+
+def test_names_alone_cannot_fill_columns() -> None:
+    with pytest.raises(InputError, match=r"(?s)common_name.*table"):
+        read_classes("a,b", "{common_name}")
+    with pytest.raises(InputError, match=r"(?s)common_name.*table"):
+        read_classes({"a": ["a sentence"], "b": None}, "{common_name}")
+
+
+def test_empty_cells_are_listed_at_once(tmp_path: Path) -> None:
+    (tmp_path / "birds.csv").write_text("name,latin\nRobin,\nWren, \nTit,Parus\n")
+    with pytest.raises(InputError, match=r"(?s)'Robin': latin is ''.*'Wren': latin is ''"):
+        read_classes(tmp_path / "birds.csv", "{latin}")
+    assert read_classes(tmp_path / "birds.csv").names == ("Robin", "Wren", "Tit")  # nothing needs the empty cells
+    with pytest.raises(InputError, match="'Wren': latin is nan"):
+        read_classes([{"name": "Robin", "latin": "E."}, {"name": "Wren", "latin": float("nan")}], "{latin}")
+
+
+def test_a_csv_file_without_a_header_is_a_list_of_names(tmp_path: Path) -> None:
+    (tmp_path / "names.csv").write_text("Robin\nWren\n")
+    assert read_classes(tmp_path / "names.csv").names == ("Robin", "Wren")
 
 
 def test_composed_and_decomposed_names_are_one_class(tmp_path: Path) -> None:
