@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from captune.review.accept import Acceptance as Acceptance
     from captune.review.answers import Answer as Answer
     from captune.review.changes import Change as Change
+    from captune.review.changes import Update as Update
     from captune.review.estimate import AccuracyEstimate as AccuracyEstimate
     from captune.review.finding import Found as Found
-    from captune.review.image_groups import Group as Group
     from captune.review.opening import open_session as open_session
     from captune.review.session import Session as Session
+    from captune.review.suggestions import Group as Group
     from captune.review.suggestions import Suggestion as Suggestion
-    from captune.review.updating import Update as Update
 
 __version__ = "0.2.0"
 _PUBLIC = {
@@ -79,14 +79,12 @@ _PUBLIC = {
     "captune.results.run": "Run",
     "captune.review.accept": "Acceptance",
     "captune.review.answers": "Answer",
-    "captune.review.changes": "Change",
+    "captune.review.changes": "Change Update",
     "captune.review.estimate": "AccuracyEstimate",
     "captune.review.finding": "Found",
-    "captune.review.image_groups": "Group",
     "captune.review.opening": "open_session",
     "captune.review.session": "Session",
-    "captune.review.suggestions": "Suggestion",
-    "captune.review.updating": "Update",
+    "captune.review.suggestions": "Group Suggestion",
 }
 """The public names, by the module that they are imported from when they are first used."""
 _HOMES = {name: module for module, names in _PUBLIC.items() for name in names.split()}

@@ -19,7 +19,7 @@ from reviewed import NASTY, ReviewClient, ReviewProcess, make_review, review_pag
 from served import wait_until
 
 import captune
-from captune.results.onnx_classifier import OnnxClassifier
+from captune.results.image_classifier import OnnxClassifier
 from captune.world import write_world
 
 pytestmark = pytest.mark.slow

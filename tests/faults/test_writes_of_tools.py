@@ -23,7 +23,7 @@ from captune.core import registry
 from captune.core.errors import CaptuneError
 from captune.core.files import LEFTOVERS
 from captune.exports.base import ExportFormat, export
-from captune.results.onnx_classifier import OnnxClassifier
+from captune.results.image_classifier import OnnxClassifier
 from faults.failing import Disk, at_every_change
 from faults.wholeness import timeless
 

@@ -135,7 +135,7 @@ def try_run(folder: Path, generator: Seeded) -> None:
 
 def try_onnx(folder: Path, generator: Seeded) -> None:
     """Predict with a damaged ONNX export."""
-    from captune.results.onnx_classifier import OnnxClassifier
+    from captune.results.image_classifier import OnnxClassifier
 
     change(folder / "model.onnx", generator)
     OnnxClassifier(folder / "model.onnx").predict_proba([folder / "images" / "0.png"])

@@ -23,13 +23,13 @@ from captune.core.files import write_whole
 from captune.exports._checking import compare, read_examples, require_agreement
 from captune.exports.base import ExportFormat, ExportSettings
 from captune.results.classifier import Classifier
-from captune.results.onnx_classifier import (
+from captune.results.image_classifier import (
     EMBEDDINGS,
-    FORMAT,
     KEY,
+    ONNX_FORMAT,
+    ONNX_VERSION,
     PIXELS,
     PROBABILITIES,
-    VERSION,
     OnnxCard,
     OnnxClassifier,
 )
@@ -135,8 +135,8 @@ def _require_onnx() -> None:
 
 def _describe(classifier: Classifier) -> OnnxCard:
     return OnnxCard(
-        format=FORMAT,
-        version=VERSION,
+        format=ONNX_FORMAT,
+        version=ONNX_VERSION,
         made_by=f"captune {__version__}",
         names=classifier.names,
         preprocessing=classifier.preprocessing,

@@ -14,7 +14,7 @@ from captune.concepts.mismatch import MismatchFindings, detect_mismatch
 from captune.core.arrays import Floats, Ints
 from captune.results.metrics import Metrics, expected_calibration_error, summarize
 from captune.results.run import Run
-from captune.results.run_tables import EpochLabels
+from captune.results.run_folder import EpochLabels
 
 TRUSTED = 0.5
 """An image with at least this confidence is more likely right than wrong, if confidences are honest."""

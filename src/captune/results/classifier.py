@@ -33,7 +33,7 @@ from captune.data.vocabulary import Vocabulary
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import EmbeddedImages, embed_images, merge_parts
 from captune.embeddings.predictions import Predictions
-from captune.results.image_classifier import BATCH, Computed, ImageClassifier, Output
+from captune.results.image_classifier import BATCH, EMBEDDINGS, PROBABILITIES, Computed, ImageClassifier, Output
 from captune.tuners.base import Tuner
 
 FORMAT, VERSION = "captune-classifier", 1
@@ -66,8 +66,7 @@ class Card:
 class Classifier(ImageClassifier):
     """A tuned model with fixed class embeddings; a class that was merged keeps those of all its parts.
 
-    Attributes:
-        n_parts: Number of class vectors of each class, in the order of the classes; None if each has one.
+    `n_parts` is the number of class vectors of each class, in the order of the classes; None if each has one.
     """
 
     def __init__(
@@ -126,36 +125,30 @@ class Classifier(ImageClassifier):
         """Return the classes."""
         return self.tuner.vocabulary
 
-    def score_views(self, views: NDArray[np.uint8]) -> Floats:
-        """Return probabilities `(images, classes)` of decoded images."""
-        return self.score_pixels(self.preprocessing.normalize(views))
+    def score_views(self, views: NDArray[np.uint8], output: Output = PROBABILITIES) -> Floats:
+        """Return probabilities `(images, classes)` or embeddings `(images, width)` of decoded images."""
+        return self.score_pixels(self.preprocessing.normalize(views), output)
 
     @torch.inference_mode()
-    def score_pixels(self, pixels: Tensor) -> Floats:
-        """Return probabilities `(images, classes)` of preprocessed images."""
-        return self._score(self.tuner.image_embeddings(pixels.to(self.backbone.device)))
+    def score_pixels(self, pixels: Tensor, output: Output = PROBABILITIES) -> Floats:
+        """Return the same of preprocessed images."""
+        return self._score(self.tuner.image_embeddings(pixels.to(self.backbone.device)), output)
 
     @torch.inference_mode()
-    def score_embeddings(self, vectors: Floats) -> Floats:
-        """Return probabilities from embeddings of the backbone, unless the tuner changes the image encoder."""
-        self._check_embeddings(vectors)
-        device = self.backbone.device
-        return score_rows(
-            vectors, len(self.names), lambda rows: self._score(self.tuner.refine(torch.from_numpy(rows).to(device)))
-        )
+    def score_embeddings(self, vectors: Floats, output: Output = PROBABILITIES) -> Floats:
+        """Return the same from embeddings of the backbone, unless the tuner changes the image encoder."""
+        if self.tuner.edits_images:
+            raise InputError(f"The tuner {self.tuner_name!r} changes the image encoder: embeddings cannot be reused.")
+        if vectors.shape[1] != self.backbone.embed_dim:
+            raise InputError(
+                f"The embeddings have width {vectors.shape[1]}, but the classifier was made for width "
+                f"{self.backbone.embed_dim}. Use embeddings of the same model."
+            )
 
-    @torch.inference_mode()
-    def embed_views(self, views: NDArray[np.uint8]) -> Floats:
-        """Return embeddings `(images, width)` of decoded images."""
-        pixels = self.preprocessing.normalize(views).to(self.backbone.device)
-        return self.tuner.image_embeddings(pixels).float().cpu().numpy()
+        def score(rows: Floats) -> Floats:
+            return self._score(self.tuner.refine(torch.from_numpy(rows).to(self.backbone.device)), output)
 
-    @torch.inference_mode()
-    def refine_embeddings(self, vectors: Floats) -> Floats:
-        """Return embeddings `(images, width)` from those of the backbone, unless the tuner changes the encoder."""
-        self._check_embeddings(vectors)
-        refined = self.tuner.refine(torch.from_numpy(vectors).to(self.backbone.device))
-        return refined.float().cpu().numpy()
+        return score_rows(vectors, len(self.names) if output == PROBABILITIES else self.width, score)
 
     def vectors_of(self, images: Embeddings) -> Floats:
         """Return embeddings `(images, width)` of the backbone, joined if it has two image encoders."""
@@ -180,16 +173,9 @@ class Classifier(ImageClassifier):
         with engine.together():
             return compute_rows(self, images, output, cache, engine, RunSettings.batch_size)
 
-    def _check_embeddings(self, vectors: Floats) -> None:
-        if self.tuner.edits_images:
-            raise InputError(f"The tuner {self.tuner_name!r} changes the image encoder: embeddings cannot be reused.")
-        if vectors.shape[1] != self.backbone.embed_dim:
-            raise InputError(
-                f"The embeddings have width {vectors.shape[1]}, but the classifier was made for width "
-                f"{self.backbone.embed_dim}. Use embeddings of the same model."
-            )
-
-    def _score(self, vectors: Tensor) -> Floats:
+    def _score(self, vectors: Tensor, output: Output) -> Floats:
+        if output == EMBEDDINGS:
+            return vectors.float().cpu().numpy()
         scores = self.tuner.logits(vectors.float(), self.class_vectors).cpu().numpy()
         return self.unite(check_probabilities(softmax_rows(scores)))
 
@@ -276,7 +262,7 @@ def predict_collection(
     embedded: EmbeddedImages | None = None,
 ) -> Predictions:
     """Return the predictions for all readable images, and why others were skipped."""
-    found = compute_rows(classifier, images, "probabilities", cache, engine, batch_size, embedded)
+    found = compute_rows(classifier, images, PROBABILITIES, cache, engine, batch_size, embedded)
     if not len(found.image_index):
         raise InputError(no_usable_image(images, found.skipped))
     return Predictions(found.image_index, found.rows, classifier.names, images, skipped=found.skipped)
@@ -292,22 +278,19 @@ def compute_rows(
     embedded: EmbeddedImages | None = None,
 ) -> Computed:
     """Return what the classifier computes for each readable image, from cached embeddings if it can use them."""
-    is_scored = output == "probabilities"
     if not classifier.tuner.edits_images and (cache is not None or embedded is not None):
         if embedded is None:
             embedded = embed_images(classifier.backbone, images, cache or EmbeddingCache(), engine, batch_size)
-        of_vectors = classifier.score_embeddings if is_scored else classifier.refine_embeddings
-        return Computed(embedded.image_index, of_vectors(embedded.vectors), embedded.skipped)
-    of_views = classifier.score_views if is_scored else classifier.embed_views
+        return Computed(embedded.image_index, classifier.score_embeddings(embedded.vectors, output), embedded.skipped)
     batches = [np.arange(i, min(i + batch_size, len(images))) for i in range(0, len(images), batch_size)]
-    rows = empty_rows(len(images), len(classifier.names) if is_scored else classifier.width)
+    rows = empty_rows(len(images), len(classifier.names) if output == PROBABILITIES else classifier.width)
     is_done = np.zeros(len(images), dtype=np.bool_)
     skipped: dict[int, str] = {}
     own = distributed.part(batches)
     with engine.progress("Classifying images", sum(map(len, own))) as advance, engine.autocast():
         for batch in load_batches(images, own, WeakView(classifier.preprocessing), workers=engine.workers):
             if len(batch.pixels):
-                rows[batch.positions] = of_views(batch.pixels)
+                rows[batch.positions] = classifier.score_views(batch.pixels, output)
             is_done[batch.positions] = True
             skipped.update(batch.problems)
             advance(len(batch.positions) + len(batch.problems))

@@ -1,4 +1,4 @@
-"""The interface of every classifier, and `load`; neither PyTorch nor onnxruntime is imported until it is needed."""
+"""The interface of every classifier, `load`, and exported models, which onnxruntime runs without PyTorch."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.core.arrays import Floats, Ints, Positions
+from captune.core.arrays import Floats, Ints, Positions, check_embeddings, check_probabilities
+from captune.core.cards import build_card, check_card, check_digest, parse_json
 from captune.core.display import Displayed, shortened
-from captune.core.errors import InputError, RunFolderError
+from captune.core.errors import InputError, ModelError, RunFolderError, missing_extra, raise_all
 from captune.core.files import is_file, is_folder
 from captune.core.restoring import unchanged
 from captune.core.runtime import default_workers
@@ -25,7 +27,8 @@ from captune.data.images import ImageCollection, no_usable_image
 from captune.data.inputs import Images, collect_images
 from captune.data.labels import read_labels
 from captune.data.precomputed import Embeddings
-from captune.data.views import Preprocessing, weak_view
+from captune.data.views import Preprocessing, TwoViews, weak_view
+from captune.data.vocabulary import name_problems
 from captune.embeddings.predictions import Predictions
 
 if TYPE_CHECKING:
@@ -36,8 +39,12 @@ BATCH = 32
 ONNX = ".onnx"
 MODEL = "model.onnx"
 """Default file name of an exported model."""
-
-
+ONNX_FORMAT, ONNX_VERSION = "captune-onnx", 1
+KEY = "captune"
+"""Metadata entry of an exported model that holds the `OnnxCard` as JSON."""
+PIXELS = "pixels"
+PROBABILITIES: Final = "probabilities"
+EMBEDDINGS: Final = "embeddings"
 Output: TypeAlias = Literal["probabilities", "embeddings"]
 
 
@@ -68,20 +75,12 @@ class ImageClassifier(Displayed, ABC):
     """Width of the embeddings that `embed` returns."""
 
     @abstractmethod
-    def score_views(self, views: NDArray[np.uint8]) -> Floats:
-        """Return probabilities `(images, classes)` of decoded images `(images, height, width, 3)`."""
+    def score_views(self, views: NDArray[np.uint8], output: Output = PROBABILITIES) -> Floats:
+        """Return probabilities, or what they are computed from, of decoded images `(images, height, width, 3)`."""
 
-    @abstractmethod
-    def embed_views(self, views: NDArray[np.uint8]) -> Floats:
-        """Return embeddings `(images, width)` of decoded images `(images, height, width, 3)`."""
-
-    def score_embeddings(self, vectors: Floats) -> Floats:
-        """Return probabilities `(images, classes)` of embeddings, if the classifier can use them."""
+    def score_embeddings(self, vectors: Floats, output: Output = PROBABILITIES) -> Floats:
+        """Return the same of the backbone's embeddings `(images, width)`, if the classifier can use them."""
         raise InputError("This classifier takes images, not embeddings. Load the run folder instead of its export.")
-
-    def refine_embeddings(self, vectors: Floats) -> Floats:
-        """Return the classifier's embeddings `(images, width)` of those of its backbone, if it can use them."""
-        return self.score_embeddings(vectors)
 
     def vectors_of(self, images: Embeddings) -> Floats:
         """Return what `score_embeddings` expects of images that are embedded already."""
@@ -100,12 +99,12 @@ class ImageClassifier(Displayed, ABC):
         `settings` say where to compute and which cache to use; without them, a few images are classified at once.
         """
         collection = collect_images(images, column=image_column)
-        found = self._compute(collection, "probabilities", settings, quiet)
+        found = self._compute(collection, PROBABILITIES, settings, quiet)
         return Predictions(found.image_index, found.rows, self.names, collection, skipped=found.skipped)
 
     def predict_proba(self, images: Images, *, image_column: str = "") -> Floats:
         """Return probabilities `(images, classes)`; an image that cannot be read has a row of NaN and a warning."""
-        return self._all_rows(images, image_column, "probabilities", len(self.names))
+        return self._all_rows(images, image_column, PROBABILITIES, len(self.names))
 
     def predict(self, images: Images, *, image_column: str = "") -> list[str | None]:
         """Return the most probable class name of each image; None, and a warning, for one that cannot be read."""
@@ -114,7 +113,7 @@ class ImageClassifier(Displayed, ABC):
 
     def embed(self, images: Images, *, image_column: str = "") -> Floats:
         """Return the embeddings `(images, width)` that are compared with the classes; NaN as in `predict_proba`."""
-        return self._all_rows(images, image_column, "embeddings", self.width)
+        return self._all_rows(images, image_column, EMBEDDINGS, self.width)
 
     def evaluate(
         self,
@@ -168,8 +167,8 @@ class ImageClassifier(Displayed, ABC):
     @unchanged()
     def _compute(self, images: ImageCollection, output: Output, settings: RunSettings | None, quiet: bool) -> Computed:
         if isinstance(images, Embeddings):
-            of_vectors = self.score_embeddings if output == "probabilities" else self.refine_embeddings
-            return Computed(Positions(np.arange(len(images))), of_vectors(self.vectors_of(images)), {})
+            rows = self.score_embeddings(self.vectors_of(images), output)
+            return Computed(Positions(np.arange(len(images))), rows, {})
         found = self._compute_images(images, output, settings, quiet)
         if not len(found.image_index):
             raise InputError(no_usable_image(images, found.skipped))
@@ -179,11 +178,8 @@ class ImageClassifier(Displayed, ABC):
         self, images: ImageCollection, output: Output, settings: RunSettings | None, quiet: bool
     ) -> Computed:
         """Return the rows of the readable images, which threads decode; Pillow releases the interpreter lock."""
-        of_views = self.score_views if output == "probabilities" else self.embed_views
         workers = default_workers() if settings is None or settings.workers < 0 else settings.workers
-        index: list[int] = []
-        parts: list[Floats] = []
-        skipped: dict[int, str] = {}
+        index, parts, skipped = list[int](), [np.empty((0, 0), dtype=np.float32)], dict[int, str]()
         with ThreadPoolExecutor(max(1, workers)) as pool:
             for start in range(0, len(images), BATCH):
                 positions = range(start, min(start + BATCH, len(images)))
@@ -192,12 +188,9 @@ class ImageClassifier(Displayed, ABC):
                 skipped |= {i: view for i, view in zip(positions, views, strict=True) if isinstance(view, str)}
                 if good:
                     index += good
-                    parts.append(of_views(np.stack(list(good.values()))))
-        return Computed(
-            Positions(np.asarray(index, dtype=np.int64)),
-            np.concatenate(parts) if parts else np.empty((0, 0), dtype=np.float32),
-            skipped,
-        )
+                    parts.append(self.score_views(np.stack(list(good.values())), output))
+        rows = np.concatenate(parts[1:] or parts)
+        return Computed(Positions(np.asarray(index, dtype=np.int64)), rows, skipped)
 
 
 def read_view(images: ImageCollection, position: int, preprocessing: Preprocessing) -> NDArray[np.uint8] | str:
@@ -211,10 +204,8 @@ def read_view(images: ImageCollection, position: int, preprocessing: Preprocessi
 def _warn_of_skipped(skipped: Mapping[int, str], images: ImageCollection) -> None:
     if skipped:
         listed = "; ".join(f"{images.name(position)}: {reason}" for position, reason in list(skipped.items())[:5])
-        more = ", ..." if len(skipped) > 5 else ""
-        warnings.warn(
-            f"{len(skipped)} of {len(images)} images cannot be read ({listed}{more}).", SkippedWarning, stacklevel=4
-        )
+        told = f"{listed}{', ...' if len(skipped) > 5 else ''}"
+        warnings.warn(f"{len(skipped)} of {len(images)} images cannot be read ({told}).", SkippedWarning, stacklevel=4)
 
 
 def top_k(probabilities: Floats, k: int) -> Ints:
@@ -234,18 +225,15 @@ def load(source: str | Path, backbone: Backbone | None = None) -> ImageClassifie
     path = Path(source)
     model = find_onnx(path)
     if model is not None:
-        from captune.results.onnx_classifier import OnnxClassifier
-
         return OnnxClassifier(model)
     from captune.results.classifier import CARD, Classifier
     from captune.results.run_folder import CLASSIFIER, read_run_card
 
-    folder = path
-    if not is_file(path / CARD):
+    is_run = not is_file(path / CARD)
+    if is_run:
         read_run_card(path)
-        folder = path / CLASSIFIER
     with unchanged():  # after PyTorch was imported above
-        return Classifier.load(folder, backbone)
+        return Classifier.load(path / CLASSIFIER if is_run else path, backbone)
 
 
 def find_onnx(path: Path) -> Path | None:
@@ -268,3 +256,102 @@ def find_onnx(path: Path) -> Path | None:
         names = ", ".join(file.name for file in found)
         raise RunFolderError(f"{str(path)!r} contains several ONNX files ({names}). Pass the path of one of them.")
     return found[0] if found else None
+
+
+@dataclass(frozen=True)
+class OnnxCard:
+    """Metadata of an exported model; the columns of `probabilities` are in the order of `names`."""
+
+    format: str
+    version: int
+    made_by: str
+    names: tuple[str, ...]
+    preprocessing: TwoViews | Preprocessing
+    logit_scale: float
+    backbone: str
+    backbone_fingerprint: str
+    tuner: str
+    precision: str
+    check: dict[str, Any]
+    digest: str = ""
+
+
+class OnnxClassifier(ImageClassifier):
+    """An exported classifier; it predicts like the run it was exported from."""
+
+    def __init__(self, model: str | Path | bytes) -> None:
+        self.session = _open_model(model)
+        shown = "ONNX model" if isinstance(model, bytes) else str(model)
+        self.card = _read_card(self.session.get_modelmeta().custom_metadata_map, shown)
+        self.names, self.preprocessing = self.card.names, self.card.preprocessing
+        _check_graph(self.session, len(self.names), shown)
+        self.width = next(entry.shape[-1] for entry in self.session.get_outputs() if entry.name == EMBEDDINGS)
+
+    def score_views(self, views: NDArray[np.uint8], output: Output = PROBABILITIES) -> Floats:
+        """Return an output of the graph for decoded images."""
+        return self.score_pixels(self.preprocessing.standardize(views), output)
+
+    def score_pixels(self, pixels: Floats, output: Output = PROBABILITIES) -> Floats:
+        """Return an output of the graph for preprocessed images `(images, 3, height, width)`."""
+        try:
+            rows = self.session.run([output], {PIXELS: pixels})[0]
+        except Exception as error:  # onnxruntime has many error classes
+            raise ModelError(f"The ONNX model cannot be run: {_reason(error)}. Export the run again.") from error
+        return check_probabilities(rows) if output == PROBABILITIES else check_embeddings(rows, "The ONNX model")
+
+    def summary(self) -> dict[str, object]:
+        """Return the classes, the backbone and the precision."""
+        return {**super().summary(), "backbone": self.card.backbone, "precision": self.card.precision}
+
+
+def _open_model(model: str | Path | bytes) -> Any:  # noqa: ANN401 (onnxruntime has no types)
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise missing_extra("onnxruntime", "onnx") from error
+    if not isinstance(model, bytes) and not is_file(model):
+        raise RunFolderError(
+            f"There is no ONNX file {str(model)!r}. Create one: captune export RUN --format onnx --out {model}"
+        )
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors only
+    available = onnxruntime.get_available_providers()
+    providers = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
+    source = model if isinstance(model, bytes) else str(model)
+    try:
+        return onnxruntime.InferenceSession(source, options, providers=providers)
+    except Exception as error:  # onnxruntime has many error classes
+        shown = "The exported model" if isinstance(model, bytes) else repr(source)
+        problem = f"{shown} cannot be opened by onnxruntime: {_reason(error)}. Export the run again."
+        raise RunFolderError(problem) from error
+
+
+def _reason(error: Exception) -> str:  # the first line, without the error codes in front
+    return (str(error) or type(error).__name__).splitlines()[0].rsplit(" : ", 1)[-1].rstrip(".")[:300]
+
+
+def _check_graph(session: Any, n_classes: int, shown: str) -> None:  # noqa: ANN401
+    inputs = {entry.name for entry in session.get_inputs()}
+    outputs = {entry.name: entry.shape for entry in session.get_outputs()}
+    columns = outputs.get(PROBABILITIES, [None, None])[-1]
+    if inputs != {PIXELS} or not {PROBABILITIES, EMBEDDINGS} <= set(outputs) or columns != n_classes:
+        raise RunFolderError(
+            f"The graph of {shown!r} was changed: expected the input {PIXELS!r} and the outputs {PROBABILITIES!r} with "
+            f"{n_classes} columns and {EMBEDDINGS!r}. Export the run again."
+        )
+
+
+def _read_card(metadata: dict[str, str], shown: str) -> OnnxCard:
+    if KEY not in metadata:
+        raise RunFolderError(
+            f"{shown!r} was not made by captune: no {KEY!r} in its metadata. Make one: captune export RUN --format onnx"
+        )
+    try:
+        raw = parse_json(metadata[KEY])
+    except ValueError as error:
+        raise RunFolderError(f"The metadata of {shown!r} cannot be read: {error}. Export the run again.") from error
+    content = check_card(raw, shown, ONNX_FORMAT, ONNX_VERSION)
+    check_digest(content, shown)
+    card = build_card(OnnxCard, content, shown)
+    raise_all(name_problems(card.names), f"The class names of {shown!r} cannot be used")
+    return card

@@ -37,14 +37,17 @@ from captune.results.run_folder import (
     FORMAT,
     OF_AN_OLD_RUN,
     VERSION,
+    EpochLabels,
     claim_folder,
     is_inside,
     is_remembered,
+    read_predictions,
+    read_rows,
     read_run_card,
     readable,
     remember_run,
+    replay_history,
 )
-from captune.results.run_tables import EpochLabels, read_predictions, read_rows, replay_history
 
 if TYPE_CHECKING:
     from captune.data.inputs import Images

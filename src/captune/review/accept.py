@@ -1,12 +1,10 @@
 """Accepting labels: the largest set of predictions of which at least a given share is right, with certainty.
 
-Predictions are sorted by confidence, and zones are the most confident ones: a twentieth of the planned zone, two
-twentieths, and so on. How large the planned zone is follows from confidences alone. Inside it, checks are drawn by the
-random numbers of the images, so in each zone they are a random sample without replacement, whatever was answered
-before. The number of wrong labels among them has a hypergeometric distribution, whose tail is exact. Zones are tested
-one after the other, from a first one that confidences choose to larger ones, until a test fails (fixed-sequence
-testing): a wrong claim requires that the first zone that is not good enough passes its test, so no correction for the
-number of zones is needed. Repeated looks are paid for: see `share_of_look`. docs/accept.md has the argument in words.
+Zones are the most confident predictions: a twentieth of the planned zone, two twentieths, and so on. The planned zone
+follows from confidences alone, and checks in it are drawn by random numbers, so wrong checks of each zone have a
+hypergeometric distribution. Zones are tested from a first one that confidences choose to larger ones until a test
+fails: a wrong claim requires that the first zone that is not good enough passes its test (fixed-sequence testing).
+Repeated looks are paid for: see `share_of_look`. docs/accept.md has the argument in words.
 """
 
 from __future__ import annotations
@@ -44,8 +42,7 @@ class Acceptance:
         positions: Positions of the accepted images, the most confident first; empty if none are certain.
         n_images: Number of images that could be accepted.
         confidence: The least confidence of an accepted prediction.
-        n_checks: Number of checked images in the planned zone.
-        n_wrong: Number of them whose prediction was wrong; they are accepted with the label of the person.
+        n_wrong: Wrong predictions among the checks; they are accepted with the label of the person.
         n_missing: Number of checks that are to be answered before anything is computed; 0 if all are.
         n_more: Number of further checks of the next look.
         zones: Numbers of images, checks and wrong checks of each zone that was tested.
@@ -97,14 +94,10 @@ class Acceptance:
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """The images whose labels may be accepted; all arrays are `(images,)`.
+    """The images whose labels may be accepted, by position in the session; all arrays are `(images,)`.
 
-    Attributes:
-        positions: Their positions in the session.
-        confidence: Confidences of the predictions.
-        numbers: Their random numbers.
-        outcome: 1 where the label is right, 0 where it is wrong, -1 where nobody checked.
-        is_nameless: Whether a person could not name the image, or found that it fits no class; it is not accepted.
+    `outcome` is 1 where the label is right, 0 where it is wrong and -1 where nobody checked. `is_nameless` images,
+    which a person could not name or which fit no class, are not accepted.
     """
 
     positions: Ints
@@ -161,7 +154,7 @@ class Population:
 
 
 def checks_of_stage(precision: float, stage: int) -> int:
-    """Return the number of checks in the planned zone at a look; they are fixed, so nobody can stop when it suits."""
+    """Return the number of checks at a look; they are fixed, so nobody can stop when it suits."""
     return round(CHECKS_OF_FIRST_STAGE / (1.0 - precision)) * 2 ** (stage - 1)
 
 

@@ -19,8 +19,7 @@ from captune.data.tables import first_few, read_columns
 from captune.data.vocabulary import NONE
 from captune.review.answers import Answer
 from captune.review.corrections import Correction, Kind
-from captune.review.image_groups import Group
-from captune.review.suggestions import Suggestion
+from captune.review.suggestions import Group, Suggestion
 
 if TYPE_CHECKING:
     from captune.review.session import Session

@@ -1,17 +1,29 @@
-"""What a change did to the predictions: how many, from which class to which."""
+"""What a change did to the predictions, and how new images join a session."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from captune.core.arrays import Ints
+from captune.core.arrays import Bools, Floats, Ints, evenly_spaced
+from captune.core.errors import InputError
+from captune.core.scratch import row_parts
+from captune.data.images import ImageCollection
+from captune.data.inputs import Images, collect_images
+from captune.data.precomputed import Embeddings
+
+if TYPE_CHECKING:
+    from captune.review.session import Session
 
 MOST_NAMED = 3
+MOST_COMPARED = 4096
+UNLIKE_SHARE = 0.01
+"""An image is unlike anything before if its nearest old image is farther than for all but this share of old images."""
 
 
 class Move(NamedTuple):
@@ -24,10 +36,9 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True)
 class Change:
-    """What a change did: how many predictions are others now, and from which class to which.
+    """What a change did: how many predictions are others now, and the most frequent moves first.
 
-    `what` is the change in words; `notes` are what a person should know, such as contradictory answers. The most
-    frequent moves come first.
+    `what` is the change in words; `notes` are what a person should know, such as contradictory answers.
     """
 
     what: str
@@ -53,28 +64,102 @@ class Change:
         return "\n".join([self.sentence, *self.notes])
 
 
+@dataclass(frozen=True)
+class Update:
+    """What new images brought: how many can be read, how many of each class, and which are unlike anything before.
+
+    `n_gone` images cannot be read any more; they stay among the skipped images. `change` is about the others.
+    """
+
+    n_new: int
+    n_gone: int
+    grown: Mapping[str, int]
+    unlike: tuple[str, ...]
+    change: Change
+
+    def __str__(self) -> str:
+        told = [f"{self.n_new} new images"]
+        if self.grown:
+            told.append("most in " + ", ".join(f"{name} (+{n})" for name, n in list(self.grown.items())[:MOST_NAMED]))
+        if self.unlike:
+            told.append(f"{len(self.unlike)} unlike anything before, such as {self.unlike[0]}")
+        if self.n_gone:
+            told.append(f"{self.n_gone} images are gone and marked as skipped")
+        return "\n".join([f"{'; '.join(told)}.", *([str(self.change)] if self.n_new or self.n_gone else [])])
+
+
 def compare(
     what: str,
     before: tuple[Ints, Sequence[str]],
     after: tuple[Ints, Sequence[str]],
     notes: Sequence[str] = (),
-    renamed: dict[str, str] | None = None,
+    renamed: Mapping[str, str] | None = None,
 ) -> Change:
-    """Compare predicted classes, each given as class ids `(images,)` and class names, before and after a change.
-
-    An image whose class was only renamed did not change.
-    """
-    renamed = renamed or {}
-    old_names = [renamed.get(name, name) for name in before[1]]
-    every = {name: i for i, name in enumerate(dict.fromkeys([*old_names, *after[1]]))}
-    old, new = (
-        np.asarray([every[name] for name in names], dtype=np.int64)[ids]
-        for ids, names in ((before[0], old_names), (after[0], after[1]))
-    )
+    """Compare predicted classes, each given as class ids `(images,)` and names; a renamed class is the same one."""
+    old_names = [(renamed or {}).get(name, name) for name in before[1]]
+    names = list(dict.fromkeys([*old_names, *after[1]]))
+    ids = {name: i for i, name in enumerate(names)}
+    old = np.asarray([ids[name] for name in old_names], dtype=np.int64)[before[0]]
+    new = np.asarray([ids[name] for name in after[1]], dtype=np.int64)[after[0]]
     changed = np.flatnonzero(old != new)
-    names = list(every)
     pairs = Counter(zip(old[changed].tolist(), new[changed].tolist(), strict=True))
-    moves = tuple(
-        Move(names[a], names[b], n) for (a, b), n in sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0]))
-    )
+    ordered = sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0]))
+    moves = tuple(Move(names[a], names[b], n) for (a, b), n in ordered)
     return Change(what, len(new), len(changed), moves, tuple(notes))
+
+
+def update(session: Session, images: Images | None) -> Update:
+    """Add new images to a session and adapt; without new or missing images, nothing changes."""
+    engine = session.engine
+    source = images
+    if source is None:
+        source = engine.all_images.root if engine.all_images.kind == "files" else engine.plan.sources.get("images", "")
+    joined = join(engine.all_images, collect_images(source, single=False))
+    old, old_names, old_vectors, old_labels = session.images, session.names, engine.vectors, session.predictions.labels
+    is_any_gone = old.kind == "files" and old.where is None and not all(map(os.path.exists, old.files))
+    if len(joined) == len(engine.all_images) and not is_any_gone:
+        return Update(0, 0, {}, (), compare("nothing is new", (old_labels, old_names), (old_labels, old_names)))
+    session.replace_images(joined)
+    places = {old.name(i): i for i in range(len(old))}
+    rows = np.asarray([places.get(session.images.name(i), -1) for i in range(len(session.images))], dtype=np.int64)
+    is_new, labels, n_new = rows < 0, session.predictions.labels, int(np.count_nonzero(rows < 0))
+    before, after = (old_labels[rows[~is_new]], old_names), (labels[~is_new], session.names)
+    change = compare(f"added {n_new} images to {len(old)}", before, after, session.engine.notes)
+    grown = dict(Counter(session.names[label] for label in labels[is_new].tolist()).most_common())
+    unlike = tuple(session.images.name(int(i)) for i in _unlike(old_vectors, session.engine.vectors, is_new))
+    return Update(n_new, len(old) - int(np.count_nonzero(~is_new)), grown, unlike, change)
+
+
+def join(known: ImageCollection, found: ImageCollection) -> ImageCollection:
+    """Return the known images and, after them, those that are new; names of the known ones stay as they are."""
+    if isinstance(known, Embeddings) and isinstance(found, Embeddings):
+        places = {known.name(i): i for i in range(len(known))}
+        for i in range(len(found)):
+            place = places.get(found.name(i))
+            if place is not None and not np.allclose(known.vectors[place], found.vectors[i], atol=1e-3):
+                raise InputError(
+                    f"There is another image {found.name(i)!r} already. Name the new embeddings: "
+                    "captune.Embeddings(vectors, names)."
+                )
+        new = [i for i in range(len(found)) if found.name(i) not in places]
+        return Embeddings(np.concatenate([known.vectors, found.vectors[new]]), [*places, *map(found.name, new)])
+    if known.kind != "files" or found.kind != "files":
+        raise InputError(f"Expected more {known.kind}, got {found.kind}. Open a session on all of them instead.")
+    there = {os.path.abspath(file) for file in known.files}  # noqa: PTH100 (millions of names)
+    paths = [os.path.abspath(file) for file in found.files]  # noqa: PTH100
+    if known.root.is_absolute() and found.where is None:
+        found = ImageCollection(paths, found.root.absolute())
+    return known + found.subset([i for i, path in enumerate(paths) if path not in there])
+
+
+def _unlike(old: Floats, vectors: Floats, is_new: Bools) -> Ints:
+    """Return the new images whose nearest old image is farther than old images are from each other, farthest first."""
+    known, new = old[evenly_spaced(len(old), MOST_COMPARED)], np.flatnonzero(is_new)
+    if len(known) < 2 or not len(new):
+        return new[:0]
+    among = known @ known.T
+    np.fill_diagonal(among, -np.inf)
+    least = float(np.quantile(among.max(axis=1), UNLIKE_SHARE))
+    nearest = np.concatenate([(vectors[new[rows]] @ known.T).max(axis=1) for rows in row_parts(len(new), len(known))])
+    order = np.argsort(nearest, kind="stable")
+    return new[order[nearest[order] < least]]

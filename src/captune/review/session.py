@@ -21,14 +21,23 @@ from captune.results.run_folder import claim_folder
 from captune.review.accept import Acceptance, accept_labels, population_of
 from captune.review.answer_files import as_corrections, read_answers
 from captune.review.answers import Answer, Answers, collect_answers
-from captune.review.changes import Change, compare
+from captune.review.changes import Change, Update, compare, update
 from captune.review.corrections import CHECK, FILE, PRECISION, Correction, Corrections, Kind
 from captune.review.engine import Engine, applied
 from captune.review.estimate import AccuracyEstimate, describe_accuracy, draw_checks, estimate_accuracy, random_numbers
 from captune.review.finding import Found, Query, find_images
-from captune.review.image_groups import Group, cluster, count_groups, describe_groups
-from captune.review.suggestions import CHECK_SHARE, Choice, Suggestion, as_suggestions, choose_images, spread_checks
-from captune.review.updating import Update, update
+from captune.review.suggestions import (
+    CHECK_SHARE,
+    Choice,
+    Group,
+    Suggestion,
+    as_suggestions,
+    choose_images,
+    cluster,
+    count_groups,
+    describe_groups,
+    spread_checks,
+)
 
 Image = int | str
 """An image: its position or its name."""

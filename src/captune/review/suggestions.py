@@ -1,20 +1,21 @@
-"""Which images a person should look at: a few that represent many others, and some at random as checks."""
+"""What a person should look at: images that represent many others, random checks, and groups that belong together."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from captune.core.arrays import Floats, Ints, canonical_order
+from captune.core.arrays import Bools, Floats, Ints, canonical_order
+from captune.core.files import digest
+from captune.core.scratch import score_rows
 from captune.data.images import ImageCollection
 from captune.embeddings.predictions import Predictions
 from captune.review.answers import Answer
 from captune.review.corrections import CHECK, PRECISION
-from captune.review.image_groups import cluster
 
 if TYPE_CHECKING:
     from captune.review.session import Session
@@ -28,6 +29,11 @@ TURN_EVERY = 5
 CLEAR_WEIGHT, CLEAR_WORTH = 0.3, 0.1
 """Added to how unclear an image is, from 0 to 1, to make clusters and to sort them: confident predictions can be wrong,
 too."""
+GROUPS_PER_CLASS = 2
+FEWEST_PER_GROUP = 5
+SAMPLED_PER_CLUSTER, FEWEST_SAMPLED = 24, 4096
+"""K-means runs on a sample of at most this many images per cluster; all images are then assigned."""
+MOST_ALTERNATIVES = 3
 
 
 @dataclass(frozen=True)
@@ -48,8 +54,7 @@ class Suggestion:
     reason: str
 
 
-@dataclass(frozen=True, eq=False)
-class Choice:
+class Choice(NamedTuple):
     """Chosen images: positions, number of images they represent, and kinds, each `(chosen,)`."""
 
     positions: Ints
@@ -65,8 +70,7 @@ def choose_images(
     There are as many clusters as labels and choices together, so every choice opens a part of the collection that no
     label represents yet (Hacohen et al., TypiClust, 2022), but at least as many as classes: the middle of a cluster
     of several classes is typical of none. Unclear images weigh more, so that the clusters divide what is not known
-    (Zhdanov, Diverse mini-batch active learning, 2019). Every few images, one is chosen among those predicted as the
-    class with the fewest labels. `labels` `(images,)` is -1 without a label.
+    (Zhdanov, Diverse mini-batch active learning, 2019). `labels` `(images,)` is -1 without a label.
     """
     if count < 1:
         return Choice(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), ())
@@ -127,14 +131,13 @@ def as_suggestions(
             group=int(owners[position]),
             represents=int(size),
             kind=kind,
-            reason=sentence(kind, int(size), float(confidence[position])),
+            reason=_reason(kind, int(size), float(confidence[position])),
         )
-        for position, size, kind in zip(found.positions, found.represents, found.kinds, strict=True)
+        for position, size, kind in zip(*found, strict=True)
     ]
 
 
-def sentence(kind: str, represents: int, confidence: float) -> str:
-    """Return why an image was chosen."""
+def _reason(kind: str, represents: int, confidence: float) -> str:
     if kind == CHECK:
         return "drawn at random, to estimate accuracy"
     if kind == PRECISION:
@@ -158,3 +161,71 @@ def expected_change(session: Session, suggestions: Sequence[Suggestion]) -> floa
     is_other = engine.adapt(session.answers, training).argmax(axis=1) != before.argmax(axis=1)
     is_other[[suggestion.position for suggestion in suggestions]] = False
     return float(is_other.mean())
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Images that belong together, the most typical first, with the class that most of them are predicted as.
+
+    `share` of the images have this class, `confidence` is its mean probability, `alternatives` are the next classes
+    with their shares, and `n_labeled` images were named one by one. The same images always have the same numbers.
+    """
+
+    number: int
+    images: Ints
+    name: str
+    share: float
+    confidence: float
+    alternatives: tuple[tuple[str, float], ...]
+    n_labeled: int
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def digest(self, images: ImageCollection) -> str:
+        """Return what identifies the group: a digest of the names of its images, whatever its number."""
+        return digest("\n".join(sorted(images.name(int(i)) for i in self.images)).encode("utf-8", "surrogatepass"), 6)
+
+
+def count_groups(n_images: int, n_classes: int) -> int:
+    """Return the number of groups: a few per class, each with a few images."""
+    return max(1, min(GROUPS_PER_CLASS * n_classes, n_images // FEWEST_PER_GROUP))
+
+
+def cluster(vectors: Floats, n_clusters: int, seed: int, weights: Floats | None = None) -> tuple[Ints, Floats]:
+    """Return the K-means cluster of each image and its squared distance to the center, both `(images,)`."""
+    from sklearn.cluster import KMeans
+
+    n_clusters = max(1, min(n_clusters, len(vectors)))
+    sample = canonical_order(vectors)[: max(FEWEST_SAMPLED, SAMPLED_PER_CLUSTER * n_clusters)]
+    means = KMeans(n_clusters, n_init=1, max_iter=30, random_state=seed)
+    means.fit(vectors[sample], sample_weight=None if weights is None else weights[sample])
+    centers = np.asarray(means.cluster_centers_, dtype=np.float32)
+    lengths = np.square(centers).sum(axis=1)
+    distances = score_rows(vectors, n_clusters, lambda rows: lengths - 2 * (rows @ centers.T))
+    owners = np.asarray(distances.argmin(axis=1), dtype=np.int64)
+    return owners, distances.min(axis=1) + np.square(vectors).sum(axis=1)
+
+
+def describe_groups(
+    owners: Ints, distances: Floats, probabilities: Floats, names: tuple[str, ...], is_labeled: Bools
+) -> list[Group]:
+    """Return all groups with their current names, in the order of their numbers."""
+    predicted = probabilities.argmax(axis=1)
+    order = np.lexsort((distances, owners))
+    found = []
+    for members in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1):
+        shares = np.bincount(predicted[members], minlength=len(names)) / len(members)
+        best = np.argsort(-shares, kind="stable")[: MOST_ALTERNATIVES + 1]
+        found.append(
+            Group(
+                number=int(owners[members[0]]),
+                images=members,
+                name=names[best[0]],
+                share=float(shares[best[0]]),
+                confidence=float(probabilities[members, best[0]].mean()),
+                alternatives=tuple((names[c], float(shares[c])) for c in best[1:] if shares[c] > 0),
+                n_labeled=int(is_labeled[members].sum()),
+            )
+        )
+    return found

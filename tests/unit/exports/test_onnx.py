@@ -28,7 +28,7 @@ from captune.data.views import Preprocessing
 from captune.exports import onnx as onnx_export
 from captune.exports.base import export
 from captune.results.classifier import Classifier
-from captune.results.onnx_classifier import KEY, OnnxClassifier
+from captune.results.image_classifier import EMBEDDINGS, KEY, OnnxClassifier
 from captune.results.run import Run
 
 CASES = [*((tuner, "clip") for tuner in registry.names("tuners"))]
@@ -54,7 +54,7 @@ def test_it_answers_as_the_run_does(tuner: str, kind: str, model_folder: Callabl
     pixels = exported.preprocessing.standardize(views)
     with torch.inference_mode():
         expected = made.classifier.tuner.image_embeddings(torch.from_numpy(pixels)).numpy()
-    assert np.allclose(exported.embed_pixels(pixels), expected, atol=1e-4)
+    assert np.allclose(exported.score_pixels(pixels, EMBEDDINGS), expected, atol=1e-4)
     both = [classifier.embed(list(views)) for classifier in (exported, made.classifier)]
     np.testing.assert_allclose(*both, atol=1e-4)
 

@@ -25,12 +25,11 @@ from captune.embeddings.projection import project, project_quickly
 from captune.exports.base import export
 from captune.report.page import write_report
 from captune.review.answers import Answer
-from captune.review.changes import Change
+from captune.review.changes import Change, join
 from captune.review.corrections import Correction, Corrections
 from captune.review.finding import SECOND_OPINION, Query, disagreements, find_images
-from captune.review.image_groups import Group
 from captune.review.session import Session
-from captune.review.updating import join
+from captune.review.suggestions import Group
 
 MOST_CHOICES = 9
 """Classes that are offered for an image, one per number key."""
