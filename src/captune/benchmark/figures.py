@@ -1,104 +1,168 @@
-"""The paper's figures from finished cells: pairs of methods that differ in the margin or in concept alignment only."""
+"""The paper's figures from finished cells: pairs and rows of methods that differ in one setting only, times, counts."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from captune.benchmark.cells import Results
-from captune.benchmark.compared import GroupNumbers, draw_chosen_classes, draw_extreme_classes, draw_group_comparison
-from captune.benchmark.suite import Place, Suite, Table
+from captune.benchmark.splits import SETTING_TITLES
+from captune.benchmark.suite import Suite
+from captune.benchmark.tables import NUMBERS
 from captune.core.files import table, write_whole
-from captune.report.drawing import Drawing
+from captune.report.drawing import GREY, SERIES, Drawing, new_figure, shown, style
 
 SHARES = "class-shares.csv"
+SHOWN = 10
+"""Most groups in Figure 7, and most classes in each half of Figure 15."""
+COLORS = (GREY, *SERIES)
+CURVES = (("figure-8", "margin_scale", "margin scale m"), ("figure-9", "unlabeled_share", "share of unlabeled images"))
+"""Figures that show the score by one setting."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """The finished cells of one method on one dataset and setting, in the order of the seeds."""
+class Row(NamedTuple):
+    """The finished cells of one method on one dataset and setting of a table, in the order of the seeds."""
 
+    table: str
+    dataset: str
+    setting: str
     method: str
     settings: Mapping[str, Any]
-    cells: Sequence[Mapping[str, Any]]
+    """All settings of the cells, with those of their split."""
+    cells: list[Mapping[str, Any]]
+
+    def mean(self, number: str) -> float | None:
+        """Return the mean of one of the numbers of tables over the seeds that have it."""
+        values = [value for cell in self.cells if (value := NUMBERS[number](cell)) is not None]
+        return float(np.mean(values)) if values else None
 
     def per_class(self) -> list[float | None]:
         """Return the accuracy of each class, the mean over seeds."""
         columns = np.array([cell["metrics"]["per_class_accuracy"] for cell in self.cells], dtype=np.float64)
-        with np.errstate(invalid="ignore"):
-            return [None if np.isnan(value) else float(value) for value in columns.mean(axis=0)]
+        return [None if np.isnan(value) else float(value) for value in columns.mean(axis=0)]
 
-    def group_numbers(self) -> dict[tuple[int, ...], GroupNumbers]:
-        """Return calibration error and accuracy of each group that all seeds have, the mean over seeds."""
-        found = [{tuple(group["classes"]): group for group in cell.get("groups", [])} for cell in self.cells]
-        common = [key for key in found[0] if all(key in own for own in found)]
+    def group_numbers(self, name: str) -> dict[tuple[int, ...], float]:
+        """Return `ece` or `accuracy` of each confused group that all seeds have, the mean over seeds."""
+        found = [{tuple(group["classes"]): group[name] for group in cell["groups"]} for cell in self.cells]
         return {
-            key: GroupNumbers(*(float(np.mean([own[key][name] for own in found])) for name in ("ece", "accuracy")))
-            for key in common
+            key: float(np.mean([own[key] for own in found])) for key in found[0] if all(key in own for own in found)
         }
+
+
+class Panel(NamedTuple):
+    """One pair of axes: series of values at the same ticks."""
+
+    ticks: Sequence[str]
+    series: Mapping[str, Sequence[float | None]]
 
 
 def write_figures(suite: Suite, results: Results, folder: Path) -> list[Path]:
     """Draw every figure that the finished cells of a suite allow, and return the written files."""
-    written: list[Path] = []
-    shares: list[tuple[object, ...]] = []
-    for block in suite.tables:
-        for (dataset, setting), rows in _rows(block, results).items():
-            where = _slug(f"{block.name} {dataset} {setting}".strip())
-            for drawing in _drawings(rows):
-                named = replace(drawing, name=f"{where}-{drawing.name}")
-                named.write(folder)
-                written.append(folder / f"{named.name}.png")
-            shares += [(dataset, setting, row.method, *numbers) for row in rows if (numbers := _shares(row))]
-    if shares:
+    rows, written = _read_rows(suite, results), list[Path]()
+    for drawing in draw_all(rows):
+        drawing.write(folder)
+        written.append(folder / f"{drawing.name}.png")
+    if rows:
         header = ("dataset", "setting", "method", "classes", "misleading names", "in confused groups")
+        shares = ((row.dataset, row.setting, row.method, *_shares(row)) for row in rows)
         write_whole(folder / SHARES, table(header, shares))
         written.append(folder / SHARES)
     return written
 
 
-def _rows(block: Table, results: Results) -> dict[tuple[str, str], list[Row]]:
-    """Return the rows with at least one finished cell that holds what figures need, by dataset and setting."""
-    places: dict[tuple[str, str, str], list[Place]] = {}
-    for place in block.cells:
-        places.setdefault((place.dataset, place.setting, place.method), []).append(place)
-    rows: dict[tuple[str, str], list[Row]] = {}
-    for (dataset, setting, method), own in places.items():
-        contents = [content for place in own if (content := results.read(block.cells[place])) and "classes" in content]
-        if contents:
-            rows.setdefault((dataset, setting), []).append(Row(method, block.cells[own[0]].settings, contents))
-    return rows
+def _read_rows(suite: Suite, results: Results) -> list[Row]:
+    rows: dict[tuple[str, ...], Row] = {}
+    for block in suite.tables:
+        for place, cell in block.cells.items():
+            content = results.read(cell)
+            if content is not None and "classes" in content:
+                key = (block.name, place.dataset, place.setting, place.method)
+                settings = {**cell.settings, **dataclasses.asdict(cell.split)}
+                rows.setdefault(key, Row(*key, settings, [])).cells.append(content)
+    return list(rows.values())
 
 
-def _drawings(rows: Sequence[Row]) -> Iterator[Drawing]:
-    """Yield Figures 7 and 15 for pairs that differ in the margin, and Figure 6 for pairs that differ in alignment."""
-    zero_shot = next((row for row in rows if row.settings["method"] == "zero_shot"), None)
+def draw_all(rows: Sequence[Row]) -> Iterator[Drawing]:
+    """Yield Figures 8 and 9 of all rows, 13 and 14 of each table and setting, and 6, 7 and 15 of pairs of rows."""
+    for name, setting, title in CURVES:
+        if panels := _curves(rows, setting):
+            yield draw(name, f"Test score by {title}.", (setting, "test score, %"), panels, has_lines=True)
+    for where, own in _grouped(rows, lambda row: f"{row.table} {row.setting}"):
+        methods, datasets = (list(dict.fromkeys(getattr(row, axis) for row in own)) for axis in ("method", "dataset"))
+        known = {(row.method, row.dataset): row for row in own}
+        trained = {row.settings["method"] for row in own} - {"zero_shot"}
+        if len(trained) > 1:
+            times = {d: [r.mean("minutes") if (r := known.get((m, d))) else None for m in methods] for d in datasets}
+            note = "Minutes of each method, without embedding."
+            yield draw(_slug(f"{where} figure 13"), note, ("method", "minutes"), {"": Panel(methods, times)})
+        counts = {m: [r.mean("mismatched") if (r := known.get((m, d))) else None for d in datasets] for m in methods}
+        counts = {method: values for method, values in counts.items() if set(values) != {None}}
+        if counts:
+            note = "Classes with misleading names."
+            yield draw(_slug(f"{where} figure 14"), note, ("dataset", "classes"), {"": Panel(datasets, counts)})
+    for where, own in _grouped(rows, lambda row: f"{row.table} {row.dataset} {row.setting}"):
+        yield from _pair_drawings(where, own)
+
+
+def _curves(rows: Sequence[Row], setting: str) -> dict[str, Panel]:
+    """Return a panel for each dataset, with a series of scores for rows that differ in one setting only."""
+    panels: dict[str, Panel] = {}
+    with_it = [row for row in rows if setting in row.settings]
+    for dataset, of_dataset in _grouped(with_it, lambda row: row.dataset):
+        curves: dict[str, dict[float, float | None]] = {}
+        for _, own in _grouped(of_dataset, lambda row: json.dumps([row.setting, {**row.settings, setting: 0}])):
+            curve = {float(row.settings[setting]): row.mean("score") for row in own}
+            if len(curve) > 1:
+                title = f"{own[0].settings['method']} {SETTING_TITLES[own[0].setting]}"
+                curves[title if title not in curves else f"{title}, {own[0].method}"] = curve
+        ticks = sorted({value for curve in curves.values() for value in curve})
+        series = {title: [curve.get(value) for value in ticks] for title, curve in curves.items()}
+        if series:
+            panels[dataset] = Panel([f"{value:g}" for value in ticks], series)
+    return panels
+
+
+def _pair_drawings(where: str, rows: Sequence[Row]) -> Iterator[Drawing]:
+    """Yield Figures 7 and 15 of pairs that differ in the margin, and Figure 6 of pairs that differ in alignment."""
+    zero_shot = [row for row in rows if row.settings["method"] == "zero_shot"][:1]
     for without, with_it in _pairs(rows, "margin"):
-        pair = _slug(f"{without.method} {with_it.method}")
+        pair = f"{without.method} {with_it.method}"
         names = with_it.cells[0]["classes"]
-        compared = [row for row in (zero_shot, without, with_it) if row is not None]
-        numbers = {row.method: row.group_numbers() for row in compared}
-        common = [key for key in numbers[with_it.method] if all(key in own for own in numbers.values())]
-        if common:
-            groups = [" / ".join(names[c] for c in key) for key in common]
-            series = {method: [own[key] for key in common] for method, own in numbers.items()}
-            drawing = draw_group_comparison(groups, series)
-            yield replace(drawing, name=f"figure-7-{pair}")
-        series_of_classes = {row.method: row.per_class() for row in (without, with_it)}
-        yield replace(draw_extreme_classes(names, series_of_classes), name=f"figure-15-{pair}")
+        panels = {}
+        for key, title in (("ece", "local calibration error (ECE)"), ("accuracy", "accuracy")):
+            numbers = {row.method: row.group_numbers(key) for row in (*zero_shot, without, with_it)}
+            common = [group for group in numbers[with_it.method] if all(group in own for own in numbers.values())]
+            groups = [" / ".join(names[c] for c in group) for group in common[:SHOWN]]
+            panels[title] = Panel(groups, {m: [own[group] for group in common[:SHOWN]] for m, own in numbers.items()})
+        if groups:
+            note = "Local calibration error and accuracy of classes that zero-shot confuses."
+            yield draw(_slug(f"{where} figure 7 {pair}"), note, ("group", ""), panels)
+        first = without.per_class()
+        order = sorted((c for c, value in enumerate(first) if value is not None), key=lambda c: (first[c], c))
+        n_low = min(SHOWN, (len(order) + 1) // 2)
+        halves = {"lowest": order[:n_low], "highest": order[::-1][: min(SHOWN, len(order) - n_low)]}
+        panels = {f"{half} ({without.method})": _of_classes(own, without, with_it) for half, own in halves.items()}
+        note = f"Accuracy of the classes that are lowest and highest with {without.method}."
+        yield draw(_slug(f"{where} figure 15 {pair}"), note, ("class", "accuracy"), panels)
     for without, with_it in _pairs(rows, "concept_alignment"):
-        names = list(with_it.cells[0]["classes"])
         found = dict.fromkeys(name for cell in with_it.cells for name in cell["mismatched"] or ())
         if found:
-            series_of_classes = {row.method: row.per_class() for row in (without, with_it)}
-            chosen = [names.index(name) for name in found]
-            drawing = draw_chosen_classes(names, chosen, series_of_classes, "classes with misleading names")
-            yield replace(drawing, name=f"figure-6-{_slug(f'{without.method} {with_it.method}')}")
+            chosen = [list(with_it.cells[0]["classes"]).index(name) for name in found]
+            panels = {"classes with misleading names": _of_classes(chosen, without, with_it)}
+            name = _slug(f"{where} figure 6 {without.method} {with_it.method}")
+            yield draw(name, "Accuracy of classes with misleading names.", ("class", "accuracy"), panels)
+
+
+def _of_classes(chosen: Sequence[int], *rows: Row) -> Panel:
+    names = rows[0].cells[0]["classes"]
+    columns = {row.method: row.per_class() for row in rows}
+    return Panel([names[c] for c in chosen], {method: [own[c] for c in chosen] for method, own in columns.items()})
 
 
 def _pairs(rows: Sequence[Row], key: str) -> Iterator[tuple[Row, Row]]:
@@ -109,13 +173,49 @@ def _pairs(rows: Sequence[Row], key: str) -> Iterator[tuple[Row, Row]]:
                 yield without, with_it
 
 
+def draw(
+    name: str, note: str, axes_of: tuple[str, str], panels: Mapping[str, Panel], has_lines: bool = False
+) -> Drawing:
+    """Return panels of bars or lines with one legend; `axes_of` names what the ticks and the values are."""
+    labels = list(dict.fromkeys(label for panel in panels.values() for label in panel.series))
+    width = 0.8 / len(labels)
+    with style():
+        figure, axes = new_figure(3.8 * len(panels), 3.2, columns=len(panels))
+        for axis, (title, panel) in zip(axes, panels.items(), strict=True):
+            at = np.arange(len(panel.ticks))
+            for label, column in panel.series.items():
+                number, values = labels.index(label), np.asarray(column, dtype=np.float64)
+                mark: dict[str, Any] = {"color": COLORS[number % len(COLORS)], "label": shown(label)}
+                if has_lines:
+                    axis.plot(at, values, marker="o", **mark)
+                else:
+                    axis.bar(at + (number - (len(labels) - 1) / 2) * width, values, 0.95 * width, **mark)
+            axis.set(title=title, ylabel=axes_of[1], xlabel=axes_of[0] if has_lines else "")
+            axis.set_xticks(at, [shown(tick) for tick in panel.ticks], rotation=0 if has_lines else 90, fontsize=7)
+        handles = {label: mark for axis in axes for mark, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+        figure.legend(handles.values(), handles, loc="outside upper center", ncols=min(4, len(handles)))
+    rows, means = list[tuple[object, ...]](), list[str]()
+    for title, panel in panels.items():
+        columns = [panel.series.get(label, [None] * len(panel.ticks)) for label in labels]
+        for tick, *own in zip(panel.ticks, *columns, strict=True):
+            rows.append((title, tick, *("" if value is None else round(float(value), 4) for value in own)))
+        known = ((label, [v for v in column if v is not None]) for label, column in panel.series.items())
+        means.append(f"{title}: " + ", ".join(f"{label} {np.mean(found):.3f}" for label, found in known if found))
+    return Drawing(name, note, f"Means, {'; '.join(means)}", figure, ("panel", axes_of[0], *labels), rows)
+
+
 def _shares(row: Row) -> tuple[object, ...]:
     """Return the number of classes, and the shares with misleading names and in confused groups (footnote 2)."""
-    cell = row.cells[0]
-    n_classes = len(cell["classes"])
-    known = [len(own["mismatched"]) / n_classes for own in row.cells if own["mismatched"] is not None]
-    confused = np.mean([len({c for group in own["groups"] for c in group["classes"]}) for own in row.cells]) / n_classes
-    return (n_classes, f"{np.mean(known):.4f}" if known else "", f"{confused:.4f}")
+    n_classes, known = len(row.cells[0]["classes"]), row.mean("mismatched")
+    confused = np.mean([len({c for group in own["groups"] for c in group["classes"]}) for own in row.cells])
+    return (n_classes, "" if known is None else f"{known / n_classes:.4f}", f"{confused / n_classes:.4f}")
+
+
+def _grouped(rows: Sequence[Row], key: Callable[[Row], str]) -> Iterator[tuple[str, list[Row]]]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    yield from groups.items()
 
 
 def _slug(text: str) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from captune.benchmark.compared import draw_extreme_classes
 from captune.report.drawing import Drawing, new_figure, shown, style
 from captune.report.measures import Measures
 from captune.report.run_figures import BINS, density, draw_concentration, draw_training
@@ -44,14 +43,6 @@ def test_images_without_label_are_not_measured(run_folder: Any) -> None:
     assert len(measures.known) == 19
     assert measures.metrics[1].n_images == 19
     assert draw_concentration(measures) is not None
-
-
-def test_no_class_is_both_lowest_and_highest(measures: Measures) -> None:
-    accuracy = dict(zip(measures.run.names, measures.accuracies(after=False).tolist(), strict=True))
-    drawing = draw_extreme_classes(measures.run.names, {"before": list(accuracy.values())})
-    low, high = ([str(row[1]) for row in drawing.rows if str(row[0]).startswith(end)] for end in ("lowest", "highest"))
-    assert sorted([*low, *high]) == sorted(measures.run.names)
-    assert max(accuracy[name] for name in low) <= min(accuracy[name] for name in high)
 
 
 def test_images_of_one_class_lie_in_one_cluster(measures: Measures) -> None:
