@@ -1,21 +1,32 @@
-"""The interface of a dataset: class names, a training pool and a test set with labels, read from a folder."""
+"""The interface of a dataset: class names, a training pool and a test set with labels, and parts of its readers."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
+from pathlib import Path, PurePosixPath
 from typing import ClassVar
+
+import numpy as np
 
 from captune.core import registry
 from captune.core.arrays import Ints
+from captune.core.cards import read_json
 from captune.core.errors import InputError, raise_all
 from captune.core.files import is_file, is_folder
-from captune.data.images import ImageCollection
+from captune.data.images import ImageCollection, find_images
 from captune.data.precomputed import ClassTexts
+
+Listed = list[tuple[str, int]]
+"""Paths relative to a folder, with their class ids."""
+SEEDED_REMARK = (
+    "The split was drawn at random with the published sizes and a fixed seed, because ELEVATER's index files ({files}) "
+    "are missing: results differ slightly from published ones."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +56,7 @@ class LoadedDataset:
                 problems.append(f"{part}: labels must be in 0 to {len(self.names) - 1}")
         raise_all(problems, "This dataset cannot be used")
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Return a digest of images, labels, names and texts."""
         digest = hashlib.blake2b(f"{self.pool.fingerprint}{self.test.fingerprint}{self.names}".encode(), digest_size=16)
@@ -65,8 +76,7 @@ class RemoteFile:
 
     def command(self, root: Path) -> str:
         """Return the shell command that downloads the file, checks it and unpacks it."""
-        name, target = self.url.rsplit("/", 1)[-1], root / self.creates
-        folder = shlex.quote(str(target.parent))
+        name, folder = self.url.rsplit("/", 1)[-1], shlex.quote(str((root / self.creates).parent))
         unpack = {".zip": f" && unzip -q {name}", ".mat": ""}.get(Path(name).suffix, f" && tar -xf {name}")
         check = f"echo {self.md5}  {name} | md5sum -c"
         return f"mkdir -p {folder} && cd {folder} && curl -LC - -O {self.url} && {check}{unpack}"
@@ -82,9 +92,9 @@ class DatasetFacts:
     title: str
     source: str
     license: str
-    n_classes: int | None
-    n_pool: int | None
-    n_test: int | None
+    n_classes: int | None = None
+    n_pool: int | None = None
+    n_test: int | None = None
     template: str = "a photo of a {}"
     domain: str = "{}"
     urls: tuple[RemoteFile, ...] = ()
@@ -113,34 +123,27 @@ class Dataset:
 
     def is_found(self, root: Path) -> bool:
         """Return whether the dataset's files are below this root, without reading them."""
-        return self._find(root) is not None
+        return any(not missing for *_, missing in self._tried(root))
 
     def load(self, root: Path) -> LoadedDataset:
         """Return names, images and labels; the error for missing files lists every path that was tried."""
-        found = self._find(root)
-        if found is None:
-            raise InputError(self._not_found(root))
-        layout, folder = found
-        return with_size_remarks(layout.read(folder), self.facts)
-
-    def _find(self, root: Path) -> tuple[Layout, Path] | None:
-        for layout in self.layouts:
-            for folder in layout.folders:
-                if all(_exists(root / folder / need) for need in layout.needs):
-                    return layout, root / folder
-        return None
-
-    def _not_found(self, root: Path) -> str:
         lines = [f"{self.facts.title} was not found in {str(root)!r}. Looked for:"]
-        for layout in self.layouts:
-            for folder in layout.folders:
-                wanted = [(Path(folder) / need).as_posix() for need in layout.needs]
-                missing = [name for name in wanted if not _exists(root / name)]
-                note = f" (only missing: {', '.join(missing)})" if len(missing) < len(wanted) else ""
-                lines.append(f"{layout.title}: {', '.join(wanted)}{note}")
-        text = "\n  - ".join(lines)
-        commands = [f"\n  {remote.command(root)}" for remote in self.facts.urls if not _exists(root / remote.creates)]
-        return text + ("\nDownload it with:" + "".join(commands) if commands else "")
+        for layout, folder, missing in self._tried(root):
+            if not missing:
+                return _with_size_remarks(layout.read(root / folder), self.facts)
+            note = f" (only missing: {', '.join(missing)})" if len(missing) < len(layout.needs) else ""
+            lines.append(f"{layout.title}: {', '.join(_below(folder, layout.needs))}{note}")
+        remotes = [remote for remote in self.facts.urls if not _exists(root / remote.creates)]
+        commands = "".join(f"\n  {remote.command(root)}" for remote in remotes)
+        raise InputError("\n  - ".join(lines) + (f"\nDownload it with:{commands}" if commands else ""))
+
+    def _tried(self, root: Path) -> list[tuple[Layout, str, list[str]]]:
+        """Return every layout and folder, with the files that are missing there."""
+        return [
+            (layout, folder, [name for name in _below(folder, layout.needs) if not _exists(root / name)])
+            for layout in self.layouts
+            for folder in layout.folders
+        ]
 
 
 PLUGIN_BASE = Dataset
@@ -156,8 +159,7 @@ def open_dataset(identifier: str) -> Dataset:
     return reader(file) if file else reader()
 
 
-def with_size_remarks(data: LoadedDataset, facts: DatasetFacts) -> LoadedDataset:
-    """Return the dataset with a remark for every size that differs from the published one."""
+def _with_size_remarks(data: LoadedDataset, facts: DatasetFacts) -> LoadedDataset:
     sizes = (
         ("classes", len(data.names), facts.n_classes),
         ("images in the pool", len(data.pool), facts.n_pool),
@@ -171,5 +173,119 @@ def with_size_remarks(data: LoadedDataset, facts: DatasetFacts) -> LoadedDataset
     return dataclasses.replace(data, remarks=(*data.remarks, *remarks))
 
 
+def _below(folder: str, names: Sequence[str]) -> list[str]:
+    return [(PurePosixPath(folder) / name).as_posix() for name in names]
+
+
 def _exists(path: Path) -> bool:
     return is_file(path) or is_folder(path)
+
+
+def class_folders(folder: Path) -> tuple[str, ...]:
+    """Return the sorted names of the sub-folders that are not hidden."""
+    if not is_folder(folder):
+        return ()
+    return tuple(sorted(child.name for child in folder.iterdir() if child.is_dir() and child.name[0] != "."))
+
+
+def spaced(names: Sequence[str]) -> tuple[str, ...]:
+    """Return folder names as class names, with spaces instead of underscores."""
+    return tuple(name.replace("_", " ") for name in names)
+
+
+def read_folders(folder: Path, classes: tuple[str, ...], may_be_empty: bool = False) -> tuple[ImageCollection, Ints]:
+    """Return the images in the folders of these classes, sorted by class and name, and their class ids."""
+    parts = [find_images(folder / name).paths if is_folder(folder / name) else () for name in classes]
+    empty = [name for name, paths in zip(classes, parts, strict=True) if not paths]
+    if empty and not may_be_empty:
+        raise InputError(f"No images in {str(folder / empty[0])!r}: every class needs at least one.")
+    labels = np.repeat(np.arange(len(classes)), [len(paths) for paths in parts])
+    return ImageCollection(tuple(path for paths in parts for path in paths), folder), labels.astype(np.int64)
+
+
+def read_train_and_test(folder: Path) -> LoadedDataset:
+    """Return the dataset of a folder with train/<class>/ and test/<class>/."""
+    names = class_folders(folder / "train")
+    return LoadedDataset(names, *read_folders(folder / "train", names), *read_folders(folder / "test", names))
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the non-empty lines of a text file."""
+    try:
+        return [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"The list {str(path)!r} cannot be read as text: {error}.") from error
+
+
+def read_pairs(path: Path) -> list[tuple[str, str]]:
+    """Return the first word of every line and the rest of the line."""
+    pairs = [(first, rest.strip()) for first, _, rest in (line.partition(" ") for line in read_lines(path))]
+    wrong = next((first for first, rest in pairs if not rest), None)
+    if wrong is not None:
+        raise InputError(f"The list {str(path)!r} has a line with only one word, {wrong!r}, expected two.")
+    return pairs
+
+
+def read_coop(path: Path) -> tuple[Listed, Listed]:
+    """Return pool (train and val) and test of a split_zhou file: lists of [path, class id, class name]."""
+    try:
+        content = read_json(path)
+        train, val, test = ([(str(e[0]), int(e[1])) for e in content[part]] for part in ("train", "val", "test"))
+    except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
+        raise InputError(
+            f"{str(path)!r} is not a CoOp split file with train, val and test lists of [path, class id, name]: "
+            f"{type(error).__name__}: {error}."
+        ) from error
+    return train + val, test
+
+
+def class_id(name: str, classes: Sequence[str], source: Path) -> int:
+    """Return the position of a class, or name the file that lists an unknown one."""
+    if name not in classes:
+        raise InputError(f"{str(source)!r} lists the class {name!r}, which is not one of the {len(classes)} classes.")
+    return classes.index(name)
+
+
+def label_by_folder(entries: Sequence[str], classes: Sequence[str], source: Path) -> Listed:
+    """Return `<class>/<file>` entries with the class ids of their folders."""
+    return [(entry, class_id(entry.split("/")[0], classes, source)) for entry in entries]
+
+
+def from_lists(names: Sequence[str], folder: Path, pool: Listed, test: Listed) -> LoadedDataset:
+    """Return the dataset of two lists of images; all must exist inside the folder."""
+    return LoadedDataset(tuple(names), *_collect(folder, pool), *_collect(folder, test))
+
+
+def _collect(folder: Path, listed: Listed) -> tuple[ImageCollection, Ints]:
+    outside = [name for name, _ in listed if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts]
+    if outside:
+        raise InputError(f"The lists name the image {outside[0]!r}, which is outside {str(folder)!r}.")
+    paths = tuple(folder / name for name, _ in listed)
+    missing = [path for path in paths if not is_file(path)]
+    if missing:
+        raise InputError(
+            f"{len(missing)} of {len(paths)} images in the lists are missing, first {str(missing[0])!r}. "
+            "Unpack the whole archive again."
+        )
+    return ImageCollection(paths, folder), np.asarray([label for _, label in listed], dtype=np.int64)
+
+
+def from_positions(
+    names: Sequence[str], images: ImageCollection, labels: Ints, test: Ints, remarks: tuple[str, ...] = ()
+) -> LoadedDataset:
+    """Return the dataset whose test images are at these positions and whose pool is the rest."""
+    pool = np.setdiff1d(np.arange(len(images)), test)
+    return LoadedDataset(tuple(names), images.subset(pool), labels[pool], images.subset(test), labels[test], remarks)
+
+
+def draw_by_class(labels: Ints, share: float) -> Ints:
+    """Return sorted positions of a stratified random sample, of exactly this share rounded.
+
+    Rounding leftovers go to the classes with the largest remainders, the first of equal ones.
+    """
+    n_drawn, sizes = max(1, round(len(labels) * share)), np.bincount(labels)
+    quotas = sizes * (n_drawn / len(labels))
+    counts = np.floor(quotas + 1e-9).astype(np.int64)
+    counts[np.argsort(-(quotas - counts), kind="stable")[: n_drawn - int(counts.sum())]] += 1
+    drawn = [np.random.RandomState([0, c]).permutation(np.flatnonzero(labels == c))[:n] for c, n in enumerate(counts)]
+    return np.sort(np.concatenate(drawn)).astype(np.int64)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from captune.benchmark.datasets._readers import class_folders, from_lists, label_by_folder, read_coop, read_lines
-from captune.benchmark.datasets.base import Dataset, DatasetFacts, Layout, LoadedDataset, RemoteFile
+from captune.benchmark.datasets import base
 
 SITE = "https://www.robots.ox.ac.uk/~vgg/data/dtd/"
 FOLDERS = ("dtd", "dtd/dtd", "DTD")
@@ -13,27 +12,27 @@ LISTS = tuple(f"labels/{part}1.txt" for part in ("train", "val", "test"))
 COOP = "split_zhou_DescribableTextures.json"
 
 
-def _official(folder: Path) -> LoadedDataset:
+def _official(folder: Path) -> base.LoadedDataset:
     """Read lists with lines such as `banded/banded_0002.jpg`."""
-    train, val, test = (read_lines(folder / name) for name in LISTS)
+    train, val, test = (base.read_lines(folder / name) for name in LISTS)
     return _load(folder, train + val, test, folder / LISTS[0])
 
 
-def _coop(folder: Path) -> LoadedDataset:
-    (pool, _), (test, _) = read_coop(folder / COOP)
+def _coop(folder: Path) -> base.LoadedDataset:
+    pool, test = ([name for name, _ in part] for part in base.read_coop(folder / COOP))
     return _load(folder, pool, test, folder / COOP)
 
 
-def _load(folder: Path, pool: list[str], test: list[str], source: Path) -> LoadedDataset:
-    names = class_folders(folder / "images")
-    pool_listed, test_listed = (label_by_folder(entries, names, source) for entries in (pool, test))
-    return from_lists(names, folder / "images", pool_listed, test_listed, source)
+def _load(folder: Path, pool: list[str], test: list[str], source: Path) -> base.LoadedDataset:
+    names = base.class_folders(folder / "images")
+    listed = (base.label_by_folder(entries, names, source) for entries in (pool, test))
+    return base.from_lists(names, folder / "images", *listed)
 
 
-class DTD(Dataset):
+class DTD(base.Dataset):
     """The pool is the official train1 and val1, the test set is test1."""
 
-    facts = DatasetFacts(
+    facts = base.DatasetFacts(
         title="DTD",
         source=SITE,
         license="for research",
@@ -41,9 +40,9 @@ class DTD(Dataset):
         n_pool=3760,
         n_test=1880,
         domain="a {} texture",
-        urls=(RemoteFile(SITE + "download/dtd-r1.0.1.tar.gz", "dtd", "fff73e5086ae6bdbea199a49dfb8a4c1"),),
+        urls=(base.RemoteFile(SITE + "download/dtd-r1.0.1.tar.gz", "dtd", "fff73e5086ae6bdbea199a49dfb8a4c1"),),
     )
     layouts = (
-        Layout("official", FOLDERS, ("images", *LISTS), _official),
-        Layout("CoOp", FOLDERS, ("images", COOP), _coop),
+        base.Layout("official", FOLDERS, ("images", *LISTS), _official),
+        base.Layout("CoOp", FOLDERS, ("images", COOP), _coop),
     )

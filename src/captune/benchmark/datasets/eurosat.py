@@ -6,17 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from captune.benchmark.datasets._readers import (
-    SEEDED_REMARK,
-    draw_by_class,
-    from_lists,
-    from_positions,
-    label_by_folder,
-    read_coop,
-    read_folders,
-    read_lines,
-)
-from captune.benchmark.datasets.base import Dataset, DatasetFacts, Layout, LoadedDataset, RemoteFile
+from captune.benchmark.datasets import base
 from captune.core.errors import InputError
 
 N_IMAGES, N_TEST = 27000, 5000
@@ -35,37 +25,38 @@ NAMES = {
 URL = "https://huggingface.co/datasets/torchgeo/eurosat/resolve/c877bcd43f099cd0196738f714544e355477f3fd/EuroSAT.zip"
 FOLDERS = ("eurosat", "EuroSAT", "eurosat_clip")
 IMAGES = ("2750/AnnualCrop", "2750/SeaLake")
+COOP = "split_zhou_EuroSAT.json"
 
 
-def _elevater(folder: Path) -> LoadedDataset:
+def _elevater(folder: Path) -> base.LoadedDataset:
     """Read ELEVATER's test list, with lines such as `test.zip@.../River_12.jpg 8`."""
-    images, labels = read_folders(folder / "2750", tuple(NAMES))
-    source = folder / "test.txt"
+    images, labels = base.read_folders(folder / "2750", tuple(NAMES))
     positions = {path.name: i for i, path in enumerate(images.paths)}
-    listed = [line.rsplit(" ", 1)[0].replace("@", "/").split("/")[-1] for line in read_lines(source)]
+    lines = base.read_lines(folder / "test.txt")
+    listed = [line.rsplit(" ", 1)[0].replace("@", "/").split("/")[-1] for line in lines]
     unknown = [name for name in listed if name not in positions]
     if unknown:
-        raise InputError(f"{len(unknown)} images listed in {str(source)!r} are missing, first {unknown[0]!r}.")
+        raise InputError(f"{len(unknown)} images of test.txt in {str(folder)!r} are missing, first {unknown[0]!r}.")
     test = np.asarray([positions[name] for name in listed], dtype=np.int64)
-    return from_positions(tuple(NAMES.values()), images, labels, test)
+    return base.from_positions(tuple(NAMES.values()), images, labels, test)
 
 
-def _coop(folder: Path) -> LoadedDataset:
-    source, classes = folder / "split_zhou_EuroSAT.json", tuple(NAMES)
-    pool, test = (label_by_folder(entries, classes, source) for entries, _ in read_coop(source))
-    return from_lists(tuple(NAMES.values()), folder / "2750", pool, test, source)
+def _coop(folder: Path) -> base.LoadedDataset:
+    parts = base.read_coop(folder / COOP)
+    listed = (base.label_by_folder([name for name, _ in part], tuple(NAMES), folder / COOP) for part in parts)
+    return base.from_lists(tuple(NAMES.values()), folder / "2750", *listed)
 
 
-def _seeded(folder: Path) -> LoadedDataset:
-    images, labels = read_folders(folder / "2750", tuple(NAMES))
-    test = draw_by_class(labels, max(1, round(len(images) * N_TEST / N_IMAGES)))
-    return from_positions(tuple(NAMES.values()), images, labels, test, (SEEDED_REMARK.format(files="test.txt"),))
+def _seeded(folder: Path) -> base.LoadedDataset:
+    images, labels = base.read_folders(folder / "2750", tuple(NAMES))
+    test, remark = base.draw_by_class(labels, N_TEST / N_IMAGES), base.SEEDED_REMARK.format(files="test.txt")
+    return base.from_positions(tuple(NAMES.values()), images, labels, test, (remark,))
 
 
-class EuroSAT(Dataset):
+class EuroSAT(base.Dataset):
     """The pool has all images except the test images; `leaky` splits add them, as in the paper."""
 
-    facts = DatasetFacts(
+    facts = base.DatasetFacts(
         title="EuroSAT",
         source="https://github.com/phelber/EuroSAT",
         license="MIT; contains Copernicus Sentinel data",
@@ -73,10 +64,10 @@ class EuroSAT(Dataset):
         n_pool=N_IMAGES - N_TEST,
         n_test=N_TEST,
         domain="a satellite photo of {}",
-        urls=(RemoteFile(URL, "eurosat/2750", "c8fa014336c82ac7804f0398fcb19387"),),
+        urls=(base.RemoteFile(URL, "eurosat/2750", "c8fa014336c82ac7804f0398fcb19387"),),
     )
     layouts = (
-        Layout("images and ELEVATER's list", FOLDERS, (*IMAGES, "test.txt"), _elevater),
-        Layout("CoOp", FOLDERS, (*IMAGES, "split_zhou_EuroSAT.json"), _coop),
-        Layout("official images", FOLDERS, IMAGES, _seeded),
+        base.Layout("images and ELEVATER's list", FOLDERS, (*IMAGES, "test.txt"), _elevater),
+        base.Layout("CoOp", FOLDERS, (*IMAGES, COOP), _coop),
+        base.Layout("official images", FOLDERS, IMAGES, _seeded),
     )

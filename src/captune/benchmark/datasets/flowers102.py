@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from captune.benchmark.datasets._readers import Listed, from_lists, read_coop
-from captune.benchmark.datasets.base import Dataset, DatasetFacts, Layout, LoadedDataset, RemoteFile
+from captune.benchmark.datasets import base
 from captune.core.arrays import Ints
 from captune.core.errors import InputError
 
@@ -33,20 +32,18 @@ NAMES = tuple(name.strip() for name in _NAMES.replace("\n", " ").split(","))
 """Class names in the order of their labels, as zero-shot benchmarks write them."""
 
 
-def _official(folder: Path) -> LoadedDataset:
+def _official(folder: Path) -> base.LoadedDataset:
     """Read `setid.mat` (image numbers of train, val and test) and `imagelabels.mat` (labels from 1)."""
-    source = folder / "setid.mat"
     labels = _numbers(folder / "imagelabels.mat", "labels", largest=len(NAMES))
-    train, val, test = (_numbers(source, key, largest=len(labels)) for key in ("trnid", "valid", "tstid"))
+    train, val, test = (
+        [(f"image_{number:05d}.jpg", int(labels[number - 1]) - 1) for number in _numbers(path, key, len(labels))]
+        for path, key in ((folder / "setid.mat", key) for key in ("trnid", "valid", "tstid"))
+    )
+    return base.from_lists(NAMES, folder / "jpg", train + val, test)
 
-    def listed(numbers: Ints) -> Listed:
-        return [f"image_{number:05d}.jpg" for number in numbers], (labels[numbers - 1] - 1).tolist()
 
-    return from_lists(NAMES, folder / "jpg", listed(np.concatenate([train, val])), listed(test), source)
-
-
-def _coop(folder: Path) -> LoadedDataset:
-    return from_lists(NAMES, folder / "jpg", *read_coop(folder / COOP), folder / COOP)
+def _coop(folder: Path) -> base.LoadedDataset:
+    return base.from_lists(NAMES, folder / "jpg", *base.read_coop(folder / COOP))
 
 
 def _numbers(path: Path, key: str, largest: int) -> Ints:
@@ -62,10 +59,10 @@ def _numbers(path: Path, key: str, largest: int) -> Ints:
     return values
 
 
-class Flowers102(Dataset):
+class Flowers102(base.Dataset):
     """The pool is the official train and val."""
 
-    facts = DatasetFacts(
+    facts = base.DatasetFacts(
         title="Flowers102",
         source=SITE,
         license="none stated; images from the web",
@@ -74,12 +71,14 @@ class Flowers102(Dataset):
         n_test=6149,
         domain="the flower {}",
         urls=(
-            RemoteFile(SITE + "102flowers.tgz", "flowers-102/jpg", "52808999861908f626f3c1f4e79d11fa"),
-            RemoteFile(SITE + "imagelabels.mat", "flowers-102/imagelabels.mat", "e0620be6f572b9609742df49c70aed4d"),
-            RemoteFile(SITE + "setid.mat", "flowers-102/setid.mat", "a5357ecc9cb78c4bef273ce3793fc85c"),
+            base.RemoteFile(SITE + "102flowers.tgz", "flowers-102/jpg", "52808999861908f626f3c1f4e79d11fa"),
+            base.RemoteFile(
+                SITE + "imagelabels.mat", "flowers-102/imagelabels.mat", "e0620be6f572b9609742df49c70aed4d"
+            ),
+            base.RemoteFile(SITE + "setid.mat", "flowers-102/setid.mat", "a5357ecc9cb78c4bef273ce3793fc85c"),
         ),
     )
     layouts = (
-        Layout("official", FOLDERS, ("jpg", "imagelabels.mat", "setid.mat"), _official),
-        Layout("CoOp", FOLDERS, ("jpg", COOP), _coop),
+        base.Layout("official", FOLDERS, ("jpg", "imagelabels.mat", "setid.mat"), _official),
+        base.Layout("CoOp", FOLDERS, ("jpg", COOP), _coop),
     )

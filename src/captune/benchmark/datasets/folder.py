@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from captune.benchmark.datasets._readers import class_folders, draw_by_class, from_positions, read_folders, spaced
-from captune.benchmark.datasets.base import Dataset, DatasetFacts, LoadedDataset
+from captune.benchmark.datasets import base
 from captune.core.errors import InputError
 
 TEST_SHARE = 0.4
 
 
-class Folder(Dataset):
+class Folder(base.Dataset):
     """The root itself is the dataset; class names are the folder names with `_` as space."""
 
-    facts = DatasetFacts("Folder of images", "your own", "your own", n_classes=None, n_pool=None, n_test=None)
+    facts = base.DatasetFacts("Folder of images", "your own", "your own")
 
     def is_found(self, root: Path) -> bool:
         """Return whether the root has folders for at least two classes."""
-        return len(class_folders(root / "train" if self._is_split(root) else root)) >= 2
+        return len(base.class_folders(root / "train" if self._is_split(root) else root)) >= 2
 
-    def load(self, root: Path) -> LoadedDataset:
+    def load(self, root: Path) -> base.LoadedDataset:
         """Return images by folder; without train and test folders, 40 % of every class become the test set."""
         if not self.is_found(root):
             raise InputError(
@@ -28,17 +27,17 @@ class Folder(Dataset):
                 "two classes."
             )
         if self._is_split(root):
-            classes = class_folders(root / "train")
-            unknown = sorted(set(class_folders(root / "test")) - set(classes))
+            classes = base.class_folders(root / "train")
+            unknown = sorted(set(base.class_folders(root / "test")) - set(classes))
             if unknown:
                 raise InputError(f"{str(root / 'test')!r} has the class {unknown[0]!r}, which train does not have.")
-            test = read_folders(root / "test", classes, may_be_empty=True)
-            return LoadedDataset(spaced(classes), *read_folders(root / "train", classes), *test)
-        classes = class_folders(root)
-        images, labels = read_folders(root, classes)
-        drawn = draw_by_class(labels, max(1, round(len(images) * TEST_SHARE)))
+            test = base.read_folders(root / "test", classes, may_be_empty=True)
+            return base.LoadedDataset(base.spaced(classes), *base.read_folders(root / "train", classes), *test)
+        classes = base.class_folders(root)
+        images, labels = base.read_folders(root, classes)
+        drawn = base.draw_by_class(labels, TEST_SHARE)
         remark = f"The test images are a random {TEST_SHARE:.0%} of every class, drawn with a fixed seed."
-        return from_positions(spaced(classes), images, labels, drawn, (remark,))
+        return base.from_positions(base.spaced(classes), images, labels, drawn, (remark,))
 
     def _is_split(self, root: Path) -> bool:
-        return all(class_folders(root / part) for part in ("train", "test"))
+        return all(base.class_folders(root / part) for part in ("train", "test"))

@@ -19,9 +19,7 @@ class Npz(Dataset):
     The pool are the train images. No backbone is loaded.
     """
 
-    facts = DatasetFacts(
-        "Embeddings in an .npz file", "your own", "your own", n_classes=None, n_pool=None, n_test=None, template="{}"
-    )
+    facts = DatasetFacts("Embeddings in an .npz file", "your own", "your own", template="{}")
     takes_file = True
 
     def is_found(self, root: Path) -> bool:
@@ -35,12 +33,12 @@ class Npz(Dataset):
             raise InputError(f"No embeddings in {str(root)!r}. Looked for: {wanted}")
         path = root / self.file
         texts = ClassTexts.from_file(path)
-        (pool, pool_labels), (test, test_labels) = _part(path, "train"), _part(path, "test")
-        widths = {pool.width, test.width, texts.width}
+        pool, test = _part(path, "train"), _part(path, "test")
+        widths = {pool[0].width, test[0].width, texts.width}
         if len(widths) > 1:
             raise InputError(f"Images and texts in {str(path)!r} have different widths: {sorted(widths)}.")
         try:
-            return LoadedDataset(texts.names, pool, pool_labels, test, test_labels, texts=texts)
+            return LoadedDataset(texts.names, *pool, *test, texts=texts)
         except InputError as error:
             raise InputError(f"{str(path)!r}: {error}") from error
 

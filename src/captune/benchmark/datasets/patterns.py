@@ -6,8 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from captune.benchmark.datasets._readers import read_folders
-from captune.benchmark.datasets.base import Dataset, DatasetFacts, LoadedDataset
+from captune.benchmark.datasets.base import Dataset, DatasetFacts, LoadedDataset, read_folders
 from captune.embeddings.cache import default_folder
 from captune.world import class_names, write_world
 

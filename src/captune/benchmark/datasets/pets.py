@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from captune.benchmark.datasets._readers import read_train_and_test
-from captune.benchmark.datasets.base import Dataset, DatasetFacts, Layout
+from captune.benchmark.datasets.base import Dataset, DatasetFacts, Layout, read_train_and_test
 
 
 class Pets(Dataset):
