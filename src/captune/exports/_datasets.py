@@ -19,8 +19,7 @@ from captune.core.errors import InputError
 from captune.core.files import is_file, table, write_json, write_whole
 from captune.core.wording import option
 from captune.data.decoding import UnreadableImageError, decode, read_bytes
-from captune.exports._labels import TAKES, LabelTable, choose_labels
-from captune.exports.base import ExportFormat, ExportSettings
+from captune.exports.base import OF_LABELS, ExportFormat, ExportSettings, LabelTable, choose_labels
 from captune.results.run import Run
 from captune.results.run_folder import CORRECTIONS
 from captune.review.corrections import Corrections
@@ -40,7 +39,7 @@ class ImageDataset(ExportFormat):
     """Writes SPLIT/CLASS/IMAGE; near duplicates are always in the same split."""
 
     is_folder = True
-    takes = TAKES | {"images", "splits", "link"}
+    takes = OF_LABELS | {"images", "splits", "link"}
     split_names: ClassVar[Sequence[str]] = ("train", "val", "test")
     usage: ClassVar[str]
     """How the data set is read, for the data card."""

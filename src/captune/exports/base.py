@@ -1,26 +1,36 @@
-"""Exporting a run: the base class of all formats, and `export`, which never leaves a partly written target."""
+"""Exporting a run: the labels to export, the base class of all formats, and `export`, which replaces whole targets."""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+
 from captune.core import registry
-from captune.core.errors import CaptuneError, InputError
+from captune.core.arrays import Floats, Ints, Rows
+from captune.core.errors import CaptuneError, InputError, RunFolderError
 from captune.core.files import write_json
 from captune.core.restoring import unchanged
 from captune.core.settings import Positive, Share, build
 from captune.core.wording import option
+from captune.results.evidence import PSEUDO_LABELS
 from captune.results.run import Run
 from captune.results.run_folder import EXPORTS
+from captune.review.accept import accepted_rows
+from captune.review.opening import open_session
 
 MARK = "captune-export.json"
 """A file in every exported folder, so that --overwrite never removes any other folder."""
+OF_LABELS = frozenset({"min_confidence", "source", "precision"})
+"""Settings of all formats that export labels."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +68,7 @@ class ExportFormat(ABC):
 
     target: ClassVar[str]
     """Default name of the file or folder, in RUN/exports."""
-
     is_folder: ClassVar[bool] = False
-    """Whether the target is a folder."""
-
     takes: ClassVar[frozenset[str]] = frozenset()
     """The settings of this format; any other setting is an error."""
 
@@ -93,56 +100,50 @@ def export(
     name = format.replace("-", "_")
     writer: ExportFormat = registry.load("exports", name)()
     checked = build(ExportSettings, settings, "export settings")
-    _check_settings(writer, name, checked)
-    finished = Run.read(run, images=checked.images if "splits" in writer.takes else None)
-    target = Path(out) if out is not None else finished.folder / EXPORTS / writer.target
-    _check_target(writer, target, overwrite)
-    if writer.is_folder:
-        return Exported(target, _write_folder(writer, finished, target, checked, name))
-    return Exported(target, writer.write(finished, target, checked))
-
-
-def _check_settings(writer: ExportFormat, name: str, settings: ExportSettings) -> None:
-    changed = [field.name for field in dataclasses.fields(settings) if getattr(settings, field.name) != field.default]
-    wrong = [key for key in changed if key not in writer.takes]
-    if wrong:
+    changed = [field.name for field in dataclasses.fields(checked) if getattr(checked, field.name) != field.default]
+    if wrong := [key for key in changed if key not in writer.takes]:
         listed = [", ".join(map(option, keys)) for keys in (wrong, sorted(writer.takes))]
         raise InputError(
             f"The format {name.replace('_', '-')} does not take {listed[0]}. It takes: {listed[1] or 'none'}."
         )
+    finished = Run.read(run, images=checked.images if "splits" in writer.takes else None)
+    target = Path(out) if out is not None else finished.folder / EXPORTS / writer.target
+    check_target(target, overwrite, writer.is_folder)
+    if not writer.is_folder:
+        return Exported(target, writer.write(finished, target, checked))
+    with new_folder(target, name, finished) as folder:
+        remarks = writer.write(finished, folder, checked)
+    return Exported(target, remarks)
 
 
-def _check_target(writer: ExportFormat, target: Path, overwrite: bool) -> None:
+def check_target(target: Path, overwrite: bool, is_folder: bool = True) -> None:
+    """Raise an error if something else is at the target, or an export that shall not be replaced."""
+    hint = f"pass {option('overwrite', True)} to replace it, or choose another {option('out')}."
     try:
-        if writer.is_folder:
-            is_export = (target / MARK).is_file()
-            is_taken = target.is_file() or (target.is_dir() and any(target.iterdir()))
-            if is_taken and not (is_export and overwrite):
-                replace = f"pass {option('overwrite', True)} to replace it, or choose"
-                hint = replace if is_export else "it is not an export. Choose"
-                raise InputError(f"The folder {str(target)!r} already exists: {hint} another {option('out')}.")
-        elif target.is_dir():
-            raise InputError(f"{str(target)!r} is a folder, expected a file such as {str(target / writer.target)!r}.")
-        elif target.exists() and not overwrite:
-            raise InputError(
-                f"The file {str(target)!r} already exists: pass {option('overwrite', True)} to replace it, or choose "
-                f"another {option('out')}."
-            )
+        is_export = (target / MARK).is_file() if is_folder else target.exists()
+        if target.is_dir() and not is_folder:
+            raise InputError(f"{str(target)!r} is a folder, expected a file such as {str(target / 'labels.csv')!r}.")
+        is_taken = any(target.iterdir()) if target.is_dir() else target.exists()
     except OSError as error:
         raise InputError(
             f"{str(target)!r} cannot be used: {error.strerror}. Choose another {option('out')}."
         ) from error
+    if is_taken and not (is_export and overwrite):
+        hint = hint if is_export else f"it is not an export. Choose another {option('out')}."
+        raise InputError(f"The {'folder' if is_folder else 'file'} {str(target)!r} already exists: {hint}")
 
 
-def _write_folder(writer: ExportFormat, run: Run, target: Path, settings: ExportSettings, name: str) -> Sequence[str]:
-    """Write beside the target and rename, so that a kill or an error leaves the old folder or the new one."""
+@contextmanager
+def new_folder(target: Path, kind: str, run: Run) -> Iterator[Path]:
+    """Yield an empty folder, which replaces the target at the end; a kill or an error leaves the old one."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".captune-", ignore_cleanup_errors=True) as beside:
             new, old = Path(beside) / "new", Path(beside) / "old"
             new.mkdir()
-            remarks = writer.write(run, new, settings)
-            write_json(new / MARK, {"format": "captune-export", "kind": name, "run": str(run.folder)})
+            yield new
+            source = str(run.folder) if run.is_saved else "memory"
+            write_json(new / MARK, {"format": "captune-export", "kind": kind, "run": source})
             if target.is_dir():
                 target.replace(old)
             try:
@@ -153,7 +154,94 @@ def _write_folder(writer: ExportFormat, run: Run, target: Path, settings: Export
                 raise
     except OSError as error:
         raise CaptuneError(
-            f"The folder {str(target)!r} cannot be written: {error.strerror or error}. Check its permissions and the "
-            "free disk space."
+            f"The folder {str(target)!r} cannot be written: {error.strerror or error}. Check permissions and space."
         ) from error
-    return remarks
+
+
+@dataclass(frozen=True, eq=False)
+class LabelTable:
+    """Labels of some images of a run: their rows in its predictions, their names, class ids and confidences.
+
+    `certificate` says what is certain about the labels, if a precision was asked for.
+    """
+
+    class_names: tuple[str, ...]
+    rows: Rows
+    names: tuple[str, ...]
+    labels: Ints
+    confidence: Floats
+    n_images: int
+    certificate: Mapping[str, Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def subset(self, kept: Ints) -> LabelTable:
+        """Return the labels at some positions."""
+        names = tuple(self.names[i] for i in kept)
+        return replace(
+            self, rows=Rows(self.rows[kept]), names=names, labels=self.labels[kept], confidence=self.confidence[kept]
+        )
+
+    def entries(self, prefix: str | None = None) -> Iterator[tuple[str, int, float]]:
+        """Yield the prefixed path, class id and confidence of each image."""
+        for name, label, confidence in zip(self.names, self.labels.tolist(), self.confidence.tolist(), strict=True):
+            yield f"{prefix or ''}{name}", label, confidence
+
+    @property
+    def remark(self) -> str:
+        """Return how many images are exported, or the certificate."""
+        counted = f"Exported the labels of {len(self)} of {self.n_images} images."
+        return counted if self.certificate is None else str(self.certificate["sentence"])
+
+
+def choose_labels(run: Run, settings: ExportSettings) -> LabelTable:
+    """Return the labels to export, at least one."""
+    certificate = None
+    if settings.precision is not None:
+        session = open_session(run, images=settings.images, quiet=True)
+        accepted = session.accept(settings.precision)
+        certificate = accepted.as_dict()
+        if not len(accepted):
+            checks = f"captune suggest {run.folder} --for-precision {settings.precision:g} --out FILE"
+            raise InputError(f"{accepted.sentence} Images to check: {checks}")
+        found = _find_rows(run, ((path, label, p) for path, label, p, _ in accepted_rows(session, accepted)))
+    elif settings.source == "pseudo-labels":
+        found = _pseudo_labels(run)
+    else:
+        found = np.arange(len(run.readable)), run.labels, run.confidence
+    rows, labels, confidence = found
+    kept = (confidence >= settings.min_confidence) & ~run.is_rejected[rows]
+    if not kept.any():
+        highest = f", the highest is {confidence.max():.4f}" if len(confidence) else ""
+        raise InputError(
+            f"None of the {len(confidence)} labels in {str(run.folder)!r} has a confidence of at least "
+            f"{settings.min_confidence}{highest}. Lower {option('min_confidence')}."
+        )
+    names = tuple(run.readable.name(int(row)) for row in rows[kept])
+    return LabelTable(
+        run.names, Rows(rows[kept]), names, labels[kept], confidence[kept], len(run.readable), certificate
+    )
+
+
+def _pseudo_labels(run: Run) -> tuple[Ints, Ints, Floats]:
+    path = run.folder / PSEUDO_LABELS
+    if not path.is_file():
+        raise InputError(
+            f"The run {str(run.folder)!r} (method {run.method}) has no pseudo-labels. "
+            f"Use {option('source', 'predictions')}."
+        )
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return _find_rows(run, ((row["path"], row["label"], row["confidence"]) for row in csv.DictReader(file)))
+    except (KeyError, ValueError, TypeError, OSError) as error:
+        raise RunFolderError(f"{str(path)!r} is damaged: {type(error).__name__}: {error}.") from error
+
+
+def _find_rows(run: Run, table: Iterable[tuple[str, str, str]]) -> tuple[Ints, Ints, Floats]:
+    """Return the rows, class ids and confidences of a table; an image that is not in the run any more is left out."""
+    row_of = {run.readable.name(row): row for row in range(len(run.readable))}
+    ids = {name: i for i, name in enumerate(run.names)}
+    entries = [(row_of[path], ids[label], float(confidence)) for path, label, confidence in table if path in row_of]
+    rows, labels, confidence = zip(*entries, strict=True) if entries else ((), (), ())
+    return np.asarray(rows, np.int64), np.asarray(labels, np.int64), np.asarray(confidence, np.float32)

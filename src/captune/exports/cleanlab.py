@@ -14,8 +14,7 @@ from captune.core.arrays import Rows
 from captune.core.errors import InputError
 from captune.core.files import write_json, write_whole
 from captune.data.labels import read_labels
-from captune.exports._labels import TAKES, choose_labels
-from captune.exports.base import ExportFormat, ExportSettings
+from captune.exports.base import OF_LABELS, ExportFormat, ExportSettings, choose_labels
 from captune.results.run import Run
 
 
@@ -24,7 +23,7 @@ class CleanlabArrays(ExportFormat):
 
     target = "cleanlab"
     is_folder = True
-    takes = TAKES | {"labels"}
+    takes = OF_LABELS | {"labels"}
 
     def write(self, run: Run, target: Path, settings: ExportSettings) -> Sequence[str]:
         """Write the arrays, without pickle."""

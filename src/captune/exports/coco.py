@@ -7,8 +7,7 @@ from pathlib import Path
 
 from captune import __version__
 from captune.core.files import write_json
-from captune.exports._labels import TAKES, choose_labels
-from captune.exports.base import ExportFormat, ExportSettings
+from captune.exports.base import OF_LABELS, ExportFormat, ExportSettings, choose_labels
 from captune.results.run import Run
 
 
@@ -16,7 +15,7 @@ class CocoLabels(ExportFormat):
     """Image-level annotations; ids start at 1, as in COCO."""
 
     target = "coco.json"
-    takes = TAKES | {"prefix"}
+    takes = OF_LABELS | {"prefix"}
 
     def write(self, run: Run, target: Path, settings: ExportSettings) -> Sequence[str]:
         """Write the JSON file."""

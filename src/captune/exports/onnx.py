@@ -5,25 +5,31 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from captune import __version__
-from captune.backbones.joined import Joined
+from captune.core.arrays import Floats, Ints, evenly_spaced
 from captune.core.cards import add_digest
 from captune.core.errors import CaptuneError, InputError, missing_extra
 from captune.core.files import write_whole
-from captune.exports._checking import compare, read_examples, require_agreement
+from captune.core.wording import option
+from captune.data.images import find_images
+from captune.data.labels import read_labels
 from captune.exports.base import ExportFormat, ExportSettings
 from captune.results.classifier import Classifier
 from captune.results.image_classifier import (
+    BATCH,
     EMBEDDINGS,
     KEY,
     ONNX_FORMAT,
@@ -32,12 +38,13 @@ from captune.results.image_classifier import (
     PROBABILITIES,
     OnnxCard,
     OnnxClassifier,
+    read_view,
 )
 from captune.results.run import Run
 
 OPSET = 18
-MOST_BYTES = 2_000_000_000
-"""An ONNX file is a protobuf message, whose size is limited."""
+TOLERANCE = 1e-4
+N_CHECKED = 64
 
 
 class OnnxModel(ExportFormat):
@@ -48,19 +55,27 @@ class OnnxModel(ExportFormat):
 
     def write(self, run: Run, target: Path, settings: ExportSettings) -> Sequence[str]:
         """Trace, check and write the model; nothing is written if its predictions differ from PyTorch's."""
-        _require_onnx()
-        examples = read_examples(run, settings)
-        card, content = _describe(run.classifier), trace(run.classifier)
-        facts = compare(OnnxClassifier(_with_card(content, card)).score_views, examples)
-        require_agreement(facts)
-        write_whole(target, _with_card(content, replace(card, check=facts)))
-        remarks = [_remark("float32", target, facts)]
+        require_onnx()
+        examples, classifier = read_examples(run, settings), run.classifier
+        card = OnnxCard(
+            format=ONNX_FORMAT,
+            version=ONNX_VERSION,
+            made_by=f"captune {__version__}",
+            names=classifier.names,
+            preprocessing=classifier.preprocessing,
+            logit_scale=classifier.backbone.logit_scale,
+            backbone=classifier.backbone.identifier,
+            backbone_fingerprint=classifier.backbone.fingerprint(),
+            tuner=classifier.tuner_name,
+            precision="float32",
+            check={},
+        )
+        told = f"The tuner {classifier.tuner_name!r} on {classifier.backbone.identifier!r}"
+        content = trace(_WholeModel(classifier), classifier.preprocessing.shape, told)
+        remarks = [write_model(content, card, target, examples)]
         if settings.int8:
-            content, card = _quantize(content), replace(card, precision="int8")
-            facts = compare(OnnxClassifier(_with_card(content, card)).score_views, examples)
             target = target.with_name(f"{target.stem}.int8{target.suffix}")
-            write_whole(target, _with_card(content, replace(card, check=facts)))
-            remarks.append(_remark("int8", target, facts))
+            remarks.append(write_model(_quantize(content), replace(card, precision="int8"), target, examples))
         return remarks
 
 
@@ -87,26 +102,82 @@ class _WholeModel(nn.Module):
         return scores.softmax(dim=-1), embeddings
 
 
-def trace(classifier: Classifier) -> bytes:
-    """Return the classifier as an ONNX model for batches of any size."""
-    model = _WholeModel(classifier).cpu().eval()
-    backbone = classifier.backbone
-    towers = [backbone.image_tower]
-    if isinstance(backbone, Joined) and backbone.second is not None:
-        towers.append(backbone.second.image_tower)
-    weights = [tensor for tower in towers for part in tower.modules for tensor in part.state_dict().values()]
-    n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in weights)
-    if n_bytes > MOST_BYTES:
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Decoded images with the probabilities that PyTorch computes for them, and their classes (-1: unknown), if any."""
+
+    views: NDArray[np.uint8]
+    probabilities: Floats
+    truth: Ints | None = None
+
+
+def read_examples(run: Run, settings: ExportSettings) -> Examples:
+    """Read an evenly spaced sample of the run's images (or of --images) and classify it with PyTorch."""
+    classifier = run.classifier
+    if not classifier.backbone.has_image_encoder:
         raise InputError(
-            f"The image encoder of {classifier.backbone.identifier!r} has {n_bytes:,} bytes of weights, but an ONNX "
-            f"file can hold at most {MOST_BYTES:,}. Choose a smaller backbone."
+            f"The run {str(run.folder)!r} was made from embeddings and has no image encoder to export. Adapt with a "
+            "backbone, or export its labels (csv, parquet, label-studio, coco, cleanlab)."
         )
+    images = run.readable if settings.images is None else find_images(settings.images)
+    truth = None if settings.labels is None else read_labels(settings.labels, images, classifier.names)
+    candidates = np.arange(len(images)) if truth is None else np.flatnonzero(truth >= 0)
+    if len(candidates):
+        most = settings.n_checked or (N_CHECKED if truth is None else len(candidates))
+        candidates = candidates[evenly_spaced(len(candidates), most)]
+    views = {i: read_view(images, i, classifier.preprocessing) for i in candidates.tolist()}
+    readable = {i: view for i, view in views.items() if not isinstance(view, str)}
+    if not readable:
+        raise InputError(
+            f"No {'labeled ' if truth is not None else ''}image can be read at {str(images.root)!r}, but an export is "
+            f"checked with real images. Pass a folder of images as {option('images')}."
+        )
+    stacked = np.stack(list(readable.values()))
+    parts = [classifier.score_views(stacked[i : i + BATCH]) for i in range(0, len(stacked), BATCH)]
+    return Examples(stacked, np.concatenate(parts), None if truth is None else truth[list(readable)])
+
+
+def compare(score: Callable[[NDArray[np.uint8]], Floats], examples: Examples, is_exact: bool = True) -> dict[str, Any]:
+    """Return how far a model is from PyTorch, its time per image, and its accuracy if labels are known.
+
+    One that should be exact and is not is an error.
+    """
+    views, expected = examples.views, examples.probabilities
+    # A single image, then batches: a model that was traced with a fixed batch size fails here.
+    starts = [0, *range(1, len(views), BATCH)]
+    found = np.concatenate([score(views[a:b]) for a, b in zip(starts, [*starts[1:], len(views)], strict=True)])
+    seconds = []
+    for _ in range(5):
+        started = time.perf_counter()
+        score(views[:1])
+        seconds.append(time.perf_counter() - started)
+    facts: dict[str, Any] = {
+        "n_images": len(views),
+        "max_difference": float(np.abs(found - expected).max()),
+        "mean_difference": float(np.abs(found - expected).mean()),
+        "same_top_1": float((found.argmax(axis=1) == expected.argmax(axis=1)).mean()),
+        "seconds_per_image": round(float(np.median(seconds)), 5),
+    }
+    if examples.truth is not None:
+        facts["accuracy"] = float((found.argmax(axis=1) == examples.truth).mean())
+        facts["accuracy_pytorch"] = float((expected.argmax(axis=1) == examples.truth).mean())
+    if is_exact and not facts["max_difference"] <= TOLERANCE:
+        raise CaptuneError(
+            f"The exported model's probabilities differ from PyTorch's by {facts['max_difference']:.2e} on "
+            f"{facts['n_images']} images, expected at most {TOLERANCE:.0e}. Nothing was written. "
+            "Please report this, with the backbone and the tuner of the run."
+        )
+    return facts
+
+
+def trace(model: nn.Module, shape: tuple[int, int], told: str) -> bytes:
+    """Return a module as an ONNX model for batches of any size; errors name what was `told`."""
     try:
         with _scratch() as folder, _quiet(), torch.inference_mode():
             # Tracing takes one second, torch.export ten, and tracing works with every supported version of torch.
             torch.onnx.export(
-                model,
-                (torch.zeros(2, 3, *classifier.preprocessing.shape),),
+                model.cpu().eval(),
+                (torch.zeros(2, 3, *shape),),
                 folder / "model.onnx",
                 dynamo=False,
                 opset_version=OPSET,
@@ -117,36 +188,35 @@ def trace(classifier: Classifier) -> bytes:
             return (folder / "model.onnx").read_bytes()
     except CaptuneError:
         raise
-    except Exception as error:  # each unsupported operator has its own error class
+    except Exception as error:  # each unsupported operator has its own error class, and so have files above 2 GB
         reason = str(error).splitlines()[0][:300]
         raise InputError(
-            f"The tuner {classifier.tuner_name!r} on {classifier.backbone.identifier!r} cannot be converted to ONNX: "
-            f"{type(error).__name__}: {reason}. Use the run folder with captune predict or captune.load instead."
+            f"{told} cannot be converted to ONNX: {type(error).__name__}: {reason}. "
+            "Use the run folder with captune predict or captune.load instead."
         ) from error
 
 
-def _require_onnx() -> None:
+def write_model(content: bytes, card: OnnxCard, target: Path, examples: Examples) -> str:
+    """Check a traced model on examples, write it with its card, and return what was found."""
+    facts = compare(OnnxClassifier(_with_card(content, card)).score_views, examples, card.precision == "float32")
+    write_whole(target, _with_card(content, replace(card, check=facts)))
+    remark = (
+        f"{card.precision}: {target.stat().st_size / 1e6:.1f} MB; on {facts['n_images']} images, probabilities differ "
+        f"from PyTorch's by at most {facts['max_difference']:.1e} (mean {facts['mean_difference']:.1e}), and "
+        f"{facts['same_top_1']:.2%} of the predictions agree; {1000 * facts['seconds_per_image']:.0f} ms per image."
+    )
+    if "accuracy" in facts:
+        remark += f" Accuracy {facts['accuracy']:.2%}, PyTorch {facts['accuracy_pytorch']:.2%}."
+    return remark
+
+
+def require_onnx() -> None:
+    """Raise an error if onnx or onnxruntime is not installed."""
     for package in ("onnx", "onnxruntime"):
         try:
             __import__(package)
         except ImportError as error:
             raise missing_extra(package, "onnx") from error
-
-
-def _describe(classifier: Classifier) -> OnnxCard:
-    return OnnxCard(
-        format=ONNX_FORMAT,
-        version=ONNX_VERSION,
-        made_by=f"captune {__version__}",
-        names=classifier.names,
-        preprocessing=classifier.preprocessing,
-        logit_scale=classifier.backbone.logit_scale,
-        backbone=classifier.backbone.identifier,
-        backbone_fingerprint=classifier.backbone.fingerprint(),
-        tuner=classifier.tuner_name,
-        precision="float32",
-        check={},
-    )
 
 
 def _with_card(content: bytes, card: OnnxCard) -> bytes:
@@ -204,14 +274,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         root.setLevel(level)
-
-
-def _remark(precision: str, path: Path, facts: dict[str, Any]) -> str:
-    remark = (
-        f"{precision}: {path.stat().st_size / 1e6:.1f} MB; on {facts['n_images']} images, probabilities differ from "
-        f"PyTorch's by at most {facts['max_difference']:.1e} (mean {facts['mean_difference']:.1e}), and "
-        f"{facts['same_top_1']:.2%} of the predictions agree; {1000 * facts['seconds_per_image']:.0f} ms per image."
-    )
-    if "accuracy" in facts:
-        remark += f" Accuracy {facts['accuracy']:.2%}, PyTorch {facts['accuracy_pytorch']:.2%}."
-    return remark

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from captune.core.errors import missing_extra
 from captune.core.files import write_whole
-from captune.exports._labels import TAKES, choose_labels
-from captune.exports.base import ExportFormat, ExportSettings
+from captune.exports.base import OF_LABELS, ExportFormat, ExportSettings, choose_labels
 from captune.results.run import Run
 
 
@@ -17,7 +16,7 @@ class ParquetLabels(ExportFormat):
     """One row per image, with typed columns."""
 
     target = "labels.parquet"
-    takes = TAKES | {"prefix"}
+    takes = OF_LABELS | {"prefix"}
 
     def write(self, run: Run, target: Path, settings: ExportSettings) -> Sequence[str]:
         """Write the table."""
