@@ -34,7 +34,7 @@ class RandomSteps(Schedule):
     """Steps on random images with random labels; keeps the mean loss."""
 
     def __init__(self, n_classes: int, n_images: int, side: int, n_steps: int) -> None:
-        self.n_classes, self.n_images, self.side, self.n_steps = n_classes, n_images, side, n_steps
+        self.n_classes, self.n_images, self.side, self.iterations = n_classes, n_images, side, n_steps
         self.loss = 0.0
 
     def begin_epoch(self, epoch: int) -> None:
@@ -42,7 +42,7 @@ class RandomSteps(Schedule):
 
     def batches(self, epoch: int, first_step: int) -> Iterator[CapBatch]:
         """Yield images of noise."""
-        for step in range(first_step, self.n_steps):
+        for step in range(first_step, self.iterations):
             drawn = torch.Generator().manual_seed(step)
             weak, pseudo_labeled, strong = torch.randn(3, self.n_images, 3, self.side, self.side, generator=drawn)
             labels = torch.randint(self.n_classes, (self.n_images,), generator=drawn)
@@ -52,7 +52,7 @@ class RandomSteps(Schedule):
 
     def end_epoch(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
         """Keep the mean loss."""
-        self.loss = float(sums["loss"]) / self.n_steps
+        self.loss = float(sums["loss"]) / self.iterations
 
     def progress(self, epoch: int, sums: Mapping[str, Tensor]) -> str:
         """Return nothing."""
@@ -81,11 +81,11 @@ def measure(backbone_id: str, n_classes: int, chunk: int, n_images: int, n_steps
     for classes, steps in ((4, 1), (n_classes, n_steps)):
         torch.manual_seed(0)
         tuner = Maple(backbone, Vocabulary(tuple(f"pattern {i}" for i in range(classes))))
-        objective = ConfusionObjective(tuner, source, torch.ones(classes, dtype=torch.bool), 0.0, 128, True)
+        objective = ConfusionObjective(tuner, source, torch.ones(classes, dtype=torch.bool), 0.0)
         objective.margin = torch.rand(classes, classes, generator=torch.Generator().manual_seed(0))
         schedule = RandomSteps(classes, n_images, backbone.preprocessing.image_size, steps)
         before, started = peak_mb(), time.perf_counter()
-        fit(objective, schedule, Optimization(epochs=1, iterations=steps, learning_rate=0.002), engine)
+        fit(objective, schedule, Optimization(epochs=1, learning_rate=0.002), engine)
     seconds = (time.perf_counter() - started) / n_steps
     return {"memory_mb": peak_mb() - before, "loss": schedule.loss, "seconds": seconds}
 

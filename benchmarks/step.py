@@ -73,7 +73,7 @@ def make_objective(n_classes: int) -> ConfusionObjective:
     nothing = ImageCollection((), Path())
     engine = runtime.start(quiet=True, workers=0)
     source = PixelSource(nothing, nothing, np.empty(0, dtype=np.int64), backbone.preprocessing, engine)
-    objective = ConfusionObjective(tuner, source, torch.ones(n_classes, dtype=torch.bool), 0.0, 128, True)
+    objective = ConfusionObjective(tuner, source, torch.ones(n_classes, dtype=torch.bool), 0.0)
     similarity = torch.rand(n_classes, n_classes)
     objective.margin = 6.0 * similarity * (1.0 - torch.eye(n_classes))
     return objective

@@ -30,7 +30,7 @@ def make_objective(folder: Path, independent: bool, tau: float, allowed: list[bo
     torch.manual_seed(1)
     tuner = Maple(backbone, Vocabulary(("cat", "dog", "red car", "tree")))
     source = PixelSource(nothing, nothing, np.empty(0, dtype=np.int64), backbone.preprocessing, engine)
-    objective = ConfusionObjective(tuner, source, torch.tensor(allowed), tau, 8, independent)
+    objective = ConfusionObjective(tuner, source, torch.tensor(allowed), tau, independent, 8)
     objective.margin = torch.rand(N_CLASSES, N_CLASSES)
     return objective
 

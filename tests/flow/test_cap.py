@@ -22,8 +22,7 @@ from captune.core.errors import CaptuneError, InputError, RunFolderError
 from captune.core.runtime import EARLIER
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import first_labels
-from captune.methods._cap_schedules import has_collapsed
-from captune.methods.cap import Cap, CapSettings
+from captune.methods.cap import Cap, CapSettings, has_collapsed
 from captune.results.run import Run
 
 SHORT = {**ranks.SHORT, "train_batch": 4}

@@ -185,19 +185,6 @@ def test_a_full_stop_follows_the_class_name_as_in_the_authors_code(
     assert bits(run) != bits(other)
 
 
-@pytest.mark.parametrize("method", ["fpl", "grip"])
-def test_labels_can_be_held_out(photos: Path, clip_folder: Path, tmp_path: Path, method: str) -> None:
-    many = write_classes(tmp_path / "photos", NAMES, 14)
-    own = {"k": 12} if method == "fpl" else {"rounds": 1}
-    kept, some = (adapt(many, clip_folder, method, held_out=share, **own) for share in (0.0, 0.2))
-    n_all, n_some = (sum(run.rounds[0]["pseudo_labeled"]) for run in (kept, some))
-    assert n_some == int(0.8 * n_all)
-    labels = table(photos, tmp_path, dict.fromkeys(NAMES, 2))
-    few = [adapt(photos, clip_folder, method, labels=labels, held_out=share) for share in (0.0, 0.5)]
-    assert bits(few[0]) != bits(few[1])  # two pseudo-labels per class are too few, so only labels are held out
-    assert few[0].rounds[0]["pseudo_labeled"] == few[1].rounds[0]["pseudo_labeled"]
-
-
 def test_pools_of_cpl_grow_from_what_they_held(photos: Path, clip_folder: Path) -> None:
     run = adapt(photos, clip_folder, "cpl", rounds=4, alpha=0.0, beta=0.0)
     fills = [facts["pseudo_labeled"] for facts in run.rounds if facts["epoch"] % 2]

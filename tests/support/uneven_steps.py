@@ -35,13 +35,15 @@ def make_objective(clip: Path, tuner_name: str, engine: runtime.Runtime) -> Conf
         if tuner.edits_images
         else EmbeddingSource(rows, [], rows, none, engine)
     )
-    objective = ConfusionObjective(tuner, source, torch.ones(len(NAMES), dtype=torch.bool), 0.0, 8, True)
+    objective = ConfusionObjective(tuner, source, torch.ones(len(NAMES), dtype=torch.bool), 0.0, adapter_width=8)
     objective.margin = torch.rand(len(NAMES), len(NAMES))
     return objective
 
 
 class UnevenSchedule(Schedule):
     """The same batch in every step; a label is accepted where it is that of the untrained student, on even images."""
+
+    iterations = N_STEPS
 
     def __init__(self, objective: ConfusionObjective, is_other_empty: bool) -> None:
         self.is_other_empty = is_other_empty
@@ -86,7 +88,7 @@ def take_uneven_steps(folder: Path, clip: Path, tuner_name: str, is_other_empty:
     with engine.together():
         objective = make_objective(clip, tuner_name, engine)
         schedule = UnevenSchedule(objective, is_other_empty)
-        how = Optimization(epochs=1, iterations=N_STEPS, learning_rate=0.01, warmup_epochs=0)
+        how = Optimization(epochs=1, learning_rate=0.01, warmup_epochs=0)
         fit(objective, schedule, how, engine)
     parameters = {name: parameter.tolist() for name, parameter in objective.named_parameters()}
     (folder / f"{distributed.rank()}.json").write_text(json.dumps({**schedule.told, "parameters": parameters}))

@@ -43,6 +43,12 @@ class AdaptSettings(TypedDict, total=False):
     folds: int
     fewest_labels: int
     without_labels: Literal["cap", "transductive"]
+    epochs: int
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    warmup_epochs: int
+    gradient_clip: float
     recipe: Literal["paper", "released"]
     tuner: str
     concept_alignment: bool
@@ -56,25 +62,17 @@ class AdaptSettings(TypedDict, total=False):
     tendency: Literal["paper", "released"] | None
     count_on: Literal["accepted", "pseudo_labeled"] | None
     independent_adapters: bool
-    adapter_width: int
     strong_views: int
     growth: Literal["paper", "released"] | None
     growth_limit: float
     grow_every: int
-    epochs: int
     iterations: int
     train_batch: int
-    learning_rate: float
-    momentum: float
-    weight_decay: float
-    warmup_epochs: int
-    gradient_clip: float
     tuner_settings: dict[str, Any] | None
     rounds: int
     alpha: float
     beta: float | None
     g: float
-    held_out: float
     anchor_weight: float
     neighbors: int
     inner_iterations: int

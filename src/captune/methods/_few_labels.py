@@ -17,9 +17,9 @@ from captune.core import distributed, registry
 from captune.core.arrays import Floats, Ints, softmax_rows
 from captune.core.errors import InputError
 from captune.core.runtime import threads_for
-from captune.core.settings import NonNegative, NonNegativeFloat, Positive, Rate, Share, ShareBelowOne, build
+from captune.core.settings import NonNegative, NonNegativeFloat, Positive, Rate, build
 from captune.core.wording import option
-from captune.data.task import AdaptationTask, LabeledImages
+from captune.data.task import AdaptationTask
 from captune.embeddings.embed import embed_classes
 from captune.labeling.pseudo_labels import PseudoLabels, Source
 from captune.methods.base import Context, read_labels
@@ -40,26 +40,19 @@ QUICK: Mapping[str, Any] = {
     "gradient_clip": 10.0,  # with few labels, their weight |PL| / |L| makes steps too long without it
 }
 """The same algorithm on cached embeddings with shorter training; learning rates of prompts do not suit an adapter."""
-FEWEST_TO_HOLD_OUT = 10
-"""Number of pseudo-labels per class from which FPL and GRIP hold some out."""
 QUICK_ROUNDS: Mapping[str, Any] = {**QUICK, "epochs": 10}
 """The same for methods that train in rounds."""
 
 
 @dataclass(frozen=True)
-class FewLabelSettings:
+class FewLabelSettings(Optimization):
     """How a student learns from pseudo-labels.
 
     Attributes:
         tuner: What is trained on the backbone; see `captune list tuners`.
-        tuner_settings: Settings of the tuner, e.g. {n_context: 4} for text_prompts, {depth: deep} for visual_prompts.
+        tuner_settings: Settings of the tuner, e.g. {n_context: 4} for text_prompts.
         epochs: Number of passes over the pseudo-labeled and labeled images in each round.
         train_batch: Number of images per step.
-        learning_rate: Peak learning rate of SGD.
-        momentum: Momentum of SGD.
-        weight_decay: Weight decay of SGD.
-        warmup_epochs: Number of epochs until the peak learning rate is reached.
-        gradient_clip: Maximum gradient norm; 0 turns clipping off.
     """
 
     tuner_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {"text_prompts": {"full_stop": False}}
@@ -69,22 +62,8 @@ class FewLabelSettings:
     epochs: Positive = 150
     train_batch: Positive = 16
     learning_rate: Rate = 0.1
-    momentum: Share = 0.9
     weight_decay: NonNegativeFloat = 0.1
     warmup_epochs: NonNegative = 5
-    gradient_clip: NonNegativeFloat = 0.0
-
-
-@dataclass(frozen=True)
-class HeldOutSettings(FewLabelSettings):
-    """What FPL and GRIP share beyond that.
-
-    Attributes:
-        held_out: Share of the labels, and of at least ten pseudo-labels per class, that is never learned from; 0.2 in
-            the authors' code, which keeps them for a validation whose result it does not use.
-    """
-
-    held_out: ShareBelowOne = 0.0
 
 
 class FewLabelTraining:
@@ -94,11 +73,6 @@ class FewLabelTraining:
     """
 
     def __init__(self, task: AdaptationTask, backbone: Backbone, context: Context, settings: FewLabelSettings) -> None:
-        self.held_out = settings.held_out if isinstance(settings, HeldOutSettings) else 0.0
-        if self.held_out and len(task.labeled):
-            kept = self._keep(len(task.labeled), context.runtime.seed, 0)
-            labeled = LabeledImages(task.labeled.images.subset(kept), task.labeled.labels[kept])
-            task = replace(task, labeled=labeled)
         self.task, self.backbone, self.context, self.settings = task, backbone, context, settings
         self.vectors = context.embed(backbone, task.unlabeled).vectors
         self.kept: dict[str, Tensor] = {}
@@ -141,33 +115,24 @@ class FewLabelTraining:
         context, settings = self.context, self.settings
         checkpoints = replace(context.checkpoints, part=part) if context.checkpoints else None
         labels = labels.stamped(part, Source.NAME if part == 1 else Source.MODEL)
-        if self.held_out and labels.counts().max(initial=0) >= FEWEST_TO_HOLD_OUT:
-            labels = labels.subset(self._keep(len(labels), context.runtime.seed, part))
         interrupted = checkpoints and distributed.from_first(lambda: _read_checkpoint(checkpoints))[0]
         if interrupted:
             labels = read_labels(interrupted, "schedule.pseudo_labels.", labels.n_classes)
         self.tuner = self._new_tuner(part)
-        source, positions = self._full_source(), None
-        if strong_views and len(labels):
+        source, is_strong = self._full_source(), strong_views > 0 and len(labels) > 0
+        if is_strong:
             source, labels = self._strong_source(labels, strong_views)
-            positions = np.arange(len(labels))
         n_labeled = len(source.labels)
         if len(labels) + n_labeled:
             weights = (1.0, 1.0)
             if labeled_batch is None:
                 weights = loss_weights(len(labels), n_labeled, len(self.task.seen_classes) > 0)
             objective = PseudoLabelObjective(self.tuner, source, *weights).to(context.runtime.device)
-            schedule = _FewLabelSchedule(self, source, labels, part, positions, prior, labeled_batch)
-            optimization = Optimization.from_settings(settings, iterations=schedule.iterations)
+            schedule = _FewLabelSchedule(self, source, labels, part, is_strong, prior, labeled_batch)
             with nullcontext() if self.tuner.edits_images else threads_for(0):
-                fit(objective, schedule, optimization, context.runtime, checkpoints)
+                fit(objective, schedule, settings, context.runtime, checkpoints)
         context.history.append((part * settings.epochs, labels))
         return labels
-
-    def _keep(self, n_items: int, seed: int, part: int) -> Ints:
-        """Return the positions of the items that are not held out, in ascending order."""
-        n_kept = max(1, int((1.0 - self.held_out) * n_items))
-        return np.sort(np.random.default_rng([seed, part]).permutation(n_items)[:n_kept])
 
     def _new_tuner(self, part: int) -> Tuner:
         tuner_class = registry.load("tuners", self.settings.tuner)
@@ -211,33 +176,27 @@ class _FewLabelSchedule(Schedule):
         source: BatchSource,
         labels: PseudoLabels,
         part: int,
-        positions: Ints | None,
+        is_strong: bool,
         prior: Floats | None,
         labeled_batch: tuple[int, int] | None,
     ) -> None:
         self.training, self.context, self.settings = training, training.context, training.settings
         self.source, self.labels, self.part, self.prior = source, labels, part, prior
-        self.strong_positions, self.labeled_batch = positions, labeled_batch
-
-    @property
-    def iterations(self) -> int:
-        """Return the number of steps per epoch."""
-        n_labeled = 0 if self.labeled_batch and len(self.labels) else len(self.source.labels)
-        return -(-(len(self.labels) + n_labeled) // self.settings.train_batch)
+        self.is_strong, self.labeled_batch = is_strong, labeled_batch
+        n_mixed = 0 if labeled_batch and len(labels) else len(source.labels)
+        self.iterations = -(-(len(labels) + n_mixed) // self.settings.train_batch)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Do nothing: the labels stay the same throughout the training."""
+        pass  # the labels stay the same throughout the training
 
     def batches(self, epoch: int, first_step: int) -> Iterator[PseudoLabelBatch]:
-        """Yield the steps of a pass, which depend on seed, part and epoch only."""
         device = self.context.runtime.device
-        positions = self.labels.image_index if self.strong_positions is None else self.strong_positions
-        nothing = np.empty(0, dtype=np.int64)
+        # A source of strong views has the pseudo-labeled images only.
+        positions = np.arange(len(self.labels)) if self.is_strong else self.labels.image_index
+        drawn = self._draw(np.random.default_rng([self.context.runtime.seed, self.part, epoch]))
         requests = [
-            Request(positions[chosen], labeled, nothing)
-            if self.strong_positions is None
-            else Request(nothing, labeled, positions[chosen])
-            for chosen, labeled in self._draw(np.random.default_rng([self.context.runtime.seed, self.part, epoch]))
+            Request(*((chosen[:0], labeled, chosen) if self.is_strong else (positions[chosen], labeled, chosen[:0])))
+            for chosen, labeled in drawn
         ]
         entry_of = np.zeros(int(positions.max(initial=0)) + 1, dtype=np.int64)
         entry_of[positions] = np.arange(len(positions))
@@ -247,7 +206,6 @@ class _FewLabelSchedule(Schedule):
             yield PseudoLabelBatch(views, self._targets(entries).to(device), labels.to(device))
 
     def end_epoch(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
-        """Record the epoch."""
         self.context.record(
             step="epoch",
             epoch=(self.part - 1) * self.settings.epochs + epoch + 1,
@@ -257,18 +215,15 @@ class _FewLabelSchedule(Schedule):
         )
 
     def progress(self, epoch: int, sums: Mapping[str, Tensor]) -> str:
-        """Return the round and the loss so far in this epoch."""
         return f"round {self.part}, epoch {epoch + 1}, loss {float(sums['loss'] / sums['steps']):.3f}"
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the pseudo-labels, what the method keeps from earlier parts, and everything recorded so far."""
         tensors, facts = self.context.state()
         tensors |= add_prefix(self.labels.arrays(), "pseudo_labels.")
         tensors |= {f"kept.{name}": tensor for name, tensor in self.training.kept.items()}
         return tensors, facts
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Restore what `state` returned."""
         self.context.restore(tensors, facts, self.labels.n_classes)
         self.labels = read_labels(tensors, "pseudo_labels.", self.labels.n_classes)
         self.training.kept = with_prefix(tensors, "kept.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -27,6 +27,7 @@ from captune.describers.none import NoDescriber
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import EmbeddedImages, embed_images
 from captune.labeling.pseudo_labels import PseudoLabels
+from captune.mixture.gaussian_mixture import MixtureFit, MixtureSettings, fit_gaussian_mixture
 from captune.training.batch_sources import BatchSource, EmbeddingSource, PixelSource
 from captune.training.checkpoint import CheckpointFolder, add_prefix, with_prefix
 from captune.tuners.base import NoSettings, Tuner
@@ -89,11 +90,10 @@ class Context:
         """Decide which text represents each class, on the first process, and report what was found."""
         if describe == "none" and detection is None:
             return Alignment(task.vocabulary, np.empty(0, dtype=np.int64))
+        choices = f"{option('describer', 'file:descriptions.yaml')} or {option('describer', 'openai:gpt-4o-mini')}"
         if describe == "all" and isinstance(self.describer, NoDescriber):
             raise InputError(
-                "describe = 'all' needs descriptions, but the describer is 'none'. "
-                f"Choose one: {option('describer', 'file:descriptions.yaml')} or "
-                f"{option('describer', 'openai:gpt-4o-mini')}."
+                f"describe = 'all' needs descriptions, but the describer is 'none'. Choose one: {choices}."
             )
 
         def align() -> Alignment:
@@ -113,21 +113,16 @@ class Context:
 
         alone = distributed.size() == 1
         found = align() if alone else Alignment.unpack(task.vocabulary, *distributed.from_first(lambda: align().pack()))
-        self._report(found)
-        return found
-
-    def _report(self, found: Alignment) -> None:
-        """Show and record a decision about the texts of the classes."""
         names, findings = found.vocabulary.names, found.findings
         for name, problem in found.descriptions.problems.items():
             self.say(f"{name}: {problem}")
         if found.reason:
             self.say(found.reason)
-        descriptions, problems = found.descriptions.found, dict(found.descriptions.problems)
+        facts: dict[str, Any] = {"problems": dict(found.descriptions.problems)}
         if findings is None:
-            if descriptions:
-                self.record(step="descriptions", descriptions=descriptions, problems=problems)
-            return
+            if found.descriptions.found:
+                self.record(step="descriptions", descriptions=found.descriptions.found, **facts)
+            return found
         mismatched = [names[c] for c in findings.mismatched]
         if findings.runs:
             self.say(f"Misleading class names: {', '.join(mismatched) or 'none found'}.")
@@ -136,17 +131,29 @@ class Context:
         if n_missing := len(found.undescribed()):
             self.say(
                 f"{n_missing} of them have no description and keep their name. A description of what such images show "
-                f"usually helps: try {option('describer', 'openai:gpt-4o-mini')} or "
-                f"{option('describer', 'file:descriptions.yaml')}."
+                f"usually helps: try {choices}."
             )
         used = {names[c] for c in found.described}
-        self.record(
-            step="concept_alignment",
-            mismatched=mismatched,
-            frequency={names[c]: round(float(findings.frequency[c]), 4) for c in findings.classes},
-            concentration={names[c]: round(float(findings.concentration[c]), 4) for c in findings.classes},
-            descriptions={name: list(texts) for name, texts in descriptions.items() if name in used},
-            problems=problems,
+        for kind in ("frequency", "concentration"):
+            facts[kind] = {names[c]: round(float(getattr(findings, kind)[c]), 4) for c in findings.classes}
+        facts["descriptions"] = {name: list(texts) for name, texts in found.descriptions.found.items() if name in used}
+        self.record(step="concept_alignment", mismatched=mismatched, **facts)
+        return found
+
+    def fit_mixture(
+        self, task: AdaptationTask, backbone: Backbone, texts: Floats, settings: MixtureSettings | None = None
+    ) -> MixtureFit:
+        """Return the Gaussian mixture of a task's images next to the class texts `(classes, width)`."""
+        labeled = self.embed(backbone, task.labeled.images)
+        return fit_gaussian_mixture(
+            self.embed(backbone, task.unlabeled).vectors,
+            texts,
+            backbone.logit_scale,
+            settings,
+            labeled=labeled.vectors,
+            labels=task.labeled.labels[labeled.image_index],
+            is_single=task.labeled.is_single[labeled.image_index],
+            allowed=task.target_classes,
         )
 
     def labeled_vectors(self, task: AdaptationTask, backbone: Backbone) -> tuple[Floats, Ints]:
@@ -169,21 +176,19 @@ class Context:
             view = StrongView(backbone.preprocessing, number)
             title = f"Embedding augmented views {number + 1}/{strong_views}"
             found = embed_images(backbone, readable, self.cache, self.runtime, self.batch_size, view, title)
-            rows = found.vectors
+            strong.append(found.vectors)
             if found.skipped:  # an image that has become unreadable keeps its weak view
-                rows = np.array(unlabeled.vectors)
-                rows[found.image_index] = found.vectors
-            strong.append(rows)
+                strong[-1] = np.array(unlabeled.vectors)
+                strong[-1][found.image_index] = found.vectors
         return EmbeddingSource(unlabeled.vectors, strong, labeled.vectors, labels, self.runtime)
 
     def record(self, **facts: Any) -> None:  # noqa: ANN401 (anything that JSON can hold)
         """Record what happened in a round for the run folder and the report."""
         self.rounds.append(facts)
 
-    @property
-    def say(self) -> Callable[[str], None]:
-        """Return the function that shows a message on screen."""
-        return self.runtime.say
+    def say(self, text: str) -> None:
+        """Show a message on screen."""
+        self.runtime.say(text)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return everything recorded so far, for a checkpoint."""

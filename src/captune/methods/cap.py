@@ -1,48 +1,58 @@
 """CAP: concept alignment, then training with a confusion-aware calibrated margin on growing pseudo-labels (ICML 2025).
 
-`Cap` aligns concepts and selects the first pseudo-labels D_PL (Section 3.1). `_cap_schedules.py` computes the margin of
-each epoch (Section 3.2) and grows D_PL (Appendix B). The loss (Section 3.3) is `training/objective.py`.
+`Cap` aligns concepts and selects the first pseudo-labels D_PL (Section 3.1). `CapSchedule` computes the margin of each
+epoch (Section 3.2) and grows D_PL (Appendix B). The loss (Section 3.3) is `training/objective.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from captune.backbones.base import Backbone
-from captune.concepts.alignment import Alignment
-from captune.concepts.confusion import Tendency
+from captune.concepts.confusion import (
+    ConfusionMargin,
+    Tendency,
+    class_prototypes,
+    class_similarity,
+    confident_counts,
+    confusion_margin,
+)
 from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings
 from captune.core import registry
-from captune.core.arrays import Ints
 from captune.core.errors import InputError
 from captune.core.runtime import threads_for
-from captune.core.settings import NonNegative, NonNegativeFloat, Positive, PositiveShare, Rate, Share
+from captune.core.settings import NonNegativeFloat, Positive, PositiveShare, Share
+from captune.core.wording import option
 from captune.data.task import AdaptationTask
 from captune.embeddings.embed import embed_classes
-from captune.labeling.pseudo_labels import PseudoLabels
+from captune.labeling.pseudo_labels import PseudoLabels, Source
 from captune.labeling.selection import (
-    Ranking,
+    add_confident,
     class_mask,
     first_labels,
+    released_size,
+    rotate,
     top_k_per_class,
 )
-from captune.methods._cap_schedules import CapSchedule, MixtureSchedule, ReleasedGrowth
-from captune.methods.base import Context, Method
-from captune.mixture.gaussian_mixture import MixtureFit, fit_gaussian_mixture
-from captune.training.loop import Optimization, fit
-from captune.training.objective import ConfusionObjective
+from captune.methods.base import Context, Method, read_labels
+from captune.mixture.gaussian_mixture import MixtureFit
+from captune.training.batch_sources import Request, draw_batches
+from captune.training.checkpoint import add_prefix
+from captune.training.loop import Optimization, Schedule, fit
+from captune.training.objective import CapBatch, ConfusionObjective
 from captune.tuners.base import Tuner
 from captune.tuners.feature_adapter import FeatureAdapter
 
 
 @dataclass(frozen=True)
-class CapSettings:
+class CapSettings(Optimization):
     """The settings of CAP; the defaults are those of the paper (Appendix C), which the preset `quick` changes.
 
     Attributes:
@@ -67,7 +77,6 @@ class CapSettings:
         count_on: Which confident predictions the margin counts: those on the `pseudo_labeled` images (`paper`),
             or those `accepted` in the steps of the previous epoch (`released`); by default as in the recipe.
         independent_adapters: Whether pseudo-labels made during training have their own adapter.
-        adapter_width: Hidden units of the adapters that are used in training only.
         strong_views: Number of augmented views of each image that are embedded, if the image encoder is frozen.
         growth: How the pseudo-labeled images grow: `paper` adds the most confident images of every class, `released`
             selects confident ones anew, before older ones; by default as in the recipe.
@@ -76,11 +85,6 @@ class CapSettings:
         epochs: Number of epochs of `iterations` steps.
         iterations: Number of steps per epoch.
         train_batch: Number of images of each kind per step.
-        learning_rate: Peak learning rate of SGD.
-        momentum: Momentum of SGD.
-        weight_decay: Weight decay of SGD.
-        warmup_epochs: Number of epochs until the peak learning rate is reached.
-        gradient_clip: Maximum gradient norm; 0 turns clipping off.
     """
 
     recipe: Literal["paper", "released"] = "paper"
@@ -99,25 +103,18 @@ class CapSettings:
     tendency: Tendency | None = None
     count_on: Literal["pseudo_labeled", "accepted"] | None = None
     independent_adapters: bool = True
-    adapter_width: Positive = 128
     strong_views: Positive = 4
     growth: Literal["paper", "released"] | None = None
     growth_limit: PositiveShare = 0.8
     grow_every: Positive = 5
-    epochs: Positive = 50
     iterations: Positive = 50
     train_batch: Positive = 32
-    learning_rate: Rate = 0.01
-    momentum: Share = 0.9
     weight_decay: NonNegativeFloat = 0.1
-    warmup_epochs: NonNegative = 1
-    gradient_clip: NonNegativeFloat = 0.0
 
     def resolved(self) -> CapSettings:
         """Return these settings with those that are not given taken from the recipe."""
-        return replace(
-            self, **{name: value for name, value in RECIPES[self.recipe].items() if getattr(self, name) is None}
-        )
+        recipe = RECIPES[self.recipe]
+        return replace(self, **{name: value for name, value in recipe.items() if getattr(self, name) is None})
 
 
 STEPS_X_CLASSES = 250_000
@@ -166,12 +163,12 @@ class Cap(Method):
         schedule = self.prepare(task, backbone, context)
         tuner = schedule.objective.tuner
         with nullcontext() if tuner.edits_images else threads_for(0):
-            optimization = Optimization.from_settings(settings)
-            fit(schedule.objective, schedule, optimization, context.runtime, context.checkpoints)
+            fit(schedule.objective, schedule, settings, context.runtime, context.checkpoints)
         context.history.append((settings.epochs, schedule.pseudo_labels))
-        if isinstance(schedule, MixtureSchedule):
+        if schedule.mixture is not None:
             if isinstance(tuner, FeatureAdapter):
-                tuner.calibrate(context.embed(backbone, task.unlabeled).vectors, schedule.confidence)
+                confidence = float(schedule.mixture.probabilities.max(axis=1).mean())
+                tuner.calibrate(context.embed(backbone, task.unlabeled).vectors, confidence)
             changed = schedule.changed_share()
             context.record(step="mixture", changed=changed)
             context.say(f"CAP changed {changed:.1%} of the labels of the Gaussian mixture that it started from.")
@@ -185,76 +182,196 @@ class Cap(Method):
                 f"All {len(task.labeled.labels)} images are labeled, but CAP learns from unlabeled images. "
                 "Add unlabeled images, or remove some labels."
             )
-        images = context.embed(backbone, task.unlabeled).vectors
+        images, targets = context.embed(backbone, task.unlabeled).vectors, task.target_classes
 
         # Section 3.1: describe misleading class names, and select the first pseudo-labels D_PL.
-        alignment = self._align_concepts(task, backbone, context)
-        mixture = self._mixture(task, backbone, alignment, context)
-        first, mixture_labels = self._first_pseudo_labels(task, backbone, alignment, mixture, context)
+        scope, detection = settings.describe, PAPER_MISMATCH if settings.detection == "paper" else MismatchSettings()
+        detection = replace(detection, seed=context.runtime.seed)
+        alignment = (
+            context.align_concepts(task, backbone, scope, settings.choose, detection)
+            if settings.concept_alignment
+            else context.align_concepts(task, backbone, "none")
+        )
+        mixture = None
+        if settings.start_from == "zero_shot":  # the paper
+            names, described = embed_classes(backbone, task.vocabulary), alignment.vectors(backbone)
+            # A cosine ranks the images of a few described classes best, a probability those of many.
+            ranking: Literal["cosine", "probability"] = "cosine" if settings.describe == "mismatched" else "probability"
+            scale, k = backbone.logit_scale, settings.k
+            first = first_labels(images, names, scale, described, k=k, allowed=targets, rank_described_by=ranking)
+        else:
+            mixture = context.fit_mixture(task, backbone, embed_classes(backbone, alignment.vocabulary))
+            k = min(settings.k, max(1, len(images) // len(targets)))  # no more than a class can have
+            first = top_k_per_class(mixture.probabilities, k, targets, predicted_only=True)
 
         # Section 3.3: the student learns from D_PL and from its own confident predictions.
-        device = context.runtime.device
         vocabulary = task.vocabulary if settings.class_texts == "names" else alignment.vocabulary
         tuner: Tuner = registry.load("tuners", settings.tuner)(backbone, vocabulary)
         if mixture is not None and isinstance(tuner, FeatureAdapter):
             tuner = tuner.with_mixture(mixture)
-        tuner = tuner.to(device)
+        tuner = tuner.to(context.runtime.device)
         source = context.batch_source(tuner, task, settings.strong_views)
-        allowed = torch.from_numpy(class_mask(task.target_classes, len(vocabulary)))
-        objective = ConfusionObjective(
-            tuner, source, allowed, settings.tau, settings.adapter_width, settings.independent_adapters
-        ).to(device)
-        if settings.growth == "released":
-            return ReleasedGrowth(task, objective, first, mixture_labels, len(images), context, settings)
-        if mixture is not None:
-            return MixtureSchedule(mixture, task, objective, first, mixture_labels, len(images), context, settings)
-        return CapSchedule(task, objective, first, mixture_labels, len(images), context, settings)
+        allowed = torch.from_numpy(class_mask(targets, len(vocabulary)))
+        objective = ConfusionObjective(tuner, source, allowed, settings.tau, settings.independent_adapters)
+        objective = objective.to(context.runtime.device)
+        return CapSchedule(task, objective, first, mixture, len(images), context, settings)
 
-    def _align_concepts(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Alignment:
-        settings: CapSettings = self.settings
-        if not settings.concept_alignment:
-            return context.align_concepts(task, backbone, "none")
-        detection = PAPER_MISMATCH if settings.detection == "paper" else MismatchSettings()
-        detection = replace(detection, seed=context.runtime.seed)
-        return context.align_concepts(task, backbone, settings.describe, settings.choose, detection)
 
-    def _mixture(
-        self, task: AdaptationTask, backbone: Backbone, alignment: Alignment, context: Context
-    ) -> MixtureFit | None:
-        """Return the mixture from which the student starts, if it does."""
-        if self.settings.start_from == "zero_shot":
-            return None
-        labeled = context.embed(backbone, task.labeled.images)
-        return fit_gaussian_mixture(
-            context.embed(backbone, task.unlabeled).vectors,
-            embed_classes(backbone, alignment.vocabulary),
-            backbone.logit_scale,
-            labeled=labeled.vectors,
-            labels=task.labeled.labels[labeled.image_index],
-            is_single=task.labeled.is_single[labeled.image_index],
-            allowed=task.target_classes,
-        )
+class CapSchedule(Schedule):
+    """The epochs of CAP: D_PL grows every few epochs, and every epoch has its own margin."""
 
-    def _first_pseudo_labels(
+    def __init__(
         self,
         task: AdaptationTask,
-        backbone: Backbone,
-        alignment: Alignment,
+        objective: ConfusionObjective,
+        pseudo_labels: PseudoLabels,
         mixture: MixtureFit | None,
+        n_images: int,
         context: Context,
-    ) -> tuple[PseudoLabels, Ints | None]:
-        """Return D_PL before any training, and the labels of all images by the mixture, if there is one."""
-        settings: CapSettings = self.settings
-        images, targets = context.embed(backbone, task.unlabeled).vectors, task.target_classes
-        if mixture is None:  # the paper
-            # A cosine ranks the images of a few described classes best, a probability those of many.
-            ranking: Ranking = "cosine" if settings.describe == "mismatched" else "probability"
-            names, described = embed_classes(backbone, task.vocabulary), alignment.vectors(backbone)
-            scale = backbone.logit_scale
-            first = first_labels(
-                images, names, scale, described, k=settings.k, allowed=targets, rank_described_by=ranking
+        settings: CapSettings,
+    ) -> None:
+        self.task, self.objective, self.mixture, self.n_images = task, objective, mixture, n_images
+        self.context, self.settings, self.iterations = context, settings, settings.iterations
+        self.pseudo_labels = pseudo_labels  # D_PL
+        # The labels of all images by the mixture, with which the student must agree.
+        self.mixture_labels = None if mixture is None else mixture.probabilities.argmax(axis=1)
+        self.accepted = np.zeros(len(task.vocabulary), dtype=np.int64)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Grow D_PL every few epochs (Appendix B) and compute the margin of the epoch (Section 3.2)."""
+        released, every = self.settings.growth == "released", self.settings.grow_every
+        if epoch and (epoch - 1 if released else epoch) % every == 0:
+            self.context.history.append((epoch, self.pseudo_labels))
+            self.pseudo_labels = self._grow_as_released(epoch) if released else self._grow(epoch)
+        if epoch and self.settings.margin:  # the first epoch warms up without a margin
+            self.objective.margin = torch.from_numpy(self._margin().matrix).to(self.context.runtime.device)
+
+    def _grow(self, epoch: int) -> PseudoLabels:
+        """Return D_PL with the most confident new images of each class added, or selected anew from the mixture on."""
+        settings, targets = self.settings, self.task.target_classes
+        _, probabilities, _ = self.objective.predict(np.arange(self.n_images))
+        if self.mixture is None:
+            n_new = max(1, int(self.n_images * settings.grow_every / (settings.epochs * len(targets))))
+            return add_confident(self.pseudo_labels, probabilities, n_new, targets, epoch)
+        # Beyond the paper: up to half of an even split, and only images that are predicted as the class, so that rare
+        # classes are not filled with images of others.
+        even = self.n_images / len(targets)
+        k = min(float(settings.k), max(1.0, even))
+        most = int(k + max(0.0, 0.5 * even - k) * epoch / settings.epochs)
+        selected = top_k_per_class(probabilities, most, targets, predicted_only=True)
+        return selected.stamped(epoch, Source.MODEL)
+
+    def _grow_as_released(self, epoch: int) -> PseudoLabels:
+        """Return a larger D_PL as in the authors' code: new images only from those of the last epoch's steps."""
+        settings, targets, last = self.settings, self.task.target_classes, epoch - 1
+        size = released_size(settings.k, last, settings.epochs, self.n_images, len(targets), settings.growth_limit)
+        seen = np.unique(np.concatenate([step.unlabeled for step in self._draw(last)]))
+        _, probabilities, _ = self.objective.predict(seen)
+        return rotate(self.pseudo_labels, seen, probabilities, size, settings.tau, targets, epoch)
+
+    def _margin(self) -> ConfusionMargin:
+        """Return the margin from the similarity of the classes and their confident predictions (Eqs. 2 to 7)."""
+        settings, labels = self.settings, self.pseudo_labels
+        images, probabilities, classes = self.objective.predict(labels.image_index)
+        return confusion_margin(
+            class_similarity(class_prototypes(images, labels.labels, classes), classes),
+            self.accepted if settings.count_on == "accepted" else confident_counts(probabilities, settings.tau),
+            margin=settings.margin_scale,
+            logit_scale=self.objective.tuner.backbone.logit_scale if settings.scale_margin else None,
+            tendency=settings.tendency or "paper",
+            labeled=self.task.seen_classes,
+        )
+
+    def _draw(self, epoch: int) -> list[Request]:
+        """Draw the images of every step of an epoch, which depend on seed, epoch and D_PL only."""
+        settings, labels = self.settings, self.pseudo_labels
+        generator = np.random.default_rng([self.context.runtime.seed, epoch])
+        drawn = [
+            draw_batches(generator, n_items, settings.iterations, settings.train_batch)
+            for n_items in (len(labels), len(self.objective.source.labels), self.n_images)
+        ]
+        return [
+            Request(labels.image_index[pseudo_labeled], labeled, unlabeled)
+            for pseudo_labeled, labeled, unlabeled in zip(*drawn, strict=True)
+        ]
+
+    def batches(self, epoch: int, first_step: int) -> Iterator[CapBatch]:
+        """Yield the steps of an epoch: views of D_PL, labeled and unlabeled images, with their labels."""
+        source, device = self.objective.source, self.context.runtime.device
+        label_of = np.full(self.n_images, -1, dtype=np.int64)
+        label_of[self.pseudo_labels.image_index] = self.pseudo_labels.labels
+        for views in source.views(self._draw(epoch), epoch, first_step):
+            request, mixture = views.request, self.mixture_labels
+            yield CapBatch(
+                views,
+                torch.from_numpy(label_of[request.pseudo_labeled]).to(device),
+                torch.from_numpy(source.labels[request.labeled]).to(device),
+                None if mixture is None else torch.from_numpy(mixture[request.unlabeled]).to(device),
             )
-            return first, None
-        k = min(settings.k, max(1, len(images) // len(targets)))  # no more than a class can have
-        labels = np.asarray(mixture.probabilities.argmax(axis=1), dtype=np.int64)
-        return top_k_per_class(mixture.probabilities, k, targets, predicted_only=True), labels
+
+    def end_epoch(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
+        """Record the epoch with the number of accepted pseudo-labels per class, and warn if they collapse."""
+        self.accepted = sums["accepted"].cpu().numpy()
+        margin = torch.zeros(1) if self.objective.margin is None else self.objective.margin
+        n_pairs = len(self.accepted) * (len(self.accepted) - 1)
+        self.context.record(
+            step="epoch",
+            epoch=epoch + 1,
+            loss=round(float(sums["loss"]) / self.settings.iterations, 6),
+            accepted_share=round(float(self.accepted.sum()) / max(1, int(sums["offered"])), 4),
+            accepted=self.accepted.tolist(),
+            pseudo_labeled=self.pseudo_labels.counts().tolist(),
+            largest_margin=round(float(margin.max()), 4),
+            mean_margin=round(float(margin.sum()) / max(1, n_pairs), 4),
+        )
+        shares = [facts["accepted_share"] for facts in self.context.rounds if facts["step"] == "epoch"]
+        if has_collapsed(shares):
+            self.context.say(
+                f"In epoch {epoch + 1} only {shares[-1]:.1%} of the pseudo-labels were accepted, compared to "
+                f"{max(shares):.0%} at best: the training is collapsing. Stop it, and start a new run with "
+                f"{option('gradient_clip', 1)} or a lower learning_rate."
+            )
+
+    def progress(self, epoch: int, sums: Mapping[str, Tensor]) -> str:
+        """Return loss, accepted share and imbalance so far in this epoch."""
+        accepted = sums["accepted"]
+        n_accepted, offered = int(accepted.sum()), max(1, int(sums["offered"]))
+        steps = max(1, offered // self.settings.train_batch)
+        imbalance = float(accepted.max()) * len(accepted) / max(1, n_accepted)
+        loss = float(sums["loss"]) / steps
+        return f"loss {loss:.3f}, accepted {n_accepted / offered:.0%}, imbalance {imbalance:.1f}"
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return D_PL, the mixture's labels, counts and margin, and everything recorded so far."""
+        tensors, facts = self.context.state()
+        tensors |= add_prefix(self.pseudo_labels.arrays(), "pseudo_labels.")
+        tensors["accepted"] = torch.from_numpy(self.accepted)
+        if self.mixture_labels is not None:
+            tensors["mixture_labels"] = torch.from_numpy(self.mixture_labels)
+        if self.objective.margin is not None:
+            tensors["margin"] = self.objective.margin
+        return tensors, facts
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Restore what `state` returned."""
+        n_classes = len(self.task.vocabulary)
+        self.context.restore(tensors, facts, n_classes)
+        self.pseudo_labels = read_labels(tensors, "pseudo_labels.", n_classes)
+        self.accepted = tensors["accepted"].numpy()
+        self.mixture_labels = tensors["mixture_labels"].numpy() if "mixture_labels" in tensors else None
+        margin = tensors.get("margin")
+        self.objective.margin = None if margin is None else margin.to(self.context.runtime.device)
+
+    @torch.inference_mode()
+    def changed_share(self) -> float:
+        """Return the share of the unlabeled images that the student predicts differently from the mixture."""
+        tuner = self.objective.tuner
+        images = self.objective.source.embed_unlabeled(tuner, np.arange(self.n_images))
+        logits = tuner.logits(images, tuner.class_embeddings()).masked_fill(~self.objective.allowed, -torch.inf)
+        return round(float(np.mean(logits.argmax(dim=1).cpu().numpy() != self.mixture_labels)), 4)
+
+
+def has_collapsed(accepted_shares: Sequence[float]) -> bool:
+    """Return whether the last epoch is the first to accept less than a quarter of what the best epoch accepted."""
+    quarter = max(accepted_shares) / 4
+    return quarter >= 0.025 and len(accepted_shares) > 1 and accepted_shares[-1] < quarter <= accepted_shares[-2]

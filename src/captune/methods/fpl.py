@@ -10,13 +10,13 @@ from captune.backbones.base import Backbone
 from captune.core.settings import Positive
 from captune.data.task import AdaptationTask
 from captune.labeling.selection import top_k_per_class
-from captune.methods._few_labels import QUICK, FewLabelTraining, HeldOutSettings
+from captune.methods._few_labels import QUICK, FewLabelSettings, FewLabelTraining
 from captune.methods.base import Context, Method
 from captune.tuners.base import Tuner
 
 
 @dataclass(frozen=True)
-class FplSettings(HeldOutSettings):
+class FplSettings(FewLabelSettings):
     """The published settings.
 
     Attributes:

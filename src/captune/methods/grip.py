@@ -10,13 +10,13 @@ from captune.backbones.base import Backbone
 from captune.core.settings import Positive
 from captune.data.task import AdaptationTask
 from captune.labeling.selection import growing_k, top_k_per_class
-from captune.methods._few_labels import QUICK_ROUNDS, FewLabelTraining, HeldOutSettings
+from captune.methods._few_labels import QUICK_ROUNDS, FewLabelSettings, FewLabelTraining
 from captune.methods.base import Context, Method
 from captune.tuners.base import Tuner
 
 
 @dataclass(frozen=True)
-class GripSettings(HeldOutSettings):
+class GripSettings(FewLabelSettings):
     """The published settings.
 
     Attributes:

@@ -12,7 +12,7 @@ from captune.concepts.mismatch import MismatchSettings
 from captune.data.task import AdaptationTask
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.methods.base import Context, Method
-from captune.mixture.gaussian_mixture import MixtureSettings, fit_gaussian_mixture
+from captune.mixture.gaussian_mixture import MixtureSettings
 from captune.tuners.base import Tuner
 from captune.tuners.gaussian import Gaussian
 
@@ -36,21 +36,11 @@ class Transductive(Method):
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Describe the classes, fit a Gaussian mixture next to their texts, and return it as a classifier."""
-        unlabeled, labeled = context.embed(backbone, task.unlabeled), context.embed(backbone, task.labeled.images)
         describe = self.settings.describe
         detection = MismatchSettings(seed=context.runtime.seed) if describe == "mismatched" else None
         vocabulary = context.align_concepts(task, backbone, describe, detection=detection).vocabulary
         tuner = Gaussian(backbone, vocabulary)
-        found = fit_gaussian_mixture(
-            unlabeled.vectors,
-            tuner.class_embeddings().cpu().numpy(),
-            backbone.logit_scale,
-            self.settings,
-            labeled=labeled.vectors,
-            labels=task.labeled.labels[labeled.image_index],
-            is_single=task.labeled.is_single[labeled.image_index],
-            allowed=task.target_classes,
-        )
+        found = context.fit_mixture(task, backbone, tuner.class_embeddings().cpu().numpy(), self.settings)
         tuner.set_mixture(found)
         labels, confidence = found.probabilities.argmax(axis=1), found.probabilities.max(axis=1)
         everyone = np.arange(len(labels))

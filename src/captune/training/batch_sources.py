@@ -137,17 +137,16 @@ class PixelSource(BatchSource):
         loaded = load_batches(self.images, batches, view, workers=self.runtime.workers)
         for request, parts, batch in zip(own, wanted, loaded, strict=True):
             unreadable = np.asarray(sorted(batch.problems), dtype=np.int64)
-            # Without its strong view, an unlabeled image is left out entirely, and the other way round.
-            without_strong = unreadable[unreadable >= self.strong_from] - self.strong_from
-            lost = np.unique(np.concatenate([unreadable, without_strong]))
-            is_kept = [~np.isin(part, lost) for part in (*parts[:3], parts[2])]
-            kind = np.repeat(np.arange(4), [len(part) for part in parts])
-            is_read = ~np.isin(np.concatenate(parts), unreadable)
-            chosen = np.concatenate(is_kept)[is_read]
+            # Without one of its views, an unlabeled image is left out entirely.
+            lost = np.concatenate([unreadable, unreadable - self.strong_from])
+            is_kept = [~np.isin(part, lost) for part in parts[:3]]
+            row_of = np.cumsum(~np.isin(np.concatenate(parts), unreadable)) - 1
+            rows = np.split(row_of, np.cumsum([len(part) for part in parts[:3]]))
             pixels = self.preprocessing.normalize(batch.pixels).to(self.runtime.device)
-            inputs = [pixels[torch.from_numpy(np.flatnonzero((kind[is_read] == k) & chosen))] for k in range(4)]
-            kept = Request(*(positions[mask] for positions, mask in zip(request, is_kept[:3], strict=True)))
-            yield Views(inputs[0], inputs[1], inputs[2], inputs[3], kept)
+            kept_rows = [row[mask] for row, mask in zip(rows, (*is_kept, is_kept[2]), strict=True)]
+            pseudo_labeled, labeled, weak, strong = (pixels[torch.from_numpy(kept)] for kept in kept_rows)
+            kept = Request(*(positions[mask] for positions, mask in zip(request, is_kept, strict=True)))
+            yield Views(pseudo_labeled, labeled, weak, strong, kept)
 
     def embed(self, tuner: Tuner, views: Tensor) -> Tensor:
         """Encode pixels with the student's prompts; encoders do not accept empty batches."""
@@ -158,10 +157,12 @@ class PixelSource(BatchSource):
     @torch.inference_mode()
     def embed_unlabeled(self, tuner: Tuner, positions: Ints) -> Tensor:
         """Encode the weak views of unlabeled images with the student's prompts, each process a part of them."""
-        batches = _split(positions, 64)
+        rows = np.zeros((len(positions), tuner.embed_dim), dtype=np.float32)
+        places = distributed.part(_split(np.arange(len(positions)), 64))
         view = _TrainingView(self.preprocessing, 0, 0, self.strong_from)
-        found = []
-        for batch in load_batches(self.images, distributed.part(batches), view, workers=self.runtime.workers):
+        wanted = [positions[place] for place in places]
+        loaded = load_batches(self.images, wanted, view, workers=self.runtime.workers)
+        for place, batch in zip(places, loaded, strict=True):
             if batch.problems:
                 position, why = next(iter(batch.problems.items()))
                 raise TrainingError(
@@ -170,14 +171,8 @@ class PixelSource(BatchSource):
                 )
             pixels = self.preprocessing.normalize(batch.pixels).to(self.runtime.device)
             with self.runtime.autocast():
-                found.append(tuner.image_embeddings(pixels))
-        return torch.cat(found) if distributed.size() == 1 else self._merge(found, batches, tuner)
-
-    def _merge(self, found: Sequence[Tensor], batches: Sequence[Ints], tuner: Tuner) -> Tensor:
-        owner = np.repeat(np.arange(len(batches)) % distributed.size(), [len(batch) for batch in batches])
-        is_mine = owner == distributed.rank()
-        rows = np.zeros((len(owner), tuner.backbone.embed_dim), dtype=np.float32)
-        rows[is_mine] = torch.cat([torch.empty(0, rows.shape[1]), *(part.float().cpu() for part in found)]).numpy()
+                rows[place] = tuner.image_embeddings(pixels).float().cpu().numpy()
+        is_mine = np.isin(np.arange(len(rows)), np.concatenate([np.empty(0, dtype=np.int64), *places]))
         distributed.merge_rows(rows, is_mine)
         return torch.from_numpy(rows).to(self.runtime.device)
 

@@ -7,8 +7,8 @@ import signal
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
-from types import FrameType, TracebackType
+from dataclasses import dataclass
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -17,27 +17,30 @@ from torch import Tensor, nn
 from captune.core import distributed
 from captune.core.errors import TrainingError
 from captune.core.runtime import EARLIER, Runtime
+from captune.core.settings import NonNegative, NonNegativeFloat, Positive, Rate, Share
 from captune.core.wording import option, speaks_flags
 from captune.training.checkpoint import Checkpoint, CheckpointFolder, with_prefix
 
 
 @dataclass(frozen=True)
 class Optimization:
-    """The length of the training and the settings of SGD."""
+    """The settings of SGD, which every method that trains has.
 
-    epochs: int
-    iterations: int
-    learning_rate: float
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    warmup_epochs: int = 1
-    gradient_clip: float = 0.0
+    Attributes:
+        epochs: Number of epochs.
+        learning_rate: Peak learning rate of SGD.
+        momentum: Momentum of SGD.
+        weight_decay: Weight decay of SGD.
+        warmup_epochs: Number of epochs until the peak learning rate is reached.
+        gradient_clip: Maximum gradient norm; 0 turns clipping off.
+    """
 
-    @classmethod
-    def from_settings(cls, settings: object, **changes: int) -> Optimization:
-        """Return the optimization in a method's settings, which have fields of the same names."""
-        chosen = {field.name: getattr(settings, field.name) for field in fields(cls) if field.name not in changes}
-        return cls(**chosen, **changes)
+    epochs: Positive = 50
+    learning_rate: Rate = 0.01
+    momentum: Share = 0.9
+    weight_decay: NonNegativeFloat = 0.0
+    warmup_epochs: NonNegative = 1
+    gradient_clip: NonNegativeFloat = 0.0
 
 
 class StepResult(NamedTuple):
@@ -49,6 +52,9 @@ class StepResult(NamedTuple):
 
 class Schedule(ABC):
     """A method's training schedule: what happens before, in and after each epoch, and the state it needs."""
+
+    iterations: int
+    """Number of steps per epoch."""
 
     @abstractmethod
     def begin_epoch(self, epoch: int) -> None:
@@ -84,17 +90,14 @@ def fit(
 ) -> None:
     """Train the objective's parameters; an interrupted fit continues from its last checkpoint, bit for bit."""
     trained = dict(objective.named_parameters())
-    sgd = torch.optim.SGD(
-        parameter_groups(objective, optimization.weight_decay),
-        lr=optimization.learning_rate,
-        momentum=optimization.momentum,
-    )
+    groups = parameter_groups(objective, optimization.weight_decay)
+    sgd = torch.optim.SGD(groups, lr=optimization.learning_rate, momentum=optimization.momentum)
     wrapped, optimizer = runtime.fabric.setup(objective, sgd)
     state = _TrainingState(trained, sgd, schedule, runtime, checkpoints)
     epoch, step = state.restore()
-    total = optimization.epochs * optimization.iterations
-    with runtime.progress("Training", total) as advance, Interrupts() as interrupts:
-        advance(epoch * optimization.iterations + step)
+    iterations = schedule.iterations
+    with runtime.progress("Training", optimization.epochs * iterations) as advance, Interrupts() as interrupts:
+        advance(epoch * iterations + step)
         while epoch < optimization.epochs:
             if step == 0:
                 objective.eval()
@@ -103,14 +106,14 @@ def fit(
                     schedule.restore(*distributed.from_first(schedule.state))
             objective.train()
             for batch in schedule.batches(epoch, step):
-                rate = learning_rate(optimization, epoch * optimization.iterations + step)
+                rate = learning_rate(optimization, iterations, epoch * iterations + step)
                 _step(wrapped, optimizer, batch, rate, optimization.gradient_clip, state, runtime)
                 step += 1
                 advance(1, schedule.progress(epoch, state.sums))
                 if distributed.is_any(interrupts.received):
                     interrupts.received = True
                     break
-            if step == optimization.iterations:
+            if step == iterations:
                 schedule.end_epoch(epoch, state.sums)
                 state.sums = {}
                 epoch, step = epoch + 1, 0
@@ -125,22 +128,22 @@ def fit(
     objective.eval()
 
 
-def learning_rate(optimization: Optimization, step: int) -> float:
+def learning_rate(optimization: Optimization, iterations: int, step: int) -> float:
     """Return the learning rate of a step: linear warm-up over the first epochs, then cosine decay to zero."""
-    warmup = optimization.warmup_epochs * optimization.iterations
+    warmup = optimization.warmup_epochs * iterations
     if step < warmup:
         return optimization.learning_rate * (step + 1) / warmup
-    rest = optimization.epochs * optimization.iterations - warmup
+    rest = optimization.epochs * iterations - warmup
     return optimization.learning_rate * 0.5 * (1.0 + math.cos(math.pi * (step - warmup) / max(rest, 1)))
 
 
 def parameter_groups(objective: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Return the parameters in groups with and without weight decay; `no_decay` on a parameter exempts it."""
-    chosen = [parameter for parameter in objective.parameters() if parameter.requires_grad]
-    kept = [parameter for parameter in chosen if getattr(parameter, "no_decay", False)]
-    decayed = [parameter for parameter in chosen if not getattr(parameter, "no_decay", False)]
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
+    groups: dict[float, list[nn.Parameter]] = {weight_decay: [], 0.0: []}
+    for parameter in objective.parameters():
+        if parameter.requires_grad:
+            groups[0.0 if getattr(parameter, "no_decay", False) else weight_decay].append(parameter)
+    return [{"params": chosen, "weight_decay": decay} for decay, chosen in groups.items() if chosen]
 
 
 def _step(
@@ -192,12 +195,12 @@ class _TrainingState:
         if self.folder is None:
             return
         own, facts = self.schedule.state()
-        tensors: dict[str, Tensor] = {f"parameter.{name}": parameter for name, parameter in self.parameters.items()}
+        tensors: dict[str, Tensor] = {f"schedule.{name}": tensor for name, tensor in own.items()}
         for name, parameter in self.parameters.items():
+            tensors[f"parameter.{name}"] = parameter
             momentum = self.optimizer.state.get(parameter, {}).get("momentum_buffer")
             if momentum is not None:
                 tensors[f"momentum.{name}"] = momentum
-        tensors |= {f"schedule.{name}": tensor for name, tensor in own.items()}
         tensors |= {f"sum.{name}": tensor for name, tensor in self.sums.items()}
         tensors |= {f"scale.{name}": torch.tensor(float(x)) for name, x in self.runtime.scale_state().items()}
         tensors["time.seconds"] = torch.tensor(self.runtime.seconds(), dtype=torch.float64)
@@ -239,9 +242,7 @@ class Interrupts:
                 self._old[number] = signal.signal(number, self._receive)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._old.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 

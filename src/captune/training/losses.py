@@ -49,12 +49,6 @@ def partial_label_loss(logits: Tensor, weights: Tensor, accepted: Tensor | None 
 
     `weights` is `(samples, classes)`, zero for the classes that are not candidates of the sample.
     """
-    losses, has_candidate = partial_label_losses(logits, weights)
-    return masked_mean(losses, has_candidate if accepted is None else has_candidate & accepted)
-
-
-def partial_label_losses(logits: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return -log sum_c w_c p_c of each sample, and which samples have a candidate at all."""
     logits = _precise(logits)
     if weights.shape != logits.shape:
         raise InputError(f"weights: expected shape {tuple(logits.shape)}, got {tuple(weights.shape)}.")
@@ -62,8 +56,8 @@ def partial_label_losses(logits: Tensor, weights: Tensor) -> tuple[Tensor, Tenso
     has_candidate = (weights > 0).any(dim=1)
     # Without a candidate it would be log 0, so such a sample gets all weights 1 (a loss of 0).
     weights = torch.where(has_candidate[:, None], weights, torch.ones_like(weights))
-    inside = torch.logsumexp(logits + weights.log(), dim=1)
-    return torch.logsumexp(logits, dim=1) - inside, has_candidate
+    losses = torch.logsumexp(logits, dim=1) - torch.logsumexp(logits + weights.log(), dim=1)
+    return masked_mean(losses, has_candidate if accepted is None else has_candidate & accepted)
 
 
 def loss_weights(n_pseudo: int, n_labeled: int, has_labeled_classes: bool) -> tuple[float, float]:

@@ -38,8 +38,8 @@ class ConfusionObjective(nn.Module):
         source: BatchSource,
         allowed: Tensor,
         tau: float,
-        adapter_width: int,
-        independent_adapters: bool,
+        independent_adapters: bool = True,
+        adapter_width: int = 128,
     ) -> None:
         super().__init__()
         self.tuner, self.tau = tuner, tau

@@ -46,7 +46,7 @@ def first_step(dual: Path, tuner_name: str, precision: str) -> tuple[float, dict
         weak, pseudo_labeled, strong = (backbone.encode_image(views) for views in (weak, pseudo_labeled, strong))
         source = EmbeddingSource(weak.numpy(), [strong.numpy()], weak[:0].numpy(), ids[:0], engine)
     allowed = torch.tensor([True, True, False])  # the others get a logit of minus infinity, also in half precision
-    objective = ConfusionObjective(tuner, source, allowed, 0.0, 16, True)
+    objective = ConfusionObjective(tuner, source, allowed, 0.0, adapter_width=16)
     objective.margin = torch.ones(3, 3)
     wrapped = engine.fabric.setup(objective)
     views = Views(pseudo_labeled, pseudo_labeled[:0], weak, strong, Request(ids, ids[:0], ids))
@@ -131,6 +131,8 @@ class Line(nn.Module):
 class Steps:
     """Batches by epoch and step; can end the run in the middle, and can make gradients overflow."""
 
+    iterations = 3
+
     def __init__(self, stop_at: int = -1, huge_at: int = -1) -> None:
         self.stop_at, self.huge_at = stop_at, huge_at
 
@@ -159,7 +161,7 @@ class Steps:
 @pytest.mark.parametrize("precision", ["16-mixed", "bf16-mixed"])
 @pytest.mark.parametrize("clip", [0.0, 0.5])
 def test_a_resumed_fit_ends_with_the_same_bits(tmp_path: Path, precision: str, clip: float) -> None:
-    plan = Optimization(epochs=3, iterations=3, learning_rate=0.05, gradient_clip=clip)
+    plan = Optimization(epochs=3, learning_rate=0.05, gradient_clip=clip)
 
     def train(folder: Path | None, **moment: int) -> bytes:
         engine = runtime.start(precision=precision, accelerator="cpu", quiet=True)

@@ -20,7 +20,7 @@ from captune.core.files import LEFTOVERS
 from captune.training.checkpoint import CheckpointFolder
 from captune.training.loop import Optimization, Schedule, StepResult, fit, learning_rate, parameter_groups
 
-PLAN = Optimization(epochs=4, iterations=5, learning_rate=0.1, weight_decay=0.01)
+PLAN = Optimization(epochs=4, learning_rate=0.1, weight_decay=0.01)
 
 
 class Line(nn.Module):
@@ -40,6 +40,8 @@ class Line(nn.Module):
 class Steps(Schedule):
     """Batches by epoch and step; keeps a number of its own between them."""
 
+    iterations = 5
+
     def __init__(self, kill_at: tuple[int, int] | None = None, poison: bool = False) -> None:
         self.kill_at, self.poison = kill_at, poison
         self.own = torch.zeros(1)
@@ -51,7 +53,7 @@ class Steps(Schedule):
         self.own = self.own + 0.1 * epoch
 
     def batches(self, epoch: int, first_step: int) -> Iterator[Tensor]:
-        for step in range(first_step, PLAN.iterations):
+        for step in range(first_step, self.iterations):
             if self.kill_at == (epoch, step):
                 os.kill(os.getpid(), signal.SIGINT)
             batch = torch.randn(8, generator=torch.Generator().manual_seed(100 * epoch + step)) + self.own
@@ -59,7 +61,7 @@ class Steps(Schedule):
 
     def end_epoch(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
         self.ended.append(float(sums["loss"]))
-        assert int(sums["seen"]) == 8 * PLAN.iterations
+        assert int(sums["seen"]) == 8 * self.iterations
 
     def progress(self, epoch: int, sums: Mapping[str, Tensor]) -> str:
         return f"loss {float(sums['loss']):.2f}"
@@ -147,13 +149,13 @@ def test_a_loss_that_is_no_number_stops_with_the_last_good_state(engine: runtime
 
 
 def test_the_rate_rises_and_falls() -> None:
-    rates = [learning_rate(PLAN, step) for step in range(20)]
+    rates = [learning_rate(PLAN, 5, step) for step in range(20)]
     assert rates[:5] == pytest.approx([0.02, 0.04, 0.06, 0.08, 0.1])
     assert rates[5] == pytest.approx(0.1)
     assert rates[5:] == sorted(rates[5:], reverse=True)
     assert 0 < rates[-1] < 0.002
-    no_warmup = Optimization(epochs=1, iterations=1, learning_rate=0.5, warmup_epochs=0)
-    assert learning_rate(no_warmup, 0) == 0.5
+    no_warmup = Optimization(epochs=1, learning_rate=0.5, warmup_epochs=0)
+    assert learning_rate(no_warmup, 1, 0) == 0.5
 
 
 def test_what_must_not_decay_does_not() -> None:
