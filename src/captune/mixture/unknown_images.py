@@ -10,8 +10,9 @@ from captune.core.errors import InputError
 from captune.core.scratch import score_rows
 from captune.labeling.neighbors import nearest_neighbors
 
-N_NEIGHBORS, MOST_SMOOTHED = 5, 4096
-"""An image counts together with so many nearest ones, unless there are more images than the second number."""
+N_NEIGHBORS, NEIGHBOR_WIDTH, MOST_SMOOTHED = 10, 0.05, 4096
+"""An image counts together with so many nearest ones, weighted by their similarity (in cosines of this width), unless
+there are more images than the third number."""
 TYPICAL_SHARE = 0.25
 """Share of the images predicted as a class, those nearest to its text, that show what the class looks like here."""
 ANSWER, ANSWER_WIDTH, ANSWER_NOISE = 3.0, 0.4, 0.1
@@ -63,24 +64,27 @@ def fit_to_names(
 def _scores(images: Floats, texts: Floats, center: Floats) -> Floats:
     """Return a score of fit, `(images,)`, of mean 0 and standard deviation 1.
 
-    The sum of four views: the largest cosine; how far it exceeds the cosines of the image to all names (some images are
-    near to all texts); how far it exceeds the cosines of the name to all images (some texts are near to all images);
-    and the similarity to typical images of the predicted class.
+    The sum of four views: the largest cosine; how far it exceeds the cosines of the name to all images (some texts are
+    near to all images); the largest cosine once images and texts are centered; and the similarity to typical images of
+    the predicted class.
     """
     cosines = score_rows(images, len(texts), lambda rows: rows @ texts.T)
     best, predicted = cosines.max(axis=1), cosines.argmax(axis=1)
     beyond_name = (cosines - cosines.mean(axis=0)).max(axis=1)
-    centered = unit_rows(images - center)
+    centered, middle = unit_rows(images - center), unit_rows(texts - texts.mean(axis=0))
+    beyond_means = score_rows(centered, len(texts), lambda rows: rows @ middle.T).max(axis=1)
     likeness = np.zeros(len(images), dtype=np.float32)
     for class_id in np.unique(predicted):
         own = np.flatnonzero(predicted == class_id)
         typical = own[np.argsort(-best[own], kind="stable")][: max(1, int(TYPICAL_SHARE * len(own)))]
         likeness[own] = centered[own] @ unit_rows((images[typical] - center).mean(axis=0, keepdims=True))[0]
-    views = (best, best - cosines.mean(axis=1), beyond_name, likeness)
+    views = (best, beyond_name, beyond_means, likeness)
     total = np.sum([_standardized(view) for view in views], axis=0)
     if N_NEIGHBORS < len(images) <= MOST_SMOOTHED:
         near = nearest_neighbors(images, np.arange(len(images)), N_NEIGHBORS)
-        total = total + total[near].mean(axis=1)
+        similar = np.einsum("nw,nkw->nk", centered, centered[near])
+        weights = np.exp((similar - similar.max(axis=1, keepdims=True)) / np.float32(NEIGHBOR_WIDTH))
+        total = total + (weights * total[near]).sum(axis=1) / weights.sum(axis=1)
     return _standardized(total)
 
 
