@@ -17,27 +17,16 @@ from captune.core.errors import CaptuneError, ProcessLostError, ToldElsewhereErr
 from captune.core.text import printable
 from captune.core.wording import speaking_flags
 
-COMMANDS = (
-    "demo",
-    "audit",
-    "adapt",
-    "suggest",
-    "find",
-    "label",
-    "estimate",
-    "accept",
-    "update",
-    "embed",
-    "predict",
-    "evaluate",
-    "report",
-    "review",
-    "export",
-    "serve",
-    "benchmark",
-    "list",
-)
-"""In the order of --help; each is a module in captune/commands."""
+COMMANDS = {
+    "demo": ("demo",),
+    "adapt": ("audit", "adapt"),
+    "answers": ("suggest", "find", "label", "estimate", "accept", "update"),
+    "predict": ("embed", "predict", "evaluate"),
+    "serve": ("review", "serve"),
+    "output": ("report", "export", "list_"),
+    "benchmark": ("benchmark",),
+}
+"""The modules in captune/commands with their commands, in the order of --help."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,7 +49,7 @@ def _run(arguments: Sequence[str] | None) -> int:  # noqa: PLR0911 (one for ever
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # older tokenizers warn about every forked worker
     try:
         with speaking_flags():
-            code: int | None = options.call(options)
+            code: int | None = options.command.run(options)
         sys.stdout.flush()  # not at exit, so that a closed pipe raises where it is handled
         return code or 0
     except ToldElsewhereError:
@@ -97,11 +86,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; a command's `open_ended` argument may go on after flags, which argparse alone refuses."""
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
-    open_ended = getattr(options, "open_ended", None)
+    open_ended = options.command.open_ended
     if rest and (open_ended is None or any(word.startswith("-") for word in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
-        setattr(options, str(open_ended), [*getattr(options, str(open_ended)), *rest])
+        setattr(options, open_ended, [*getattr(options, open_ended), *rest])
     return options
 
 
@@ -110,13 +99,13 @@ def _parser() -> argparse.ArgumentParser:
         prog="captune", description="Adapt CLIP to your own images, without labels.", allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"captune {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in COMMANDS:
-        module = importlib.import_module(f"captune.commands.{name}")
-        summary = (module.__doc__ or "").partition(": ")[2].rstrip(".")
-        command = commands.add_parser(name, help=summary, allow_abbrev=False)
-        module.add_arguments(command)
-        command.set_defaults(call=module.run)
+    commands = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
+    for module, names in COMMANDS.items():
+        for name in names:
+            command = getattr(importlib.import_module(f"captune.commands.{module}"), name)
+            own = commands.add_parser(name.rstrip("_"), help=command.summary, allow_abbrev=False)
+            command.declare(own)
+            own.set_defaults(command=command)
     return parser
 
 

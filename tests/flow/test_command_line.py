@@ -15,8 +15,7 @@ import pytest
 from toys import write_images
 
 import captune as package
-from captune.commands import list as list_command
-from captune.commands.list import ROLES
+from captune.commands.output import ROLES, list_
 from captune.core import registry
 from captune.core.settings import RunSettings, explain
 from captune.methods.cap import Cap
@@ -266,9 +265,9 @@ def test_an_interruption_and_a_defect_have_their_own_codes(captune: Any, monkeyp
     def fail(options: object) -> None:
         raise RuntimeError("a wheel came off")
 
-    monkeypatch.setattr(list_command, "run", interrupt)
+    monkeypatch.setattr(list_, "run", interrupt)
     assert captune("list", "methods").code == 130
-    monkeypatch.setattr(list_command, "run", fail)
+    monkeypatch.setattr(list_, "run", fail)
     answer = captune("list", "methods")
     assert answer.code == 1
     assert "RuntimeError: a wheel came off" in answer.err

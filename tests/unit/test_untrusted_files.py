@@ -19,8 +19,7 @@ from toys import write_images
 import captune
 from captune.backbones.hf import HuggingFace
 from captune.cli import main
-from captune.commands._screen import Screen
-from captune.commands.audit import print_audit
+from captune.commands.adapt import print_audit
 from captune.core import cards
 from captune.core.errors import CaptuneError, InputError
 from captune.core.settings import parse_overrides, read_yaml
@@ -132,7 +131,7 @@ def test_class_names_are_never_places(tmp_path: Path) -> None:
 def test_a_name_is_no_markup_on_the_screen(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     name = "[red]x[/red]"
     folder = make_run(tmp_path / "run", tmp_path / "images", (name, "plain"))
-    print_audit(Measures(Run.read(folder)), Screen(highlight=False, markup=False))
+    print_audit(Measures(Run.read(folder)))
     shown = capsys.readouterr().out
     assert shown.count(name) >= 2  # the table and the sentence
     assert main(["report", str(tmp_path / name)]) == 2

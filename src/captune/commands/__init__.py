@@ -1,1 +1,1 @@
-"""The commands, one file each: its docstring is the help, `add_arguments` the options, `run` calls the Python API."""
+"""The commands, a few of a kind in each file: declared by `@command`, they call the Python API."""

@@ -1,127 +1,185 @@
-"""Options that several commands share, and how predict and evaluate find and classify images."""
+"""How a command is declared, arguments that several commands share, and printing to standard output."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from captune.core import launching
-from captune.core.errors import InputError
 from captune.core.text import printable
 
 if TYPE_CHECKING:
-    from captune.core.settings import RunSettings
-    from captune.embeddings.predictions import Predictions
+    from captune.review.session import Session
+
+Argument = Callable[[Any], object]
+"""Something that declares itself to a parser."""
+
+
+def argument(*names: str, **options: Any) -> Argument:  # noqa: ANN401 (as argparse takes them)
+    """Return an argument of a command."""
+    return lambda parser: parser.add_argument(*names, **options)
+
+
+def flag(name: str, help: str, **options: Any) -> Argument:  # noqa: ANN401
+    """Return an option without a value."""
+    return argument(name, action="store_true", help=help, **options)
+
+
+def several(name: str, help: str, metavar: str, **options: Any) -> Argument:  # noqa: ANN401
+    """Return an option that can be repeated."""
+    return argument(name, action="append", default=[], metavar=metavar, help=help, **options)
+
+
+def group(title: str, *arguments: Argument) -> Argument:
+    """Return arguments that have a title in the help."""
+
+    def declare(parser: argparse.ArgumentParser) -> None:
+        part = parser.add_argument_group(title)
+        for one in arguments:
+            one(part)
+
+    return declare
+
+
+@dataclass
+class Command:
+    """A command of the command line.
+
+    Attributes:
+        run: Does it, and may return an exit code; the first sentence of its docstring is the help.
+        arguments: What it takes.
+        epilog: Text after the list of arguments in the help.
+        open_ended: Name of an argument that may go on after flags.
+    """
+
+    run: Callable[[argparse.Namespace], int | None]
+    arguments: Sequence[Argument]
+    epilog: str = ""
+    open_ended: str | None = None
+
+    @property
+    def summary(self) -> str:
+        """Return what the command does, in one sentence."""
+        return (self.run.__doc__ or "").partition("\n")[0].rstrip(".")
+
+    def declare(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.epilog = self.epilog or None
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        for one in self.arguments:
+            one(parser)
+
+
+def command(
+    *arguments: Argument, epilog: str = "", open_ended: str | None = None
+) -> Callable[[Callable[[argparse.Namespace], int | None]], Command]:
+    """Return a decorator that makes a function a command."""
+    return lambda run: Command(run, arguments, epilog, open_ended)
+
 
 IMAGES_HELP = "folder, .tar shards, CSV/Parquet manifest, text file of paths, or embeddings (.npy, .npz:KEY, ...)"
 LABELS_HELP = "'folders' (folder names are classes), a table (path, label), or an array (.npy, .npz:KEY)"
-
-
-def add_run_options(parser: argparse.ArgumentParser, out: str) -> None:
-    """Declare the options of adapt and audit."""
-    parser.add_argument(
+RENAME_HELP = "or a CSV file with the columns old and new"
+RUN = argument("run", metavar="RUN", help="run folder")
+ANY_RUN = argument("run", metavar="RUN", help="run folder, or an ONNX export (model.onnx)")
+MOVED_IMAGES = argument(
+    "--images",
+    dest="moved_images",
+    metavar="IMAGES",
+    help="images of the run, if they moved or were in memory",
+)
+METHOD = argument("--method", help="adaptation method (see: captune list methods)")
+SEED = argument("--seed", type=int, help="random seed")
+WORKERS = argument("--workers", type=int, help="number of processes that decode images")
+QUIET = flag("--quiet", "show results only: no progress, no messages")
+OVERWRITE = flag("--overwrite", "replace existing results in --out")
+JSON = flag("--json", "print JSON")
+BACKBONE = argument("--backbone", metavar="ID", help="encoder as source:name (see: captune list backbones)")
+ACCELERATOR = argument("--accelerator", metavar="auto|cpu|cuda|mps", help="device type (default: auto)")
+DEVICE_OPTIONS = (
+    ACCELERATOR,
+    argument("--precision", metavar="32-true|bf16-mixed|16-mixed", help="precision of the encoders"),
+)
+DEVICES = argument("--devices", type=int, metavar="N", help="number of processes, one per GPU")
+RUN_OPTIONS = (
+    argument(
         "--classes",
         metavar="FILE|a,b,c",
         help="text or YAML file, table, comma-separated list, folder with a subfolder per class, or embeddings (.npz)",
-    )
-    parser.add_argument("--backbone", metavar="ID", help="encoder pair as source:name (see: captune list backbones)")
-    parser.add_argument(
-        "--second-encoder",
-        metavar="ID",
-        help="second image encoder, as in hf:facebook/dinov2-small",
-    )
-    parser.add_argument("--template", help="sentence with {} for the class name, or {column} of a table of classes")
-    parser.add_argument(
+    ),
+    BACKBONE,
+    argument("--second-encoder", metavar="ID", help="second image encoder, as in hf:facebook/dinov2-small"),
+    argument("--template", help="sentence with {} for the class name, or {column} of a table of classes"),
+    argument(
         "--describer", metavar="ID", help="source of descriptions for misleading names: openai:MODEL, file:YAML, none"
-    )
-    parser.add_argument("--domain", metavar="PHRASE", help="what the images show, e.g. 'a satellite photo of {}'")
-    parser.add_argument("--seed", type=int, help="random seed")
-    add_common_options(parser)
-    parser.add_argument("--root", help="folder that all image paths must be in")
-    parser.add_argument("--config", metavar="YAML", help="file with settings, and with images, classes, labels and out")
-    parser.add_argument("--set", action="append", default=[], metavar="key=value", help="one setting; can be repeated")
-    parser.add_argument("--out", metavar="FOLDER", help=out)
-    parser.add_argument("--overwrite", action="store_true", help="replace existing results in --out")
+    ),
+    argument("--domain", metavar="PHRASE", help="what the images show, e.g. 'a satellite photo of {}'"),
+    SEED,
+    WORKERS,
+    QUIET,
+    argument("--root", help="folder that all image paths must be in"),
+    argument("--config", metavar="YAML", help="file with settings, and with images, classes, labels and out"),
+    several("--set", "one setting; can be repeated", "key=value"),
+    OVERWRITE,
+)
+"""The options of adapt, audit and review."""
 
 
-def add_images_option(parser: argparse.ArgumentParser) -> None:
-    """Declare where the images of a run are now."""
-    help_text = "images of the run, if they moved, changed or were in memory"
-    parser.add_argument("--images", dest="moved_images", metavar="IMAGES", help=help_text)
+def out(help: str, metavar: str = "FOLDER", **options: Any) -> Argument:  # noqa: ANN401
+    """Return the option that names the output."""
+    return argument("--out", metavar=metavar, help=help, **options)
 
 
-def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the number of worker processes, and how much is shown."""
-    parser.add_argument("--workers", type=int, help="number of processes that decode images")
-    parser.add_argument("--quiet", action="store_true", help="show results only: no progress, no messages")
+def say(text: object) -> None:
+    """Print to standard output; control characters are escaped, since names and paths come from anywhere."""
+    sys.stdout.write(printable(str(text)) + "\n")
+    sys.stdout.flush()
 
 
-def add_device_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options for devices and precision."""
-    parser.add_argument("--accelerator", metavar="auto|cpu|cuda|mps", help="device type (default: auto)")
-    parser.add_argument("--devices", type=int, metavar="N", help="number of processes, one per GPU")
-    parser.add_argument("--precision", metavar="32-true|bf16-mixed|16-mixed", help="precision of the encoders")
+def print_table(rows: Iterable[Sequence[object]], *header: str) -> None:
+    """Print a table without markup; its last column is wrapped."""
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    class Screen(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # where rich would exit with code 1
+
+    columns = (Column(name, overflow="fold") for name in header)
+    shown = Table(*columns, box=None, pad_edge=False, show_header=bool(header))
+    for row in rows:
+        shown.add_row(*(Text(printable(str(cell))) for cell in row))
+    Screen(highlight=False).print(shown)
 
 
-def add_partition_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of jobs that are computed by partitions."""
-    parser.add_argument("--partition-size", type=int, metavar="N", help="most images of a partition (default: 10000)")
-    parser.add_argument("--engine", metavar="local|slurm|ray", help="where partitions are computed (default: local)")
-    parser.add_argument("--processes", type=int, metavar="N", help="number of workers, each with its own model")
+def write_lines(lines: Iterable[str], path: str | None) -> None:
+    """Write lines to a file, or to standard output."""
+    from captune.core.files import write_whole
+
+    if path is not None:
+        write_whole(Path(path), lines)
+    else:
+        is_screen = sys.stdout.isatty()
+        sys.stdout.writelines(printable(text) if is_screen else text for text in lines)
 
 
-def run_partitions(options: argparse.Namespace, task: Literal["embed", "predict"], model: str | None) -> None:
-    """Compute the partitions of a job that are not finished, and print what there is."""
-    import os
+def open_run(options: argparse.Namespace, **settings: Any) -> Session:  # noqa: ANN401
+    """Return a session on the run of a command."""
+    from captune.review.opening import open_session
 
-    from captune.core import registry
-    from captune.partitions.job import ENGINES, Job, run_job
-
-    engine = options.engine or "local"
-    if engine not in ENGINES:
-        raise InputError(f"--engine is {engine!r}, expected one of {', '.join(ENGINES)}.")
-    names = ("partition_size", "top_k", "accelerator", "precision")
-    given = {name: getattr(options, name, None) for name in names} | {"model": model, "decoders": options.workers}
-    if task == "embed":
-        source, name = registry.split_id("backbones", model or Job.model, Job.model)
-        registry.load("backbones", source).check(name)
-    job = Job(task, options.images, **{name: value for name, value in given.items() if value is not None})
-    workers = options.processes or (1 if "://" in options.out else os.cpu_count() or 1)
-    found = run_job(job, options.out, engine, workers, options.quiet)
-    sys.stdout.write(", ".join(f"{name}: {value:,}" for name, value in found.items()) + "\n")
+    return open_session(options.run, images=getattr(options, "moved_images", None), **settings)
 
 
-def given_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the run settings that were given as flags."""
-    from dataclasses import fields
+def write_report_of(folder: str) -> None:
+    """Write the report of a saved run; without it, the run is still complete."""
+    from captune.core.errors import CaptuneError
+    from captune.report.page import write_report
 
-    from captune.core.settings import RunSettings
-
-    flags = {field.name: getattr(options, field.name, None) for field in fields(RunSettings)}
-    return {name: value for name, value in flags.items() if value is not None}
-
-
-def run_again(options: argparse.Namespace) -> int | None:
-    """Run predict or evaluate in as many processes as --devices says; None to run in this one, as ONNX does."""
-    from captune.results.image_classifier import find_onnx
-
-    return None if find_onnx(Path(options.run)) is not None else launching.run_again(options.words, options.devices)
-
-
-def device_settings(options: argparse.Namespace) -> RunSettings:
-    """Return the settings of devices and workers."""
-    from captune.core.settings import RunSettings, build
-
-    return build(RunSettings, given_settings(options), "options")
-
-
-def print_unused(predictions: Predictions) -> None:
-    """Account for the images that were not classified, on standard error."""
-    images = predictions.images
-    assert images is not None
-    for position, reason in predictions.skipped.items():
-        sys.stderr.write(printable(f"skipped: {images.name(position)}: {reason}") + "\n")
-    if images.unused:
-        sys.stderr.write(printable(images.unused) + "\n")
+    try:
+        write_report([folder])
+    except CaptuneError as error:
+        sys.stderr.write(f"The run is saved, but the report could not be written: {error}\n")

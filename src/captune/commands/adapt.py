@@ -1,74 +1,108 @@
-"""captune adapt: train a classifier from images and class names."""
+"""Making runs: audit and adapt, with inputs and settings from a project file, flags and --set."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from captune.commands._project import read_project
-from captune.commands._shared import IMAGES_HELP, add_device_options, add_run_options
+from captune.commands import _shared
+from captune.commands._shared import argument, command, flag, out, print_table, say, several
 from captune.core import launching, registry
-from captune.core.errors import InputError
+from captune.core.errors import InputError, raise_all
+from captune.core.text import shown
 
 if TYPE_CHECKING:
+    from captune.report.measures import Measures
     from captune.results.run import Run
 
+INPUTS = ("images", "classes", "labels", "out")
+FLAGS = ("overwrite", "resume", "quiet", "progress")
+"""Arguments of `captune.adapt` that are no settings: what one command does, not what a run is."""
+MOST_GROUPS = 5
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = (
-        "Everything can also be given in a --config file, and settings with --set.\n"
-        "captune adapt --help-settings METHOD [--preset NAME] lists all settings."
-    )
-    parser.add_argument("images", metavar="IMAGES", nargs="?", help=IMAGES_HELP)
-    parser.add_argument("--embeddings", metavar="FOLDER", help="partitions of captune embed, instead of IMAGES")
-    parser.add_argument("--labels", metavar="CSV", help="table (path, label) of labeled images")
-    parser.add_argument(
+
+@command(
+    argument("images", metavar="IMAGES", nargs="?", help=_shared.IMAGES_HELP),
+    argument("--labels", metavar="folders|CSV", help=f"labels to measure the audit: {_shared.LABELS_HELP}"),
+    *_shared.RUN_OPTIONS,
+    out("audit folder (default: captune-audit)"),
+)
+def audit(options: argparse.Namespace) -> None:
+    """Find misleading class names and confused classes, without training."""
+    inputs, settings = read_project(options)  # checked before heavy imports
+    from captune.pipeline import audit
+    from captune.report.measures import Measures
+    from captune.results.run import Run
+
+    folder = Path(inputs.pop("out") or "captune-audit")
+    audit(**inputs, out=folder, overwrite=options.overwrite, quiet=options.quiet, **settings)
+    print_audit(Measures(Run.read(folder, inputs["labels"])))
+
+
+def print_audit(measures: Measures) -> None:
+    """Print the findings of an audit, with misleading class names first."""
+    import numpy as np
+
+    from captune.report.class_table import class_columns
+    from captune.report.summary import next_steps
+    from captune.results.run_folder import REPORT
+
+    found, folder = measures.run, measures.run.folder
+    columns = [column for column in class_columns(measures) if column.kind in ("name", "number")]
+    order = np.lexsort((measures.counts(after=True), -np.nan_to_num(measures.frequency)))
+    print_table(([column.text(c) for column in columns] for c in order), *(column.title.lower() for column in columns))
+    say(f"\nMisleading class names: {', '.join(found.names[c] for c in measures.mismatched) or 'none'}.")
+    for group in measures.groups[:MOST_GROUPS]:
+        say(f"Confused classes: {', '.join(found.names[c] for c in group.classes)}.")
+    for title, share in measures.first_labels_precision().items():
+        say(f"First pseudo-labels right {title}: {share:.1%}.")
+    if measures.has_truth:
+        say(f"Zero-shot accuracy {measures.metrics[1].accuracy:.1%}.")
+    say("\nNext steps:")
+    for step in next_steps(measures):
+        say(f"- {step['why']}\n    {step['command']}")
+    say(f"Audit folder: {folder}")
+    if (folder / REPORT).is_file():
+        say(f"Report: {folder / REPORT}")
+
+
+@command(
+    argument("images", metavar="IMAGES", nargs="?", help=_shared.IMAGES_HELP),
+    argument("--embeddings", metavar="FOLDER", help="partitions of captune embed, instead of IMAGES"),
+    argument("--labels", metavar="CSV", help="table (path, label) of labeled images"),
+    argument(
         "--complete-classes",
         dest="target_classes",
         action="store_const",
         const="auto",
         help="every image of the classes in --labels is labeled, so the others belong to the remaining classes",
-    )
-    parser.add_argument(
-        "--rename",
-        dest="renames",
-        action="append",
-        default=[],
-        metavar="OLD=NEW",
-        help="rename a class; or a CSV file with the columns old and new",
-    )
-    parser.add_argument(
-        "--merge",
-        dest="merges",
-        action="append",
-        default=[],
-        metavar="NEW=A,B",
-        help="make one class of several; --labels may have the old names",
-    )
-    parser.add_argument("--method", help="adaptation method (see: captune list methods)")
-    parser.add_argument("--preset", metavar="quick|full", help="full follows the paper, quick needs no GPU")
-    parser.add_argument(
+    ),
+    several("--rename", f"rename a class; {_shared.RENAME_HELP}", "OLD=NEW", dest="renames"),
+    several("--merge", "make one class of several; --labels may have the old names", "NEW=A,B", dest="merges"),
+    _shared.METHOD,
+    argument("--preset", metavar="quick|full", help="full follows the paper, quick needs no GPU"),
+    argument(
         "--keep-better",
         action=argparse.BooleanOptionalAction,
         help="keep zero-shot unless adaptation looks helpful, judged without labels (the default)",
-    )
-    add_run_options(parser, "run folder (default: captune-METHOD)")
-    add_device_options(parser)
-    parser.add_argument("--resume", action="store_true", help="continue the interrupted run in --out")
-    parser.add_argument(
-        "--help-settings", metavar="METHOD", help="explain the settings of a method, with the values of --preset"
-    )
-
-
-def run(options: argparse.Namespace) -> int:
-    """Adapt, save the run and print a summary."""
+    ),
+    *_shared.RUN_OPTIONS,
+    out("run folder (default: captune-METHOD)"),
+    *_shared.DEVICE_OPTIONS,
+    _shared.DEVICES,
+    flag("--resume", "continue the interrupted run in --out"),
+    argument("--help-settings", metavar="METHOD", help="explain the settings of a method, with the values of --preset"),
+    epilog="Everything can also be given in a --config file, and settings with --set.\n"
+    "captune adapt --help-settings METHOD [--preset NAME] lists all settings.",
+)
+def adapt(options: argparse.Namespace) -> int:
+    """Train a classifier from images and class names."""
     if options.help_settings is not None:
-        sys.stdout.write(settings_help(options.help_settings, options.preset))
+        sys.stdout.write(_settings_help(options.help_settings, options.preset))
         return 0
     if options.images and options.embeddings:
         raise InputError(f"Expected IMAGES or --embeddings, got both: {options.images!r} and {options.embeddings!r}.")
@@ -92,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def settings_help(method: str, preset: str | None = None) -> str:
+def _settings_help(method: str, preset: str | None) -> str:
     """Return the settings of a method and of every run with explanations, and their values in a preset."""
     from captune.core.settings import RunSettings, explain
     from captune.plan import with_preset
@@ -111,22 +145,54 @@ def settings_help(method: str, preset: str | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _print_summary(run: Run, out: Path) -> None:
+def _print_summary(run: Run, folder: Path) -> None:
     import numpy as np
 
-    from captune.commands._screen import Screen
     from captune.review.estimate import describe_accuracy
 
-    counts = np.bincount(run.predictions.labels, minlength=len(run.classifier.names))
-    order = np.argsort(-counts, kind="stable")
-    console = Screen(highlight=False)
+    names = run.classifier.names
+    counts = np.bincount(run.predictions.labels, minlength=len(names))
     choice = next((facts for facts in run.rounds if facts.get("step") == "choice"), run.settings)
-    n_images, method = len(run.predictions.image_index), choice["method"]
-    console.print(f"{n_images} images, {len(counts)} classes, method {method}.", markup=False)
-    most = ", ".join(f"{run.classifier.names[c]} {counts[c]}" for c in order[:3])
-    never = int((counts == 0).sum())
-    console.print(f"Most often predicted: {most}. Never predicted: {never} classes.", markup=False)
+    say(f"{len(run.predictions.image_index)} images, {len(counts)} classes, method {choice['method']}.")
+    most = ", ".join(f"{names[c]} {counts[c]}" for c in np.argsort(-counts, kind="stable")[:3])
+    say(f"Most often predicted: {most}. Never predicted: {int((counts == 0).sum())} classes.")
     if run.skipped:
-        console.print(f"{len(run.skipped)} unreadable images are listed in {out / 'skipped.csv'}", markup=False)
-    console.print(f"Run folder: {out}", markup=False)
-    console.print(describe_accuracy(None, str(out)), markup=False, soft_wrap=True)
+        say(f"{len(run.skipped)} unreadable images are listed in {folder / 'skipped.csv'}")
+    say(f"Run folder: {folder}\n{describe_accuracy(None, str(folder))}")
+
+
+def read_project(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return inputs and settings from --config, then flags, then --set; later ones take precedence."""
+    from captune.core import settings
+
+    values: dict[str, Any] = {}
+    if options.config:
+        values = settings.resolve_paths(settings.read_yaml(options.config), Path(options.config).parent)
+    flags = {name: getattr(options, name) for name in INPUTS}
+    values |= {name: value for name, value in flags.items() if value is not None}
+    values |= given_settings(options) | settings.parse_overrides(options.set)
+    inputs = {name: values.pop(name, None) for name in INPUTS}
+    raise_all(_misplaced(inputs, values), "These settings cannot be used")
+    missing = [name for name in ("images", "classes") if inputs[name] is None]
+    if missing:
+        where = {"images": "as the first argument", "classes": "with --classes"}
+        ways = " and ".join(f"{name} {where[name]}" for name in missing)
+        raise InputError(f"Nothing to work on: pass {ways}, or write them in the --config file.")
+    return inputs, values
+
+
+def given_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the run settings that were given as flags."""
+    from captune.core.settings import RunSettings
+
+    flags = {field.name: getattr(options, field.name, None) for field in dataclasses.fields(RunSettings)}
+    return {name: value for name, value in flags.items() if value is not None}
+
+
+def _misplaced(inputs: dict[str, Any], values: dict[str, Any]) -> Iterator[str]:
+    """Yield what a project file or --set says that cannot be meant."""
+    folder = inputs["out"]
+    if folder is not None and (not isinstance(folder, str) or "\0" in folder):
+        yield f"out = {shown(folder)}: expected the path of a folder."
+    for name in (name for name in FLAGS if name in values):
+        yield f"{name!r} is not a setting" + (f": pass --{name}." if name != "progress" else ".")

@@ -1,70 +1,77 @@
-"""captune predict: classify images with a run or an ONNX export."""
+"""Classifying and embedding images: predict, evaluate and embed."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-from captune.commands._shared import (
-    IMAGES_HELP,
-    add_common_options,
-    add_device_options,
-    add_partition_options,
-    run_again,
-)
+from captune.commands import _shared
+from captune.commands._shared import argument, command, out, print_table, say, several, write_lines
+from captune.commands.adapt import given_settings
+from captune.core import launching
 from captune.core.errors import InputError
 from captune.core.text import printable
 
+if TYPE_CHECKING:
+    from captune.core.settings import RunSettings
+    from captune.embeddings.predictions import Predictions
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument("run", metavar="RUN", help="run folder, or an ONNX export (model.onnx)")
-    parser.add_argument("images", metavar="IMAGES", help=f"image, {IMAGES_HELP}")
-    parser.add_argument("--top-k", type=int, default=1, metavar="K", help="number of classes per image")
-    parser.add_argument(
-        "--out", metavar="CSV|FOLDER", help="output table (default: standard output), or folder of partitions"
-    )
-    add_partition_options(parser)
-    add_common_options(parser)
-    add_device_options(parser)
+PARTITIONS = (
+    argument("--partition-size", type=int, metavar="N", help="most images of a partition (default: 10000)"),
+    argument("--engine", metavar="local|slurm|ray", help="where partitions are computed (default: local)"),
+    argument("--processes", type=int, metavar="N", help="number of workers, each with its own model"),
+)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Classify images and write a table of paths, labels and probabilities."""
-    from captune.commands._shared import run_partitions
+@command(
+    argument("images", metavar="INPUT", help="folder, .tar shards, Parquet tables, manifest; also s3://, gs://, ..."),
+    _shared.BACKBONE,
+    out("folder or address of the partitions", required=True),
+    *PARTITIONS,
+    _shared.WORKERS,
+    _shared.QUIET,
+    *_shared.DEVICE_OPTIONS,
+)
+def embed(options: argparse.Namespace) -> None:
+    """Embed any number of images, by partitions."""
+    _run_partitions(options, "embed", options.backbone)
 
+
+@command(
+    _shared.ANY_RUN,
+    argument("images", metavar="IMAGES", help=f"image, {_shared.IMAGES_HELP}"),
+    argument("--top-k", type=int, default=1, metavar="K", help="number of classes per image"),
+    out("output table (default: standard output), or folder of partitions", "CSV|FOLDER"),
+    *PARTITIONS,
+    _shared.WORKERS,
+    _shared.QUIET,
+    *_shared.DEVICE_OPTIONS,
+    _shared.DEVICES,
+)
+def predict(options: argparse.Namespace) -> int:
+    """Classify images with a run or an ONNX export."""
     if options.top_k < 1:
         raise InputError(f"--top-k is {options.top_k}, expected at least 1.")
     if _is_partitioned(options):
         if not options.out:
             raise InputError("Predictions by partitions need --out, a folder or an address.")
-        run_partitions(options, "predict", options.run)
+        _run_partitions(options, "predict", options.run)
         return 0
-    code = run_again(options)
-    return _predict(options) if code is None else code
-
-
-def _is_partitioned(options: argparse.Namespace) -> bool:
-    """Return whether partitions were asked for, or the input or output can only be partitions."""
-    from captune.data.partition_folder import is_partition_folder
-
-    asked = (options.partition_size, options.engine, options.processes)
-    is_remote = any("://" in place for place in (options.images, options.out or ""))
-    return any(value is not None for value in asked) or is_remote or is_partition_folder(options.images)
-
-
-def _predict(options: argparse.Namespace) -> int:
-    from captune.commands._shared import device_settings, print_unused
+    if (code := _run_again(options)) is not None:
+        return code
     from captune.core import distributed
-    from captune.core.files import table, write_whole
+    from captune.core.files import table
     from captune.data.inputs import collect_images
     from captune.results.image_classifier import load, top_k
 
     images = collect_images(options.images)
     classifier = load(options.run)
-    predictions = classifier.predictions(images, settings=device_settings(options), quiet=options.quiet)
+    predictions = classifier.predictions(images, settings=_device_settings(options), quiet=options.quiet)
     if distributed.rank() > 0:
         return 0  # only the first process writes
     best = top_k(predictions.probabilities, options.top_k)
@@ -76,10 +83,113 @@ def _predict(options: argparse.Namespace) -> int:
             pairs = [(classifier.names[c], f"{predictions.probabilities[row, c]:.6f}") for c in best[row]]
             yield images.name(position), *(cell for pair in pairs for cell in pair)
 
-    if options.out:
-        write_whole(Path(options.out), table(header, rows()))
-    else:
-        is_screen = sys.stdout.isatty()
-        sys.stdout.writelines(printable(text) if is_screen else text for text in table(header, rows()))
-    print_unused(predictions)
+    write_lines(table(header, rows()), options.out)
+    _print_unused(predictions)
     return 0
+
+
+@command(
+    _shared.ANY_RUN,
+    argument("images", metavar="IMAGES", help=_shared.IMAGES_HELP),
+    argument("--labels", required=True, metavar="folders|CSV", help=_shared.LABELS_HELP),
+    several("--rename", f"class that a name in --labels means; {_shared.RENAME_HELP}", "OLD=NEW", dest="renames"),
+    _shared.JSON,
+    _shared.WORKERS,
+    _shared.QUIET,
+    *_shared.DEVICE_OPTIONS,
+    _shared.DEVICES,
+)
+def evaluate(options: argparse.Namespace) -> int:
+    """Measure a run on labeled images."""
+    if (code := _run_again(options)) is not None:
+        return code
+    import numpy as np
+
+    from captune.core import distributed
+    from captune.data.inputs import collect_images
+    from captune.data.labels import parse_renames, read_labels
+    from captune.results.image_classifier import load
+    from captune.results.metrics import summarize
+
+    images = collect_images(options.images)
+    classifier = load(options.run)
+    unknown: list[str] = []
+    labels = read_labels(options.labels, images, classifier.names, parse_renames(options.renames), unknown)
+    if not np.any(labels >= 0):
+        raise InputError(f"None of the {len(images)} images in {options.images!r} has a label in {options.labels!r}.")
+    predictions = classifier.predictions(images, settings=_device_settings(options), quiet=options.quiet)
+    if distributed.rank() > 0:
+        return 0  # only the first process prints
+    names, truth = classifier.names, labels[predictions.image_index]
+    metrics = summarize(predictions.probabilities[truth >= 0], truth[truth >= 0], n_classes=len(names))
+    if options.json:
+        content = {"n_skipped": len(predictions.skipped), "classes": list(names), **metrics.as_dict()}
+        say(json.dumps(content, indent=2, ensure_ascii=False))
+    else:
+        numbers = {
+            "images": f"{metrics.n_images}",
+            "accuracy": f"{metrics.accuracy:.4f}",
+            "balanced accuracy": f"{metrics.balanced_accuracy:.4f}",
+            "mean of the lowest five": f"{metrics.lowest_five:.4f}",
+            "never predicted": f"{len(metrics.never_predicted)} classes",
+            "predicted imbalance": f"{metrics.predicted_imbalance:.2f}",
+            "calibration error (ECE)": f"{metrics.ece:.4f}",
+        }
+        print_table(numbers.items())
+        shares = ("-" if share is None else f"{share:.4f}" for share in metrics.per_class_accuracy)
+        print_table(zip(names, shares, metrics.predicted_counts, strict=True), "class", "accuracy", "predicted")
+    for problem in unknown:
+        sys.stderr.write(printable(f"left out: {problem} To evaluate these images: --rename OLD=NEW") + "\n")
+    _print_unused(predictions)
+    return 0
+
+
+def _is_partitioned(options: argparse.Namespace) -> bool:
+    """Return whether partitions were asked for, or the input or output can only be partitions."""
+    from captune.data.partition_folder import is_partition_folder
+
+    asked = (options.partition_size, options.engine, options.processes)
+    is_remote = any("://" in place for place in (options.images, options.out or ""))
+    return any(value is not None for value in asked) or is_remote or is_partition_folder(options.images)
+
+
+def _run_partitions(options: argparse.Namespace, task: Literal["embed", "predict"], model: str | None) -> None:
+    """Compute the partitions of a job that are not finished, and print what there is."""
+    from captune.core import registry
+    from captune.partitions.job import ENGINES, Job, run_job
+
+    engine = options.engine or "local"
+    if engine not in ENGINES:
+        raise InputError(f"--engine is {engine!r}, expected one of {', '.join(ENGINES)}.")
+    names = ("partition_size", "top_k", "accelerator", "precision")
+    given = {name: getattr(options, name, None) for name in names} | {"model": model, "decoders": options.workers}
+    if task == "embed":
+        source, name = registry.split_id("backbones", model or Job.model, Job.model)
+        registry.load("backbones", source).check(name)
+    job = Job(task, options.images, **{name: value for name, value in given.items() if value is not None})
+    workers = options.processes or (1 if "://" in options.out else os.cpu_count() or 1)
+    found = run_job(job, options.out, engine, workers, options.quiet)
+    say(", ".join(f"{name}: {value:,}" for name, value in found.items()))
+
+
+def _run_again(options: argparse.Namespace) -> int | None:
+    """Run the command in as many processes as --devices says; None to run in this one, as ONNX does."""
+    from captune.results.image_classifier import find_onnx
+
+    return None if find_onnx(Path(options.run)) is not None else launching.run_again(options.words, options.devices)
+
+
+def _device_settings(options: argparse.Namespace) -> RunSettings:
+    from captune.core.settings import RunSettings, build
+
+    return build(RunSettings, given_settings(options), "options")
+
+
+def _print_unused(predictions: Predictions) -> None:
+    """Account for the images that were not classified, on standard error."""
+    images = predictions.images
+    assert images is not None
+    for position, reason in predictions.skipped.items():
+        sys.stderr.write(printable(f"skipped: {images.name(position)}: {reason}") + "\n")
+    if images.unused:
+        sys.stderr.write(printable(images.unused) + "\n")

@@ -1,0 +1,115 @@
+"""What others see of a run, and what there is: report, export and list."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from captune.commands import _shared
+from captune.commands._shared import argument, command, flag, group, out, print_table, say
+from captune.core import registry
+from captune.core.errors import CaptuneError, InputError
+
+ROLES = ("methods", "backbones", "tuners", "describers", "datasets", "exports")
+CHOICES = (*ROLES, "suites")
+
+
+@command(
+    argument("runs", nargs="+", metavar="RUN", help="run or audit folder; several runs are compared"),
+    argument("--labels", metavar="folders|CSV", help="true labels: 'folders' or a table (path, label)"),
+    out("output file (default: RUN/report.html)", "HTML"),
+    argument("--images", metavar="FOLDER", help="folder of the images, if it moved or the run is not yours"),
+    argument("--figures", metavar="FOLDER", help="also write the figures as PNG, SVG and CSV files"),
+)
+def report(options: argparse.Namespace) -> None:
+    """Write the report of a run or audit, or compare runs."""
+    from captune.report.page import write_report
+
+    page = write_report(options.runs, options.out, options.labels, options.figures, options.images)
+    say(f"Report: {page}")
+
+
+@command(
+    _shared.RUN,
+    argument("--format", required=True, metavar="NAME", help="see captune list exports"),
+    out("output file or folder (default: in RUN/exports)", "PATH"),
+    flag("--overwrite", "replace an earlier export"),
+    group(
+        "labels",
+        argument("--min-confidence", type=float, metavar="P", help="only images with at least this confidence"),
+        argument("--precision", type=float, metavar="P", help="only labels that captune accept certifies"),
+        argument(
+            "--source",
+            choices=("predictions", "pseudo-labels"),
+            help="labels of all images (default), or those used for training",
+        ),
+        argument("--prefix", help="prefix of all image names, such as s3://bucket/"),
+    ),
+    group(
+        "data sets (imagefolder, yolo-cls, timm, hf-dataset)",
+        argument("--splits", metavar="A,B,C", help="shares of training, validation and test (default: 80,10,10)"),
+        flag("--link", "link to the images instead of copying them", default=None),
+    ),
+    group(
+        "models",
+        flag("--int8", "onnx: also write name.int8.onnx", default=None),
+        argument("--images", metavar="IMAGES", help="images to verify a model with, or the folder of the images"),
+        argument("--labels", metavar="folders|CSV", help="onnx: measure accuracy; cleanlab: use these labels"),
+        argument("--check", dest="n_checked", type=int, metavar="N", help="images to verify with (default: 64)"),
+    ),
+    epilog="captune list exports describes the formats.",
+)
+def export(options: argparse.Namespace) -> None:
+    """Write the model (onnx, hf) or the labels of a run for other tools."""
+    from captune.exports.base import ExportSettings, export
+
+    names = [field.name for field in fields(ExportSettings)]
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    made = export(options.run, options.format, options.out, options.overwrite, **given)
+    for remark in made.remarks:
+        say(remark)
+    say(f"Written: {made.path}")
+
+
+@command(
+    argument("what", choices=CHOICES, metavar="|".join(CHOICES), nargs="?", help="default: everything"),
+    argument("--data", metavar="ROOT", help="datasets: folder to look in"),
+)
+def list_(options: argparse.Namespace) -> None:
+    """Show the available methods, backbones and other plug-ins."""
+    if options.what != "datasets" and options.data:
+        raise InputError(f"--data applies to datasets, not to {options.what or 'everything'}.")
+    if options.what == "datasets":
+        header = ("name", "found", "classes", "pool", "test", "license and source")
+        print_table(_datasets(Path(options.data) if options.data else None), *header)
+        if options.data is None:
+            say("With --data ROOT, the column 'found' shows which ones exist there.")
+        return
+    for what in CHOICES if options.what is None else (options.what,):
+        if options.what is None:
+            say(f"{what}:")
+        print_table(_sentences(what), "name", "description")
+
+
+def _sentences(what: Any) -> list[tuple[str, str]]:  # noqa: ANN401 (one of CHOICES, which argparse has checked)
+    if what == "suites":
+        from captune.benchmark.suite import shipped_suites, suite_title
+
+        return [(name, suite_title(path)) for name, path in shipped_suites().items()]
+    return [(name, registry.summary(what, name)) for name in registry.names(what)]
+
+
+def _datasets(root: Path | None) -> Iterator[tuple[str, ...]]:
+    for name in registry.names("datasets"):
+        try:
+            dataset = registry.load("datasets", name)()
+            facts = dataset.facts
+            found = "?" if root is None else "yes" if dataset.is_found(root) else "no"
+        except CaptuneError as error:  # a broken third-party plug-in must not hide the others
+            yield name, "no", "", "", "", str(error)
+            continue
+        sizes = ("any" if size is None else f"{size:,}" for size in (facts.n_classes, facts.n_pool, facts.n_test))
+        yield name, found, *sizes, f"{facts.license}\n{facts.source}"
