@@ -14,8 +14,7 @@ from typing import TextIO
 from captune import __version__
 from captune.core import launching
 from captune.core.errors import CaptuneError, ProcessLostError, ToldElsewhereError
-from captune.core.text import printable
-from captune.core.wording import speaking_flags
+from captune.core.text import printable, speaking_flags
 
 COMMANDS = {
     "demo": ("demo",),

@@ -224,7 +224,7 @@ def slow_fit(
 @pytest.mark.parametrize("n_labeled", [0, 5, 18])
 def test_the_mixture_is_what_the_loops_say(seed: int, n_labeled: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("captune.mixture.gaussian_mixture.TOLERANCE", -1.0)  # every round is made
-    monkeypatch.setattr("captune.core.scratch.CHUNK_BYTES", 7 * 4 * 6)
+    monkeypatch.setattr("captune.core.arrays.CHUNK_BYTES", 7 * 4 * 6)
     generator = np.random.default_rng(seed)
     texts = unit_rows(generator.normal(size=(4, 6)).astype(np.float32))
     images = unit_rows((texts[generator.integers(4, size=25)] + generator.normal(size=(25, 6))).astype(np.float32))

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from captune.core.arrays import Bools, Floats, Ints
-from captune.core.scratch import take_rows
+from captune.core.arrays import Bools, Floats, Ints, take_rows
 
 _ITERATIONS_AFRESH = 30
 _ITERATIONS_PER_ROUND = 5

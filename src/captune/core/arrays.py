@@ -1,13 +1,19 @@
-"""Array types, and a few functions of arrays."""
+"""Array types, a few functions of arrays, and arrays too large for memory, which are mapped from unnamed files."""
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import NewType, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from captune.core.errors import InputError, ModelError
+from captune.core.errors import CaptuneError, InputError, ModelError
+from captune.core.files import cache_folder
 
 Floats: TypeAlias = NDArray[np.float32]
 """Embeddings `(images, width)`, probabilities `(images, classes)`: float32, C order, possibly memory-mapped."""
@@ -24,8 +30,10 @@ Rows = NewType("Rows", Ints)
 Bools: TypeAlias = NDArray[np.bool_]
 """Masks."""
 
-_DIGESTED = 1 << 22
-"""Numbers that are digested at once."""
+LARGE_BYTES = 1 << 28
+"""Larger arrays are memory-mapped."""
+CHUNK_BYTES = 1 << 24
+"""Size of the parts that are computed at once."""
 
 
 def unit_rows(vectors: Floats) -> Floats:
@@ -89,11 +97,10 @@ def canonical_order(vectors: Floats) -> Ints:
     """
     multipliers = np.random.default_rng(0).integers(1, 2**63, size=vectors.shape[1], dtype=np.uint64) | np.uint64(1)
     digests = np.empty(len(vectors), dtype=np.uint64)
-    step = max(1, _DIGESTED // max(1, vectors.shape[1]))
-    for start in range(0, len(vectors), step):
-        bits = np.ascontiguousarray(vectors[start : start + step] + np.float32(0), dtype=np.float32).view(np.uint32)
+    for rows in row_parts(*vectors.shape):
+        bits = np.ascontiguousarray(vectors[rows] + np.float32(0), dtype=np.float32).view(np.uint32)
         # Integers modulo 2^64 are exact, so the digest of a row is the same wherever the row is.
-        digests[start : start + step] = bits.astype(np.uint64) @ multipliers
+        digests[rows] = bits.astype(np.uint64) @ multipliers
     mixed = (digests ^ (digests >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
     return np.argsort(mixed ^ (mixed >> np.uint64(29)), kind="stable")
 
@@ -108,3 +115,76 @@ def softmax_rows(scores: Floats) -> Floats:
     shifted = scores - scores.max(axis=-1, keepdims=True)
     weights = np.exp(shifted)
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True), dtype=np.float32)
+
+
+def is_large(n_rows: int, width: int) -> bool:
+    """Return whether an array `(rows, width)` of float32 is too large for memory."""
+    return 4 * n_rows * width > LARGE_BYTES
+
+
+def empty_rows(n_rows: int, width: int) -> Floats:
+    """Return an uninitialized array `(rows, width)`; a large one is a file in the cache folder while it is in use."""
+    if not is_large(n_rows, width):
+        return np.empty((n_rows, width), dtype=np.float32)
+    n_bytes = 4 * n_rows * width
+    folder = cache_folder() / "scratch"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            # Reserve the space now: if the disk fills up later, the process is killed without an error message.
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, n_bytes)
+            else:
+                file.truncate(n_bytes)
+            return np.asarray(np.memmap(file, dtype=np.float32, mode="r+", shape=(n_rows, width)))
+    except OSError as error:
+        raise CaptuneError(
+            f"{n_bytes / 1e9:.1f} GB cannot be reserved in {str(folder)!r}: {error.strerror or error}. "
+            "Free some space, or set CAPTUNE_CACHE to a folder on a larger disk."
+        ) from error
+
+
+def row_parts(n_rows: int, width: int) -> Iterator[slice]:
+    """Yield slices of rows, a few megabytes each."""
+    step = max(1, CHUNK_BYTES // (4 * max(1, width)))
+    yield from (slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step))
+
+
+def fill_rows(n_rows: int, width: int, part: Callable[[slice], Floats]) -> Floats:
+    """Return an array `(rows, width)`, computed part by part."""
+    if 4 * n_rows * width <= CHUNK_BYTES:
+        return part(slice(0, n_rows))
+    filled = empty_rows(n_rows, width)
+    for rows in row_parts(n_rows, width):
+        filled[rows] = part(rows)
+    return filled
+
+
+def score_rows(vectors: Floats, width: int, score: Callable[[Floats], Floats]) -> Floats:
+    """Return scores `(rows, width)` of embeddings, computed part by part in the canonical order.
+
+    The last bit of a matrix product depends on where in it a row is, so the same images in another order would have
+    other scores.
+    """
+    order, scores = canonical_order(vectors), empty_rows(len(vectors), width)
+    for part in row_parts(len(vectors), max(width, vectors.shape[1])):
+        scores[order[part]] = score(vectors[order[part]])
+    return scores
+
+
+def take_rows(array: Floats, rows: Ints) -> Floats:
+    """Return `array[rows]`, without a copy if these are all rows in order."""
+    if len(rows) == len(array) and np.array_equal(rows, np.arange(len(array))):
+        return array
+    return fill_rows(len(rows), array.shape[1], lambda part: array[rows[part]])
+
+
+def available_memory() -> int:
+    """Return the bytes of memory that can be used, by the system and by the limit of a container."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 1 << 40]
+    with suppress(OSError, ValueError, IndexError):
+        facts = Path("/proc/meminfo").read_text(encoding="ascii").split("MemAvailable:")[1]
+        found.append(1024 * int(facts.split()[0]))
+    with suppress(OSError, ValueError):  # "max" without a limit
+        found.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    return min(found)

@@ -13,7 +13,7 @@ import numpy as np
 from captune.core import errors
 from captune.core.arrays import Bools, Floats
 from captune.core.errors import CaptuneError, ProcessLostError, ToldElsewhereError
-from captune.core.wording import option
+from captune.core.text import option
 
 if TYPE_CHECKING:
     import torch

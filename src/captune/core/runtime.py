@@ -21,7 +21,7 @@ from captune.core.errors import InputError
 from captune.core.progress import Advance, say, show_progress
 from captune.core.restoring import quiet_loggers
 from captune.core.settings import WHERE, RunSettings
-from captune.core.wording import option
+from captune.core.text import option
 
 if TYPE_CHECKING:
     import torch

@@ -1,13 +1,22 @@
-"""Names and messages as text: one form for what looks the same, and nothing that controls a terminal."""
+"""Names, messages and objects as text: one form for what looks the same, and nothing that controls a terminal."""
 
 from __future__ import annotations
 
 import unicodedata
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from html import escape
 
 MOST_SHOWN = 200
 _KEPT = frozenset("\n\t")
 _BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f")
 """Characters that change the direction of the text after them."""
+OF_EXPORT = ("format", "images", "int8", "labels", "min_confidence", "prefix", "source")
+FLAGS = {name: f"--{name.replace('_', '-')}" for name in ("describer", "out", "overwrite", "resume", *OF_EXPORT)}
+FLAGS["n_checked"] = "--check"
+"""Options with a flag of their own; other settings are given with --set."""
+_speaks_flags = False
 
 
 def one_form(name: str) -> str:
@@ -56,3 +65,58 @@ def shown(value: object) -> str:
     except RecursionError:
         return "..."
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def option(name: str, value: str | float | None = None) -> str:
+    """Return an option as the user would write it, with a value or alone."""
+    if not _speaks_flags:
+        return name if value is None else f"{name}={value!r}"
+    if name in FLAGS:
+        return FLAGS[name] if value is None or value is True else f"{FLAGS[name]} {value}"
+    return name if value is None else f"--set {name}={str(value).lower() if isinstance(value, bool) else value}"
+
+
+def speaks_flags() -> bool:
+    """Return whether messages name flags."""
+    return _speaks_flags
+
+
+@contextmanager
+def speaking_flags(is_command: bool = True) -> Iterator[None]:
+    """Name flags in messages, as the command line does."""
+    global _speaks_flags  # noqa: PLW0603 (not a context variable: messages also come from threads)
+    before, _speaks_flags = _speaks_flags, is_command
+    try:
+        yield
+    finally:
+        _speaks_flags = before
+
+
+class Displayed:
+    """An object that shows a few facts about itself."""
+
+    @abstractmethod
+    def summary(self) -> Mapping[str, object]:
+        """Return what matters most, by name."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.summary().items())})"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f'<tr><th style="text-align:left">{escape(name.replace("_", " "))}</th>'
+            f'<td style="text-align:left">{escape(_shown(value))}</td></tr>'
+            for name, value in self.summary().items()
+        )
+        return f"<table><caption>{escape(type(self).__name__)}</caption><tbody>{rows}</tbody></table>"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_shown, value)) or "none"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def shortened(names: list[str], most: int = 5) -> list[str]:
+    """Return the first few names, and how many others there are."""
+    return names if len(names) <= most else [*names[:most], f"... ({len(names) - most} more)"]

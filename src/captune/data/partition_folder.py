@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from captune.core.arrays import Floats
+from captune.core.arrays import Floats, empty_rows
 from captune.core.errors import CaptuneError, InputError, MissingExtraError, RunFolderError, missing_extra
 from captune.core.files import digest, is_file, write_whole
-from captune.core.scratch import empty_rows
 
 FORMAT, VERSION = "captune-partitions", 1
 PLAN = "_partitions.json"

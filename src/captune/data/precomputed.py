@@ -15,10 +15,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.core.arrays import Floats
+from captune.core.arrays import Floats, available_memory, fill_rows, row_parts, take_rows
 from captune.core.errors import CaptuneError, InputError, missing_extra
 from captune.core.files import is_file
-from captune.core.scratch import available_memory, fill_rows, row_parts, take_rows
 from captune.core.text import is_unicode, shown
 from captune.data.decoding import ImageData
 from captune.data.images import PATH_COLUMNS, ItemCollection

@@ -16,8 +16,7 @@ from typing import ClassVar
 from captune.core.cards import read_json
 from captune.core.errors import DescriberError, raise_all
 from captune.core.files import digest, write_json
-from captune.core.text import is_unicode, plain_sentence
-from captune.core.wording import option
+from captune.core.text import is_unicode, option, plain_sentence
 
 PAPER_PROMPT = "Please describe the most distinguishing visual features of [CLS], in one sentence."
 PAIR_PROMPT = "How does [CLS] look different from [OTHER]? Please describe only the first, in one sentence."

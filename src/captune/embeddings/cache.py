@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from captune.core.arrays import Ints, is_embedding
+from captune.core.arrays import Ints, is_embedding, is_large
 from captune.core.errors import CaptuneError
 from captune.core.files import cache_folder, digest, drop_leftovers, write_whole
-from captune.core.scratch import is_large
 from captune.data.images import ImageCollection
 from captune.data.keys import KEY_BYTES, Keys, KeySet
 from captune.data.stamps import stamp_images

@@ -13,10 +13,19 @@ from numpy.typing import NDArray
 from captune.backbones.base import Backbone
 from captune.backbones.joined import Joined
 from captune.core import distributed
-from captune.core.arrays import Bools, Floats, Ints, Positions, check_embeddings, softmax_rows
+from captune.core.arrays import (
+    Bools,
+    Floats,
+    Ints,
+    Positions,
+    check_embeddings,
+    empty_rows,
+    score_rows,
+    softmax_rows,
+    take_rows,
+)
 from captune.core.errors import InputError
 from captune.core.runtime import Runtime
-from captune.core.scratch import empty_rows, score_rows, take_rows
 from captune.data.images import ImageCollection
 from captune.data.loading import load_batches
 from captune.data.precomputed import Embeddings

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from captune.core.arrays import Bools, Floats, Ints, Positions, check_probabilities
-from captune.core.display import Displayed
+from captune.core.arrays import Bools, Floats, Ints, Positions, check_probabilities, row_parts
 from captune.core.errors import InputError, missing_extra
-from captune.core.scratch import row_parts
+from captune.core.text import Displayed
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import NONE
 

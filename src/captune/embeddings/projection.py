@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from captune.core.arrays import Floats, evenly_spaced
+from captune.core.arrays import Floats, evenly_spaced, row_parts
 from captune.core.errors import CaptuneError
 from captune.core.files import cache_folder, digest, write_whole
-from captune.core.scratch import row_parts
 
 VERSION = b"2"
 N_LANDMARKS = 2000

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from captune.core.arrays import Bools, Floats, Ints
-from captune.core.scratch import row_parts
+from captune.core.arrays import Bools, Floats, Ints, row_parts
 
 N_LANDMARKS = 1000
 """Images that all others are compared with; duplicates are searched among images with the same nearest landmark."""

@@ -17,7 +17,7 @@ from captune import __version__
 from captune.core.arrays import Ints
 from captune.core.errors import InputError
 from captune.core.files import is_file, table, write_json, write_whole
-from captune.core.wording import option
+from captune.core.text import option
 from captune.data.decoding import UnreadableImageError, decode, read_bytes
 from captune.exports.base import OF_LABELS, ExportFormat, ExportSettings, LabelTable, choose_labels
 from captune.results.run import Run

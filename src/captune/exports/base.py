@@ -20,7 +20,7 @@ from captune.core.errors import CaptuneError, InputError, RunFolderError
 from captune.core.files import write_json
 from captune.core.restoring import unchanged
 from captune.core.settings import Positive, Share, build
-from captune.core.wording import option
+from captune.core.text import option
 from captune.results.evidence import PSEUDO_LABELS
 from captune.results.run import Run
 from captune.results.run_folder import EXPORTS

@@ -16,7 +16,7 @@ from captune.backbones.hf import HuggingFace
 from captune.core.arrays import Floats
 from captune.core.errors import InputError
 from captune.core.files import write_json, write_whole
-from captune.core.wording import option
+from captune.core.text import option
 from captune.exports.base import ExportFormat, ExportSettings
 from captune.exports.onnx import compare, read_examples
 from captune.results.run import Run

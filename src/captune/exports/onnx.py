@@ -23,7 +23,7 @@ from captune.core.arrays import Floats, Ints, evenly_spaced
 from captune.core.cards import add_digest
 from captune.core.errors import CaptuneError, InputError, missing_extra
 from captune.core.files import write_whole
-from captune.core.wording import option
+from captune.core.text import option
 from captune.data.images import find_images
 from captune.data.labels import read_labels
 from captune.exports.base import ExportFormat, ExportSettings

@@ -13,9 +13,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from captune.core.arrays import Bools, Floats, Ints, as_embeddings, softmax_rows
+from captune.core.arrays import Bools, Floats, Ints, as_embeddings, fill_rows, row_parts, softmax_rows
 from captune.core.errors import InputError, raise_all
-from captune.core.scratch import fill_rows, row_parts
 from captune.labeling.assignment import assign
 from captune.labeling.pseudo_labels import PseudoLabels, Source
 

@@ -18,7 +18,7 @@ from captune.core.arrays import Floats, Ints, softmax_rows
 from captune.core.errors import InputError
 from captune.core.runtime import threads_for
 from captune.core.settings import NonNegative, NonNegativeFloat, Positive, Rate, build
-from captune.core.wording import option
+from captune.core.text import option
 from captune.data.task import AdaptationTask
 from captune.embeddings.embed import embed_classes
 from captune.labeling.pseudo_labels import PseudoLabels, Source

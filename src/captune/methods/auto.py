@@ -16,7 +16,7 @@ from captune.core import registry
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError
 from captune.core.settings import build
-from captune.core.wording import option
+from captune.core.text import option
 from captune.data.task import AdaptationTask, LabeledImages
 from captune.methods.base import Context, Method
 from captune.tuners.base import Tuner

@@ -14,11 +14,10 @@ from captune.backbones.base import Backbone
 from captune.concepts.alignment import Alignment, Choice, Scope, align_concepts
 from captune.concepts.mismatch import MismatchSettings
 from captune.core import distributed
-from captune.core.arrays import Floats, Ints, Positions, canonical_order
+from captune.core.arrays import Floats, Ints, Positions, canonical_order, take_rows
 from captune.core.errors import InputError
 from captune.core.runtime import Runtime
-from captune.core.scratch import take_rows
-from captune.core.wording import option
+from captune.core.text import option
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.task import AdaptationTask, LabeledImages
 from captune.data.views import StrongView

@@ -29,7 +29,7 @@ from captune.core import registry
 from captune.core.errors import InputError
 from captune.core.runtime import threads_for
 from captune.core.settings import NonNegativeFloat, Positive, PositiveShare, Share
-from captune.core.wording import option
+from captune.core.text import option
 from captune.data.task import AdaptationTask
 from captune.embeddings.embed import embed_classes
 from captune.labeling.pseudo_labels import PseudoLabels, Source

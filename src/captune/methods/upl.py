@@ -11,7 +11,7 @@ import torch
 from captune.backbones.base import Backbone
 from captune.core.errors import InputError
 from captune.core.settings import NonNegative, NonNegativeFloat, Positive, Rate
-from captune.core.wording import option
+from captune.core.text import option
 from captune.data.task import AdaptationTask
 from captune.labeling.selection import top_k_per_class
 from captune.methods._few_labels import QUICK, FewLabelSettings, FewLabelTraining

@@ -15,10 +15,21 @@ import numpy as np
 from annotated_types import Gt, Le
 from numpy.typing import ArrayLike
 
-from captune.core.arrays import Bools, Floats, Ints, as_embeddings, canonical_order, evenly_spaced, softmax_rows
+from captune.core.arrays import (
+    Bools,
+    Floats,
+    Ints,
+    as_embeddings,
+    canonical_order,
+    empty_rows,
+    evenly_spaced,
+    fill_rows,
+    row_parts,
+    softmax_rows,
+    take_rows,
+)
 from captune.core.errors import InputError
 from captune.core.runtime import threads_for
-from captune.core.scratch import empty_rows, fill_rows, row_parts, take_rows
 from captune.core.settings import NonNegativeFloat, Positive
 from captune.labeling.selection import Classes, class_mask
 from captune.mixture.absent_names import find_absent

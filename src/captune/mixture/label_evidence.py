@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.core.arrays import Floats, Ints, evenly_spaced, softmax_rows
-from captune.core.scratch import row_parts
+from captune.core.arrays import Floats, Ints, evenly_spaced, row_parts, softmax_rows
 
 MOST_NEIGHBORS = 10
 """But no more than half of the images that a class has on average."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from captune.core.arrays import Floats, as_embeddings, canonical_order, unit_rows
+from captune.core.arrays import Floats, as_embeddings, canonical_order, score_rows, unit_rows
 from captune.core.errors import InputError
-from captune.core.scratch import score_rows
 from captune.labeling.neighbors import nearest_neighbors
 
 N_NEIGHBORS, NEIGHBOR_WIDTH, MOST_SMOOTHED = 10, 0.05, 4096

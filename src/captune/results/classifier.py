@@ -18,12 +18,11 @@ from torch import Tensor
 from captune.backbones.base import Backbone
 from captune.backbones.joined import Joined
 from captune.core import distributed, registry, runtime
-from captune.core.arrays import Floats, Positions, check_probabilities, softmax_rows
+from captune.core.arrays import Floats, Positions, check_probabilities, empty_rows, score_rows, softmax_rows, take_rows
 from captune.core.cards import add_digest, build_card, check_digest, read_card
 from captune.core.errors import InputError, RunFolderError
 from captune.core.files import digest, refuse_pipes, write_json, write_whole
 from captune.core.runtime import Runtime
-from captune.core.scratch import empty_rows, score_rows, take_rows
 from captune.core.settings import DEFAULT_BACKBONE, RunSettings, build
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.loading import load_batches

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from captune.backbones.base import Backbone
 from captune.concepts.alignment import choose_texts
-from captune.core.arrays import Floats, canonical_order, unit_rows
-from captune.core.scratch import row_parts, take_rows
+from captune.core.arrays import Floats, canonical_order, row_parts, take_rows, unit_rows
 from captune.data.images import ImageCollection
 from captune.data.task import AdaptationTask
 from captune.data.vocabulary import Vocabulary

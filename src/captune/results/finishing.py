@@ -11,9 +11,9 @@ import numpy as np
 
 from captune.backbones.base import Backbone
 from captune.core import distributed, runtime
+from captune.core.arrays import take_rows
 from captune.core.errors import InputError
-from captune.core.scratch import take_rows
-from captune.core.wording import option
+from captune.core.text import option
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.embed import embed_classes

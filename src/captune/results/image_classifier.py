@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.core.arrays import Floats, Ints, Positions, check_embeddings, check_probabilities
+from captune.core.arrays import Floats, Ints, Positions, check_embeddings, check_probabilities, row_parts
 from captune.core.cards import build_card, check_card, check_digest, parse_json
-from captune.core.display import Displayed, shortened
 from captune.core.errors import InputError, ModelError, RunFolderError, missing_extra, raise_all
 from captune.core.files import is_file, is_folder
 from captune.core.restoring import unchanged
 from captune.core.runtime import default_workers
-from captune.core.scratch import row_parts
 from captune.core.settings import RunSettings
+from captune.core.text import Displayed, shortened
 from captune.data.decoding import UnreadableImageError
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.inputs import Images, collect_images

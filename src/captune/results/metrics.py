@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captune.core.arrays import Bools, Floats, Ints
-from captune.core.display import Displayed
 from captune.core.errors import InputError, raise_all
+from captune.core.text import Displayed
 
 ECE_BINS = 15
 LOWEST = 5

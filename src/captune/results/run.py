@@ -16,10 +16,10 @@ from safetensors.numpy import save as save_arrays
 
 from captune.core import runtime
 from captune.core.arrays import Bools, Floats, Ints, Positions, Rows
-from captune.core.display import Displayed, shortened
 from captune.core.errors import InputError, RunFolderError
 from captune.core.files import is_file, is_folder, replaced, table, write_json, write_whole
 from captune.core.settings import resolve_paths
+from captune.core.text import Displayed, shortened
 from captune.data.images import ImageCollection
 from captune.data.labels import read_labels
 from captune.data.precomputed import split_key

@@ -31,7 +31,7 @@ from captune.core.files import (
     write_json,
     write_whole,
 )
-from captune.core.wording import option
+from captune.core.text import option
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import NONE
 from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from captune.core.errors import InputError, nearest, raise_all
-from captune.core.text import one_form, shown
-from captune.core.wording import speaks_flags
+from captune.core.text import one_form, shown, speaks_flags
 from captune.data.tables import first_few
 from captune.data.vocabulary import NONE, name_problems
 from captune.review.corrections import CHECK, PRECISION, Correction

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from captune.core.arrays import Bools, Floats, Ints, evenly_spaced
+from captune.core.arrays import Bools, Floats, Ints, evenly_spaced, row_parts
 from captune.core.errors import InputError
-from captune.core.scratch import row_parts
 from captune.data.images import ImageCollection
 from captune.data.inputs import Images, collect_images
 from captune.data.precomputed import Embeddings

@@ -11,8 +11,8 @@ from typing_extensions import Unpack
 from captune.core.cards import build_card, parse_json
 from captune.core.errors import InputError
 from captune.core.files import is_file, is_folder
+from captune.core.text import option
 from captune.core.typed_settings import AdaptSettings
-from captune.core.wording import option
 from captune.data.images import ImageCollection
 from captune.data.inputs import Images, collect_images
 from captune.data.labels import read_labels

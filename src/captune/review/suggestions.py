@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from captune.core.arrays import Bools, Floats, Ints, canonical_order
+from captune.core.arrays import Bools, Floats, Ints, canonical_order, score_rows
 from captune.core.files import digest
-from captune.core.scratch import score_rows
 from captune.data.images import ImageCollection
 from captune.embeddings.predictions import Predictions
 from captune.review.answers import Answer

@@ -17,7 +17,7 @@ from captune.core import distributed
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import TrainingError
 from captune.core.runtime import Runtime
-from captune.core.wording import option
+from captune.core.text import option
 from captune.data.images import ImageCollection
 from captune.data.keys import Keys
 from captune.data.loading import load_batches

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from captune.core.errors import RunFolderError
 from captune.core.files import LEFTOVERS, digest, write_whole
-from captune.core.wording import option
+from captune.core.text import option
 
 VERSION = 1
 KEPT = 2

@@ -18,7 +18,7 @@ from captune.core import distributed
 from captune.core.errors import TrainingError
 from captune.core.runtime import EARLIER, Runtime
 from captune.core.settings import NonNegative, NonNegativeFloat, Positive, Rate, Share
-from captune.core.wording import option, speaks_flags
+from captune.core.text import option, speaks_flags
 from captune.training.checkpoint import Checkpoint, CheckpointFolder, with_prefix
 
 

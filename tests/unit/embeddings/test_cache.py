@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load, save
 from toys import ToyBackbone, write_images
 
-from captune.core import runtime, scratch
+from captune.core import arrays, runtime
 from captune.core.errors import CaptuneError
 from captune.core.files import LEFTOVERS, digest, write_whole
 from captune.data.images import find_images
@@ -244,7 +244,7 @@ def test_a_large_shard_is_read_from_its_files(
 ) -> None:
     monkeypatch.setattr(cache_module, "ROWS_PER_PART", 5)
     monkeypatch.setattr(cache_module, "MOST_MAPPED", most_mapped)
-    monkeypatch.setattr(scratch, "LARGE_BYTES", 60)  # the first part is held, the others are mapped
+    monkeypatch.setattr(arrays, "LARGE_BYTES", 60)  # the first part is held, the others are mapped
     keys = np.random.default_rng(0).integers(0, 256, (23, 16), dtype=np.uint8)
     vectors = np.random.default_rng(1).normal(size=(23, 3)).astype(np.float32)
     with EmbeddingCache(tmp_path).open("w", "p", 3) as shard:
@@ -260,7 +260,7 @@ def test_a_large_shard_is_read_from_its_files(
 def test_a_part_that_vanishes_from_a_large_shard_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scratch, "LARGE_BYTES", 0)
+    monkeypatch.setattr(arrays, "LARGE_BYTES", 0)
     keys = np.zeros((1, 16), dtype=np.uint8)
     with EmbeddingCache(tmp_path).open("w", "p", 3) as shard:
         shard.add(keys, np.ones((1, 3), dtype=np.float32))
@@ -276,7 +276,7 @@ def test_a_large_collection_is_embedded_to_the_same_bits(
 ) -> None:
     (photos / "004.png").write_bytes(b"damaged")
     small = embed(photos, tmp_path / "cache", ToyBackbone())
-    monkeypatch.setattr(scratch, "LARGE_BYTES", 0)
+    monkeypatch.setattr(arrays, "LARGE_BYTES", 0)
     for cache in ("cache", "other"):
         large = embed(photos, tmp_path / cache, ToyBackbone())
         assert np.array_equal(large.vectors, small.vectors)

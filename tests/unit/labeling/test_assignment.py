@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from captune.core import scratch
+from captune.core import arrays
 from captune.core.arrays import Floats, unit_rows
 from captune.core.errors import InputError
 from captune.embeddings.embed import score
@@ -20,8 +20,8 @@ from captune.labeling.selection import balanced_pools, first_labels, restrict_to
 def small_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every array a large one, worked on in parts of a few rows."""
     monkeypatch.setenv("CAPTUNE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(scratch, "LARGE_BYTES", 0)
-    monkeypatch.setattr(scratch, "CHUNK_BYTES", 128)
+    monkeypatch.setattr(arrays, "LARGE_BYTES", 0)
+    monkeypatch.setattr(arrays, "CHUNK_BYTES", 128)
 
 
 def same_labels(one: PseudoLabels, other: PseudoLabels) -> bool:

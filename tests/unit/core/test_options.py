@@ -10,7 +10,7 @@ import pytest
 import captune
 from captune.cli import main
 from captune.core.errors import InputError
-from captune.core.wording import option, speaking_flags
+from captune.core.text import option, speaking_flags
 
 TEXTS = captune.ClassTexts(["a", "b"], np.eye(2, 3))
 IMAGES = captune.Embeddings(np.eye(3) + 0.1)

@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from captune.core import scratch
+from captune.core import arrays
+from captune.core.arrays import empty_rows, fill_rows, row_parts, take_rows
 from captune.core.errors import CaptuneError
-from captune.core.scratch import empty_rows, fill_rows, row_parts, take_rows
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CAPTUNE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(scratch, "LARGE_BYTES", 1000)
-    monkeypatch.setattr(scratch, "CHUNK_BYTES", 400)
+    monkeypatch.setattr(arrays, "LARGE_BYTES", 1000)
+    monkeypatch.setattr(arrays, "CHUNK_BYTES", 400)
     return tmp_path / "cache"
 
 
