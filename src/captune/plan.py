@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ from captune.backbones.image import second_id
 from captune.backbones.joined import Joined
 from captune.backbones.precomputed import Precomputed
 from captune.core import registry
-from captune.core.arrays import Ints, unit_rows
+from captune.core.arrays import unit_rows
 from captune.core.errors import InputError, ProblemList, UnknownNameError, nearest, raise_all
 from captune.core.files import is_file, is_folder
 from captune.core.runtime import Runtime
@@ -92,16 +92,13 @@ class Plan:
         """Check that the backbone exists and supports the method's tuner, without loading weights."""
         tuner = getattr(self.method.settings, "tuner", "")
         prompted = registry.load("tuners", tuner).prompted_towers if tuner else frozenset()
-        if isinstance(self.images, Embeddings) and "image" in prompted:
-            raise InputError(
-                f"The tuner {tuner!r} trains prompts inside the image encoder, which embeddings have passed already. "
-                "Use the preset 'quick', or pass the images."
-            )
-        if self.class_texts is not None and "text" in prompted:
-            raise InputError(
-                f"The tuner {tuner!r} trains prompts inside the text encoder, which class texts have passed already. "
-                "Use the preset 'quick', or pass class names and a backbone."
-            )
+        is_embedded = {"image": isinstance(self.images, Embeddings), "text": self.class_texts is not None}
+        for side in sorted(prompted):
+            if is_embedded[side]:
+                raise InputError(
+                    f"The tuner {tuner!r} trains prompts inside the {side} encoder, which embeddings have passed "
+                    "already. Use the preset 'quick', or pass images and class names with a backbone."
+                )
         if self.backbone is not None:
             _check_tuner(tuner, prompted, self.backbone.prompted_sides(), self.settings.backbone)
         elif not self.is_embedded:
@@ -156,8 +153,10 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
     if isinstance(settings.get("describer"), Path):
         values["describer"] = f"file:{settings['describer']}"
     backbone, describer, second = collect(lambda: _take_models(values)) or (None, None, None)
-    found = collect(lambda: _find_images(images, values))
+    root, column = values.get("root") or None, str(values.get("image_column") or "")
+    found = collect(lambda: collect_images(images, root, column, single=False))
     texts = collect(lambda: read_class_texts(classes))
+    is_embedded = isinstance(found, Embeddings) or texts is not None
     if texts is not None:
         collect(lambda: _check_texts(texts, values, found, describer))
         values["template"] = "{}"  # the text of a class is found by its name
@@ -167,16 +166,18 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
     if vocabulary and (rename or merge):
         named = vocabulary
         vocabulary = collect(lambda: rename_classes(named, rename, merge, embedded=texts is not None))
-    if isinstance(found, Embeddings) or texts is not None:
+    if is_embedded:
         collect(lambda: _check_embedded(found, texts, values))
-    built = collect(lambda: _build(values, without_encoder=isinstance(found, Embeddings) or texts is not None))
+    built = collect(lambda: _build(values, "quick" if is_embedded else ""))
     is_known = {"backbones": backbone is not None or values.get("backbone") == PRECOMPUTED, "describers": describer}
     for role in EXAMPLES:
         if not is_known[role]:
             collect(lambda role=role: _check_id(role, values))  # type: ignore[misc]
     known = None
     if labels is not None and vocabulary and found:
-        known = collect(lambda: _read_labels(labels, found, vocabulary.names, new_names(rename, merge)))
+        known = collect(lambda: read_labels(labels, found, vocabulary.names, new_names(rename, merge)))
+        if known is not None and not (known >= 0).any():
+            problems.append(f"The labels {describe_source(labels)!r} are all empty. Leave them out, or correct them.")
     if len(problems) == 1:
         raise InputError(problems[0])
     raise_all(problems, "Cannot start this run")
@@ -205,32 +206,13 @@ def _take_names(values: dict[str, Any]) -> tuple[dict[str, str], dict[str, list[
     rename, merge = values.pop("rename", None) or {}, values.pop("merge", None) or {}
     try:
         renamed = {str(old): str(new) for old, new in rename.items()}
-        merged = {str(new): [name.strip() for name in _listed(names)] for new, names in merge.items()}
+        listed = {new: names.split(",") if isinstance(names, str) else names for new, names in merge.items()}
+        merged = {str(new): [str(name).strip() for name in names] for new, names in listed.items()}
     except (AttributeError, TypeError):
         raise InputError(
             f"Expected rename={{'old': 'new'}} and merge={{'new': ['a', 'b']}}, got {rename!r} and {merge!r}."
         ) from None
     return renamed, merged
-
-
-def _listed(names: str | Sequence[str]) -> list[str]:
-    return names.split(",") if isinstance(names, str) else [str(name) for name in names]
-
-
-def _find_images(source: Images, values: Mapping[str, Any]) -> ImageCollection:
-    return collect_images(source, values.get("root") or None, str(values.get("image_column") or ""), single=False)
-
-
-def _read_labels(
-    labels: Any,  # noqa: ANN401
-    images: ImageCollection,
-    names: Sequence[str],
-    renamed: Mapping[str, str],
-) -> Ints:
-    known = read_labels(labels, images, names, renamed)
-    if not (known >= 0).any():
-        raise InputError(f"The labels {describe_source(labels)!r} are all empty. Leave them out, or correct them.")
-    return known
 
 
 def _take_models(values: dict[str, Any]) -> tuple[Backbone | None, Describer | None, Backbone | None]:
@@ -316,10 +298,10 @@ def plan_for_task(task: AdaptationTask, settings: Mapping[str, Any], texts: Clas
     return Plan(*built, task, task.unlabeled + task.labeled.images, class_texts=texts)
 
 
-def _build(settings: Mapping[str, Any], without_encoder: bool = False) -> tuple[RunSettings, Method]:
+def _build(settings: Mapping[str, Any], default_preset: str = "") -> tuple[RunSettings, Method]:
     name = str(settings.get("method", RunSettings.method))
     method_class: type[Method] = registry.load("methods", name)
-    values = with_preset(method_class, settings, "quick" if without_encoder else "")
+    values = with_preset(method_class, settings, default_preset)
     run_settings, method_settings = build_run(values, method_class.Settings, lambda key: _has_it(key, name))
     return run_settings, method_class(method_settings)
 
@@ -333,15 +315,13 @@ def change_settings(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> tu
         own |= {field.name for field in dataclasses.fields(method_class.Settings)}
     else:
         own -= {"preset"}
-    values = {key: value for key, value in stored.items() if key in own} | {**changes, "method": name}
-    run_settings, method_settings = build_run(with_preset(method_class, values, "quick"), method_class.Settings)
-    return run_settings, method_class(method_settings)
+    return _build({key: value for key, value in stored.items() if key in own} | {**changes, "method": name}, "quick")
 
 
 def _has_it(key: str, method: str) -> str:
     """Return which other methods have a setting that this one does not have, as a sentence."""
     others = {name: registry.load("methods", name).Settings for name in registry.names("methods")}
-    having = [name for name, cls in others.items() if key in {field.name for field in dataclasses.fields(cls)}]
+    having = [name for name, cls in others.items() if any(field.name == key for field in dataclasses.fields(cls))]
     return f" It is a setting of {', '.join(having)}, not of {method}." if having else ""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,8 +36,8 @@ class ToyBackbone(Backbone):
     def check(cls, name: str) -> None:
         pass
 
-    def modules(self) -> Iterator[nn.Module]:
-        yield self.weights
+    def parts(self) -> Sequence[nn.Module]:
+        return (self.weights,)
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         ids = torch.tensor([[zlib.crc32(f"{i} {text}".encode()) % 1000 for i in range(16)] for text in texts])

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 from captune.core import registry
 from captune.core.errors import ModelError, nearest
 from captune.core.files import is_file, is_folder
+from captune.core.restoring import quiet_loggers
 
 
 @contextmanager
@@ -24,17 +26,12 @@ def quiet() -> Iterator[None]:
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from transformers.utils import logging as messages
 
-    hub = logging.getLogger("huggingface_hub")
-    verbosity, level = messages.get_verbosity(), hub.level
     had_bars, hub_had_bars = messages.is_progress_bar_enabled(), not are_progress_bars_disabled()
-    messages.set_verbosity_error()
     messages.disable_progress_bar()  # of both libraries
-    hub.setLevel(logging.ERROR)
     try:
-        yield
+        with quiet_loggers("transformers", "huggingface_hub", level=logging.ERROR):
+            yield
     finally:
-        messages.set_verbosity(verbosity)
-        hub.setLevel(level)
         with warnings.catch_warnings():  # where an environment variable decides about the bars of the hub
             warnings.simplefilter("ignore")
             if had_bars:
@@ -90,7 +87,7 @@ def load_config(name: str, supported: tuple[str, ...], known: tuple[str, ...] = 
     try:
         config = AutoConfig.from_pretrained(name, **_source(name))
     except (OSError, ValueError, KeyError, TypeError) as error:  # TypeError: a config.json that is not a mapping
-        raise ModelError(_not_loaded(name, "config.json", error, known)) from error
+        raise _not_loaded(name, "config.json", error, known) from error
     if supported and config.model_type not in supported:
         raise ModelError(
             f"{name!r} is a {config.model_type!r} model, expected {' or '.join(supported)}. Choose another model."
@@ -99,22 +96,27 @@ def load_config(name: str, supported: tuple[str, ...], known: tuple[str, ...] = 
 
 
 @quiet()
-def load_model(model_class: Any, name: str, **options: Any) -> Any:
+def load_model(config: Any, name: str) -> Any:
     """Return a model in fp32 from safetensors; missing weights or weights of a wrong shape are an error."""
     import torch
+    from transformers import AutoModel, __version__
 
     # Otherwise transformers asks a public service to convert pickled weights, which we would not load anyway.
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
+    model_class = AutoModel._model_mapping.get(type(config), AutoModel)
+    # A pooler that is missing from the files would be initialized at random and change the fingerprint.
+    has_pooler = "add_pooling_layer" in signature(model_class.__init__).parameters
+    dtype = "dtype" if tuple(int(part) for part in __version__.split(".")[:2]) >= (4, 56) else "torch_dtype"
     try:
         model, info = model_class.from_pretrained(
             name,
-            **{_dtype_argument(): torch.float32, "attn_implementation": "sdpa", **options},
+            **{dtype: torch.float32, **({"add_pooling_layer": False} if has_pooler else {})},
             use_safetensors=True,
             output_loading_info=True,
             **_source(name),
         )
     except Exception as error:  # safetensors, hub and shape errors have no common base class
-        raise ModelError(_not_loaded(name, "model.safetensors", error, ())) from error
+        raise _not_loaded(name, "model.safetensors", error) from error
     missing = sorted(info.get("missing_keys", ())) + sorted(str(key) for key in info.get("mismatched_keys", ()))
     if missing:
         raise ModelError(
@@ -122,12 +124,6 @@ def load_model(model_class: Any, name: str, **options: Any) -> Any:
             f"the first is {missing[0]!r}. Download or save the model again."
         )
     return model
-
-
-def _dtype_argument() -> str:
-    from transformers import __version__
-
-    return "dtype" if tuple(int(part) for part in __version__.split(".")[:2]) >= (4, 56) else "torch_dtype"
 
 
 @quiet()
@@ -140,20 +136,13 @@ def load_tokenizer(name: str, vocabulary: int) -> Any:
         # Special tokens do not count: transformers adds those that are missing from the files.
         n_tokens = len(tokenizer) - len(set(tokenizer.all_special_tokens))
     except Exception as error:  # the tokenizers library raises plain Exception for a damaged file
-        raise ModelError(_not_loaded(name, "tokenizer.json", error, ())) from error
-    if n_tokens < 2:
+        raise _not_loaded(name, "tokenizer.json", error) from error
+    if not 2 <= n_tokens <= vocabulary:
         raise ModelError(
-            f"The tokenizer of {name!r} is missing or empty. Put the model's tokenizer.json and tokenizer_config.json "
-            "next to its config.json."
+            f"The tokenizer of {name!r} has {n_tokens} tokens, expected 2 to {vocabulary}. Put the tokenizer.json and "
+            "tokenizer_config.json that the model was trained with next to its config.json."
         )
-    if n_tokens > vocabulary:
-        raise ModelError(
-            f"The tokenizer of {name!r} has {n_tokens} tokens, but the model supports only {vocabulary}. "
-            "Use the tokenizer that the model was trained with."
-        )
-    tokenizer.padding_side = (
-        "right"  # SigLIP 2's tokenizer pads left by default, but the model was trained with padding on the right
-    )
+    tokenizer.padding_side = "right"  # as in training; SigLIP 2's tokenizer pads left by default
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -165,12 +154,11 @@ def load_image_settings(name: str) -> dict[str, Any]:
     from transformers.image_processing_base import ImageProcessingMixin
 
     try:
-        settings, _ = ImageProcessingMixin.get_image_processor_dict(name, **_source(name))
+        return dict(ImageProcessingMixin.get_image_processor_dict(name, **_source(name))[0])
     except (OSError, ValueError) as error:
         if is_file(Path(name, "preprocessor_config.json")):
-            raise ModelError(_not_loaded(name, "preprocessor_config.json", error, ())) from error
+            raise _not_loaded(name, "preprocessor_config.json", error) from error
         return {}
-    return dict(settings)
 
 
 def with_absolute_folder(identifier: str) -> str:
@@ -181,8 +169,7 @@ def with_absolute_folder(identifier: str) -> str:
 
 
 def _source(name: str) -> dict[str, Any]:
-    is_remote = not is_folder(name)
-    return {"trust_remote_code": False, "local_files_only": is_remote and hub_unreachable()}
+    return {"trust_remote_code": False, "local_files_only": not is_folder(name) and hub_unreachable()}
 
 
 def _check_folder(name: str) -> None:
@@ -195,9 +182,10 @@ def _check_folder(name: str) -> None:
         )
     if not is_folder(folder):
         return
-    if (folder / "dual_encoder.json").is_file() and not (folder / "config.json").is_file():
+    has_config = (folder / "config.json").is_file()
+    if (folder / "dual_encoder.json").is_file() and not has_config:
         raise ModelError(f"The folder {name!r} contains a dual encoder. Load it as dual:{name}")
-    if (folder / "config.json").is_file() and not any(folder.glob("*.safetensors")):
+    if has_config and not any(folder.glob("*.safetensors")):
         pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
         found = f"only {pickled[0]!r}, a pickle, which can run arbitrary code when loaded" if pickled else "no weights"
         raise ModelError(
@@ -206,20 +194,16 @@ def _check_folder(name: str) -> None:
         )
 
 
-def _not_loaded(name: str, file: str, error: Exception, known: tuple[str, ...]) -> str:
+def _not_loaded(name: str, file: str, error: Exception, known: tuple[str, ...] = ()) -> ModelError:
     if is_folder(name):
-        return (
-            f"The folder {name!r} does not contain a usable {file}: {_first_line(error)} "
-            "Download or save the model again, or check the path."
+        cause = (str(error).strip() or type(error).__name__).splitlines()[0][:200].strip()
+        return ModelError(
+            f"The folder {name!r} does not contain a usable {file}: {cause} Download or save the model again, or check "
+            "the path."
         )
     hint = "" if name in known else nearest(name, known)
-    return (
+    return ModelError(
         f"No model {name!r}: it is not a local folder, and {file} is neither in the local cache nor could it be "
         f"downloaded from the hub.{hint} Check the name and the connection (downloading needs HF_HUB_OFFLINE unset), "
         "or pass a local folder: hf:path/to/folder."
     )
-
-
-def _first_line(error: Exception) -> str:
-    line = (str(error).strip() or type(error).__name__).splitlines()[0][:200].strip()
-    return line if line.endswith((".", "!", "?")) else f"{line}."

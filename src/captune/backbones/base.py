@@ -109,9 +109,14 @@ class Backbone(ABC):
         towers: dict[Side, Any] = {side: getattr(self, f"{side}_tower", None) for side in ("image", "text")}
         return frozenset(side for side, tower in towers.items() if tower is not None and tower.depth)
 
+    def parts(self) -> Sequence[nn.Module | Backbone]:
+        """Return what contains the weights: modules, or other backbones."""
+        return (self.model,)
+
     def modules(self) -> Iterator[nn.Module]:
         """Return the modules that contain the weights."""
-        yield self.model
+        for part in self.parts():
+            yield from part.modules() if isinstance(part, Backbone) else (part,)
 
     @abstractmethod
     def tokenize(self, texts: Sequence[str]) -> Tokens:
@@ -145,20 +150,23 @@ class Backbone(ABC):
         return normalize(self.text_features(tokens, edit).float(), dim=-1)
 
     def freeze(self) -> None:
-        """Put the model in evaluation mode and disable gradients of its weights."""
+        """Put the model, which must be in single precision, in evaluation mode and disable gradients."""
         for module in self.modules():
+            if any(parameter.dtype != torch.float32 for parameter in module.parameters()):
+                raise ModelError("The model is not in single precision. Convert it first: model.float()")
             module.eval().requires_grad_(False)
 
     def to(self, device: torch.device) -> Backbone:
         """Move the weights to a device."""
-        for module in self.modules():
-            module.to(device)
+        for part in self.parts():
+            part.to(device)
         return self
 
     @property
     def device(self) -> torch.device:
         """Return the device of the weights."""
-        return next(parameter.device for module in self.modules() for parameter in module.parameters())
+        part = self.parts()[0]
+        return part.device if isinstance(part, Backbone) else next(part.parameters()).device
 
     def fingerprint(self) -> str:
         """Return a digest of all weights, by which caches and saved classifiers identify the model."""
@@ -203,8 +211,6 @@ def wrap(model: Any, processor: Any = None) -> Backbone:
     """
     if isinstance(model, Backbone):
         return model
-    if any(parameter.dtype != torch.float32 for parameter in getattr(model, "parameters", tuple)()):
-        raise ModelError("The model is not in single precision. Convert it first: model.float()")
     if hasattr(model, "config") and hasattr(model, "vision_model"):
         from captune.backbones.hf import HuggingFace
 

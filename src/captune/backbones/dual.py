@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -64,19 +64,14 @@ class DualEncoder(Backbone):
 
     def __init__(self, name: str, folder: Path, layout: Layout, vision: Any, text: Any, tokenizer: Any) -> None:
         self.identifier, self.vision, self.text, self.tokenizer = f"dual:{name}", vision, text, tokenizer
-        weights = _projection_weights(folder / layout.projection)
-        self.projections = nn.ModuleDict(
-            {
-                side: _linear(weights, f"{side}_projection", int(tower.config.hidden_size), layout.embed_dim, folder)
-                for side, tower in (("visual", vision), ("text", text))
-            }
-        )
+        widths = {"visual": int(vision.config.hidden_size), "text": int(text.config.hidden_size)}
+        self.projections, log_scale = _read_projections(folder / layout.projection, widths, layout.embed_dim)
         self.image_tower = image_tower(vision, self._encode_image, self.projections["visual"])
         words = text.embeddings
         self.text_tower = TextTower(
             self._encode_text,
             (text, self.projections["text"]),
-            int(text.config.hidden_size),
+            widths["text"],
             [words.LayerNorm, *entries_of(text)[1:]],
             words=words.word_embeddings,
             # what BERT adds to words of the first segment
@@ -88,7 +83,7 @@ class DualEncoder(Backbone):
         self.preprocessing = Preprocessing(part.image_size, part.image_size, part.resample, part.mean, part.std)
         self.embed_dim = layout.embed_dim
         self.longest_text = min(layout.text.max_length, int(text.config.max_position_embeddings))
-        self.logit_scale = scale_of(weights["logit_scale"].item(), self.identifier)
+        self.logit_scale = scale_of(log_scale, self.identifier)
         self.freeze()
 
     def _encode_image(self, pixels: Tensor, mask: Tensor | None) -> Tensor:
@@ -117,21 +112,12 @@ class DualEncoder(Backbone):
     @classmethod
     def load(cls, name: str) -> DualEncoder:
         """Load the towers and projections in a folder."""
-        from transformers import AutoModel
-
         folder, layout = _read_layout(name)
         configs = _tower_configs(folder, layout)
         tokenizer = _hub.load_tokenizer(str(folder / layout.text.folder), int(configs["text"].vocab_size))
-        towers = {
-            # A pooler that is missing from the files would be initialized at random and change the fingerprint.
-            side: _hub.load_model(
-                AutoModel,
-                str(folder / part.folder),
-                **({} if configs[side].model_type == "dinov2" else {"add_pooling_layer": False}),
-            )
-            for side, part in (("vision", layout.vision), ("text", layout.text))
-        }
-        return cls(name, folder, layout, towers["vision"], towers["text"], tokenizer)
+        vision = _hub.load_model(configs["vision"], str(folder / layout.vision.folder))
+        text = _hub.load_model(configs["text"], str(folder / layout.text.folder))
+        return cls(name, folder, layout, vision, text, tokenizer)
 
     @classmethod
     def check(cls, name: str) -> None:
@@ -149,9 +135,9 @@ class DualEncoder(Backbone):
         towers = [file for part in (layout.vision, layout.text) for file in _hub.files_of(str(folder / part.folder))]
         return [folder / "dual_encoder.json", folder / layout.projection, *towers]
 
-    def modules(self) -> Iterator[nn.Module]:
+    def parts(self) -> Sequence[nn.Module]:
         """Return both towers and the projections."""
-        yield from (self.vision, self.text, self.projections)
+        return self.vision, self.text, self.projections
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Tokenize, padded to the longest text."""
@@ -190,11 +176,8 @@ def _read_layout(name: str) -> tuple[Path, Layout]:
 
 def _tower_configs(folder: Path, layout: Layout) -> dict[str, Any]:
     configs = {}
-    for side, subfolder, supported in (
-        ("vision", layout.vision.folder, ("vit", "dinov2")),
-        ("text", layout.text.folder, ("bert",)),
-    ):
-        path = folder / subfolder
+    for side, part, supported in (("vision", layout.vision, ("vit", "dinov2")), ("text", layout.text, ("bert",))):
+        path = folder / part.folder
         if not (path / "config.json").is_file():
             raise ModelError(
                 f"No {side} tower at {str(path)!r}: expected a folder with config.json and model.safetensors. "
@@ -209,31 +192,24 @@ def _tower_configs(folder: Path, layout: Layout) -> dict[str, Any]:
     return configs
 
 
-def _projection_weights(path: Path) -> dict[str, torch.Tensor]:
+def _read_projections(path: Path, widths: dict[str, int], embed_dim: int) -> tuple[nn.ModuleDict, float]:
+    """Return the projections from both towers' widths, and the logarithm of the logit scale."""
     try:
         weights = load_file(str(path))
-    except Exception as error:  # safetensors and missing files raise unrelated errors
-        raise ModelError(f"Cannot read the projections {str(path)!r}: {error}. Save them again.") from error
-    scale = weights.get("logit_scale")
-    if scale is None or scale.numel() != 1:
-        found = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in sorted(weights.items()))
-        raise ModelError(f"The projections {str(path)!r} must contain a scalar 'logit_scale', found {found}.")
-    return weights
-
-
-def _linear(weights: dict[str, torch.Tensor], name: str, width: int, embed_dim: int, folder: Path) -> nn.Linear:
-    weight, bias = weights.get(f"{name}.weight"), weights.get(f"{name}.bias")
-    for part, tensor, expected in (("weight", weight, (embed_dim, width)), ("bias", bias, (embed_dim,))):
-        shape = None if tensor is None else tuple(tensor.shape)
-        if shape != expected and not (part == "bias" and tensor is None):
-            raise ModelError(
-                f"{name}.{part} in {str(folder)!r} has shape {shape}, expected {expected} from the towers and "
-                "embed_dim. Save the projections again."
-            )
-    assert weight is not None  # its shape was checked
-    linear = nn.Linear(width, embed_dim, bias=bias is not None)
-    with torch.no_grad():
-        linear.weight.copy_(weight)
-        if bias is not None:
-            linear.bias.copy_(bias)
-    return linear
+        log_scale = weights["logit_scale"].item()
+        projections = nn.ModuleDict(
+            {
+                side: nn.Linear(width, embed_dim, bias=f"{side}_projection.bias" in weights)
+                for side, width in widths.items()
+            }
+        )
+        projections.load_state_dict(
+            {name.replace("_projection.", "."): weights[name] for name in weights if "_projection." in name}
+        )
+    except Exception as error:  # missing and damaged files, tensors and shapes raise unrelated errors
+        raise ModelError(
+            f"The projections {str(path)!r} do not fit: {error}. Expected 'logit_scale', visual_projection.weight and "
+            f"text_projection.weight from the towers' widths {tuple(widths.values())} to embed_dim {embed_dim}. Save "
+            "them again."
+        ) from error
+    return projections, log_scale

@@ -91,13 +91,11 @@ class HuggingFace(Backbone):
     @classmethod
     def load(cls, name: str) -> HuggingFace:
         """Load a model by hub name or local folder."""
-        from transformers import AutoModel
-
         path = _hub.local_path(name)
         config = _hub.load_config(path, SUPPORTED, cls.examples)
         tokenizer = _hub.load_tokenizer(path, int(config.text_config.vocab_size))
         preprocessing = read_preprocessing(_hub.load_image_settings(path), config, name)
-        return cls(f"hf:{name}", _hub.load_model(AutoModel, path), tokenizer, preprocessing)
+        return cls(f"hf:{name}", _hub.load_model(config, path), tokenizer, preprocessing)
 
     @classmethod
     def around(cls, model: Any, processor: Any) -> HuggingFace:

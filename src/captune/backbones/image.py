@@ -42,16 +42,10 @@ class ImageModel(HuggingFace):
     @classmethod
     def load(cls, name: str) -> ImageModel:
         """Load a model by hub name or local folder."""
-        from transformers import AutoModel
-
         path = _hub.local_path(name)
         config = _hub.load_config(path, (), cls.examples)
         preprocessing = read_preprocessing(_hub.load_image_settings(path), config, name)
-        # A pooler that is missing from the files would be initialized at random.
-        model_class = AutoModel._model_mapping.get(type(config), AutoModel)
-        has_pooler = "add_pooling_layer" in signature(model_class.__init__).parameters
-        options = {"attn_implementation": None, **({"add_pooling_layer": False} if has_pooler else {})}
-        return cls(f"image:{name}", _hub.load_model(model_class, path, **options), preprocessing)
+        return cls(f"image:{name}", _hub.load_model(config, path), preprocessing)
 
     @classmethod
     def prompt_towers(cls, name: str) -> frozenset[Side]:
@@ -74,8 +68,6 @@ def wrap_image_encoder(model: Any, processor: Any) -> Backbone:
             f"Cannot use {type(model).__name__} as a second encoder: expected an image model of transformers and its "
             "image processor, as in captune.wrap_image_encoder(model, AutoImageProcessor.from_pretrained(...))"
         )
-    if any(parameter.dtype != torch.float32 for parameter in model.parameters()):
-        raise ModelError("The model is not in single precision. Convert it first: model.float()")
     config: Any = model.config
     kind, name = config.model_type, str(getattr(model, "name_or_path", ""))
     preprocessing = read_preprocessing(processor.to_dict(), config, name or kind)

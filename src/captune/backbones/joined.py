@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,23 +75,9 @@ class Joined(Backbone):
         """Return what the first encoder needs."""
         return self.first.state()
 
-    def modules(self) -> Iterator[nn.Module]:
-        """Return the modules of both encoders."""
-        yield from self.first.modules()
-        if self.second is not None:
-            yield from self.second.modules()
-
-    def to(self, device: torch.device) -> Backbone:
-        """Move both encoders to a device."""
-        self.first.to(device)
-        if self.second is not None:
-            self.second.to(device)
-        return self
-
-    @property
-    def device(self) -> torch.device:
-        """Return the device of the first encoder."""
-        return self.first.device
+    def parts(self) -> Sequence[nn.Module | Backbone]:
+        """Return both encoders."""
+        return (self.first,) if self.second is None else (self.first, self.second)
 
     def fingerprint(self) -> str:
         """Return a digest of the weights of both encoders, and of the weight of the second."""

@@ -31,10 +31,12 @@ class OpenClip(Backbone):
         "RN50/openai",
     )
 
-    def __init__(self, identifier: str, model: Any, tokenizer: Any, embed_dim: int, sides: frozenset[Side]) -> None:
-        self.identifier, self.model, self.tokenizer, self.embed_dim = identifier, model, tokenizer, embed_dim
-        self.image_tower = _image_tower(model, "image" in sides)
-        self.text_tower = _text_tower(model, embed_dim, "text" in sides)
+    def __init__(self, identifier: str, model: Any, tokenizer: Any) -> None:
+        self.identifier, self.model, self.tokenizer = identifier, model, tokenizer
+        with torch.inference_mode():
+            ids = tokenizer(["a"]).to(next(model.parameters()).device)
+            self.embed_dim = int(model.encode_text(ids).shape[-1])
+        self.image_tower, self.text_tower = _image_tower(model), _text_tower(model, self.embed_dim)
         self.preprocessing = read_preprocessing(model.visual.preprocess_cfg, identifier)
         self.logit_scale = scale_of(model.logit_scale.item(), identifier)
         self.freeze()
@@ -44,7 +46,7 @@ class OpenClip(Backbone):
     def load(cls, name: str) -> OpenClip:
         """Load a model with downloaded weights, or with a local safetensors file."""
         open_clip = _library()
-        model_name, weights, config = _find(name)
+        model_name, weights, _ = _find(name)
         # The activation that the weights were trained with does not always follow from the architecture name.
         quick = bool(open_clip.get_pretrained_cfg(model_name, weights).get("quick_gelu"))
         try:
@@ -57,7 +59,7 @@ class OpenClip(Backbone):
                 f"Cannot load the weights {weights!r} of {model_name!r}: {str(error).splitlines()[0][:200]} "
                 "Check the connection (downloading needs HF_HUB_OFFLINE unset) and the file."
             ) from error
-        return cls(f"open_clip:{name}", model, tokenizer, int(config["embed_dim"]), _prompt_towers(config))
+        return cls(f"open_clip:{name}", model, tokenizer)
 
     @classmethod
     def around(cls, model: Any, tokenizer: Any) -> OpenClip:
@@ -70,28 +72,25 @@ class OpenClip(Backbone):
                 f"Cannot use this {type(model).__name__}: it does not say how its images are preprocessed. Load the "
                 "same weights with open_clip.create_model or with transformers."
             )
-        vision = model.visual
-        is_transformer = hasattr(vision, "conv1") and hasattr(vision, "transformer")
-        sides: list[Side] = []
-        if is_transformer and getattr(vision, "attn_pool", None) is None:
-            sides.append("image")
-        if hasattr(text, "token_embedding") and getattr(text, "cls_emb", None) is None:
-            sides.append("text")
-        with torch.inference_mode():
-            width = int(model.encode_text(tokenizer(["a"]).to(next(model.parameters()).device)).shape[-1])
-        return cls(f"{registry.IN_MEMORY}open_clip", model, tokenizer, width, frozenset(sides))
+        return cls(f"{registry.IN_MEMORY}open_clip", model, tokenizer)
 
     @classmethod
     def check(cls, name: str) -> None:
         """Look up the model and its weights in open_clip's lists."""
-        _library()
         _find(name)
 
     @classmethod
     def prompt_towers(cls, name: str) -> frozenset[Side]:
         """Read from the architecture's configuration which towers prompts can enter."""
-        _library()
-        return _prompt_towers(_find(name)[2])
+        config = _find(name)[2]
+        vision, text = config["vision_cfg"], config["text_cfg"]
+        sides: list[Side] = []
+        is_transformer = isinstance(vision.get("layers", 12), int) and not vision.get("timm_model_name")
+        if is_transformer and not vision.get("attentional_pool"):
+            sides.append("image")
+        if not text.get("hf_model_name") and not text.get("embed_cls"):
+            sides.append("text")
+        return frozenset(sides)
 
     def portable_id(self) -> str:
         """Return the id with an absolute path if the weights are a local file."""
@@ -178,24 +177,12 @@ def _find(name: str) -> tuple[str, str, dict[str, Any]]:
     )
 
 
-def _prompt_towers(config: dict[str, Any]) -> frozenset[Side]:
-    vision, text = config["vision_cfg"], config["text_cfg"]
-    sides: list[Side] = []
-    is_transformer = isinstance(vision.get("layers", 12), int) and not vision.get("timm_model_name")
-    if is_transformer and not vision.get("attentional_pool"):
-        sides.append("image")
-    if not text.get("hf_model_name") and not text.get("embed_cls"):
-        sides.append("text")
-    return frozenset(sides)
-
-
-def _image_tower(model: Any, takes_prompts: bool) -> Tower:
-    vision = model.visual
+def _image_tower(model: Any) -> Tower:
+    vision, width = model.visual, 0
     entries: list[nn.Module] = []
-    if takes_prompts:
-        has_norm = not isinstance(vision.ln_pre, nn.Identity)
+    if hasattr(vision, "conv1") and hasattr(vision, "transformer") and getattr(vision, "attn_pool", None) is None:
+        has_norm, width = not isinstance(vision.ln_pre, nn.Identity), int(vision.conv1.out_channels)
         entries = [vision.ln_pre if has_norm else vision.transformer.resblocks[0], *vision.transformer.resblocks[1:]]
-    width = int(vision.conv1.out_channels) if takes_prompts else 0
     return Tower(lambda pixels, mask: model.encode_image(pixels), (vision,), width, entries)
 
 
@@ -216,8 +203,9 @@ def _end_positions(pooling: tuple[str, int], ids: Tensor) -> Tensor:
     return ids.new_full((len(ids),), 0 if how == "first" else ids.shape[1] - 1)
 
 
-def _text_tower(model: Any, embed_dim: int, takes_prompts: bool) -> TextTower:
-    if not takes_prompts:
+def _text_tower(model: Any, embed_dim: int) -> TextTower:
+    part = model if hasattr(model, "token_embedding") else model.text
+    if not hasattr(part, "token_embedding") or getattr(part, "cls_emb", None) is not None:
         return TextTower(lambda ids, mask: model.encode_text(ids), (model,), embed_dim)
     text, pooling = _text_part(model)
 

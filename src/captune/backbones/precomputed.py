@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -78,18 +78,9 @@ class Precomputed(Backbone):
             "names": torch.from_numpy(names),
         }
 
-    def modules(self) -> Iterator[nn.Module]:
+    def parts(self) -> Sequence[nn.Module | Backbone]:
         """Return the table of texts and the image encoder."""
-        yield self._table
-        if self.encoder is not None:
-            yield from self.encoder.modules()
-
-    def to(self, device: torch.device) -> Backbone:
-        """Move the table and the image encoder to a device."""
-        self._table.to(device)
-        if self.encoder is not None:
-            self.encoder.to(device)
-        return self
+        return (self._table,) if self.encoder is None else (self._table, self.encoder)
 
     def fingerprint(self) -> str:
         """Return a digest of the table and of the weights of the encoder."""

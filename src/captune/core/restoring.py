@@ -37,16 +37,16 @@ def unchanged() -> Iterator[None]:
 
 
 @contextmanager
-def quiet_loggers(*names: str) -> Iterator[None]:
-    """Show only warnings of these loggers, and of those below them."""
+def quiet_loggers(*names: str, level: int = logging.WARNING) -> Iterator[None]:
+    """Show only messages from this level on of these loggers, and of those below them."""
     levels = {logger: logger.level for logger in map(logging.getLogger, names)}
     for logger in levels:
-        logger.setLevel(logging.WARNING)
+        logger.setLevel(level)
     try:
         yield
     finally:
-        for logger, level in levels.items():
-            logger.setLevel(level)
+        for logger, before in levels.items():
+            logger.setLevel(before)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -106,11 +106,20 @@ def run_job(job: Job, out: str, engine: str = "local", workers: int = 1, quiet: 
     if len(pending) < len(partitions):
         tell(f"{len(partitions) - len(pending)} of {len(partitions)} partitions are finished.")
     compute = import_module(f"captune.partitions.engines.{engine}").compute
-    failed, computed = dict[int, str](), 0
-    for outcome in _shown(compute(folder.address, pending, workers), len(pending), workers, tell) if pending else ():
+    failed, computed, n_done = dict[int, str](), 0, 0
+    last, images, seconds = time.monotonic(), 0, 0.0
+    for outcome in compute(folder.address, pending, workers) if pending else ():
+        n_done, now = n_done + 1, time.monotonic()
         if outcome.finished is None:
             failed[outcome.number] = outcome.problem
-        computed += outcome.finished is not None and not outcome.was_done
+        else:
+            computed += not outcome.was_done
+            images, seconds = images + outcome.finished.images, seconds + outcome.finished.seconds
+        if n_done in (1, min(workers, len(pending)), len(pending)) or now - last > SECONDS_BETWEEN_LINES:
+            left = duration(seconds / n_done * (len(pending) - n_done) / workers)  # from what the first ones took
+            rate = images / max(seconds, 1e-9) * workers
+            tell(f"{n_done} of {len(pending)} partitions, {rate:,.0f} images/s, {left} left on {workers} workers.")
+            last = now
     if failed:
         listed = [f"{part_name(number)}: {problem}" for number, problem in sorted(failed.items())[:5]]
         raise CaptuneError(
@@ -131,20 +140,3 @@ def summarize(folder: PartitionFolder) -> dict[str, Any]:
         "skipped": sum(facts.images - facts.readable for facts in found),
         "worker_seconds": round(sum(facts.seconds for facts in found), 1),
     }
-
-
-def _shown(
-    outcomes: Iterator[Outcome], n_partitions: int, workers: int, tell: Callable[[str], None]
-) -> Iterator[Outcome]:
-    """Yield outcomes while telling the rate and the time that is left, from what the first partitions took."""
-    last, images, seconds = time.monotonic(), 0, 0.0
-    for n_done, outcome in enumerate(outcomes, start=1):
-        if outcome.finished is not None:
-            images, seconds = images + outcome.finished.images, seconds + outcome.finished.seconds
-        now = time.monotonic()
-        if n_done in (1, min(workers, n_partitions), n_partitions) or now - last > SECONDS_BETWEEN_LINES:
-            left = duration(seconds / n_done * (n_partitions - n_done) / workers)
-            rate = images / max(seconds, 1e-9) * workers
-            tell(f"{n_done} of {n_partitions} partitions, {rate:,.0f} images/s, {left} left on {workers} workers.")
-            last = now
-        yield outcome

@@ -23,7 +23,6 @@ from captune.data.tables import first_few, read_columns, read_lines
 
 Source = dict[str, Any]
 """One partition of a plan, as JSON: `kind` and where its images are."""
-MOST_ROWS_AT_ONCE = 256
 
 
 def cut(address: str, size: int, out: PartitionFolder) -> Iterator[Source]:
@@ -136,16 +135,12 @@ def _cut_table(address: str, size: int) -> Iterator[Source]:
 
 def _image_column(schema: Any, address: str) -> str:  # noqa: ANN401
     """Return the column with image files as bytes or, without one, the column with paths."""
-    types = arrow("types")
-    lowered = {name.lower(): name for name in schema.names}
-    known = [lowered[name] for name in dict.fromkeys((*IMAGE_KEYS, "bytes", *PATH_COLUMNS)) if name in lowered]
-    for checks in (
-        (types.is_struct, types.is_binary, types.is_large_binary),
-        (types.is_string, types.is_large_string),
-    ):
+    lowered = {name.lower(): str(name) for name in schema.names}
+    known = [lowered[name] for name in (*IMAGE_KEYS, "bytes", *PATH_COLUMNS) if name in lowered]
+    for kinds in (("struct", "binary", "large_binary"), ("string", "large_string")):
         for name in known:
-            if any(check(schema.field(name).type) for check in checks):
-                return str(name)
+            if str(schema.field(name).type).partition("<")[0] in kinds:
+                return name
     raise InputError(f"No images in the table {address!r}: expected a column such as 'image' (bytes) or 'path'.")
 
 
@@ -185,17 +180,11 @@ def _files(names: Sequence[str]) -> ImageCollection:
     return MemoryImages(_Remote(names)) if is_remote else ImageCollection(names, Path())
 
 
-class _Remote(Sequence[Any]):
+class _Remote(list[str]):
     """Files in object stores, read one by one."""
 
-    def __init__(self, addresses: Sequence[str]) -> None:
-        self._addresses = addresses
-
-    def __len__(self) -> int:
-        return len(self._addresses)
-
     def __getitem__(self, row: Any) -> Any:  # noqa: ANN401
-        fs, path = open_address(self._addresses[row])
+        fs, path = open_address(super().__getitem__(row))
         try:
             return path if is_local(fs) else fs.cat_file(path)
         except FileNotFoundError:
@@ -203,11 +192,13 @@ class _Remote(Sequence[Any]):
 
 
 class _TableRows(Sequence[Any]):
-    """Consecutive rows of one column of a Parquet table, some at a time."""
+    """Consecutive rows of one column of a Parquet table; one row group at a time is in memory."""
 
     def __init__(self, table: Path, column: str, first: int, count: int) -> None:
         self._table, self._column, self._first, self._count = table, column, first, count
-        self._rows, self._begin = list[Any](), 0
+        facts = arrow("parquet").read_metadata(table)
+        self._ends = np.cumsum([facts.row_group(group).num_rows for group in range(facts.num_row_groups)])
+        self._group, self._rows = -1, None
 
     def __len__(self) -> int:
         return self._count
@@ -215,23 +206,12 @@ class _TableRows(Sequence[Any]):
     def __getitem__(self, row: Any) -> Any:  # noqa: ANN401
         if row >= self._count:
             raise IndexError(row)
-        if not self._begin <= row < self._begin + len(self._rows):
-            self._begin = row // MOST_ROWS_AT_ONCE * MOST_ROWS_AT_ONCE
-            self._rows = self._load(self._first + self._begin, MOST_ROWS_AT_ONCE)
-        return self._rows[row - self._begin]
-
-    def _load(self, first: int, count: int) -> list[Any]:
-        rows = list[Any]()
-        with arrow("parquet").ParquetFile(self._table) as file:
-            group_first = 0
-            for group in range(file.metadata.num_row_groups):
-                group_end = group_first + file.metadata.row_group(group).num_rows
-                if first < group_end and len(rows) < count:
-                    column = file.read_row_group(group, columns=[self._column]).column(0)
-                    rows += column.slice(max(0, first - group_first), count - len(rows)).to_pylist()
-                    first = max(first, group_end)
-                group_first = group_end
-        return rows
+        group = int(np.searchsorted(self._ends, self._first + row, side="right"))
+        if group != self._group:
+            with arrow("parquet").ParquetFile(self._table) as file:
+                self._group, self._rows = group, file.read_row_group(group, columns=[self._column]).column(0)
+        assert self._rows is not None
+        return self._rows[self._first + row - int(self._ends[group])].as_py()  # counted from the end of the group
 
 
 @contextmanager

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from captune.backbones.base import Backbone, load_backbone
+from captune.backbones.base import load_backbone
 from captune.core import runtime
 from captune.core.arrays import Floats
 from captune.core.errors import CaptuneError, InputError, RunFolderError
@@ -24,7 +23,7 @@ from captune.embeddings.embed import encode_pixels
 from captune.partitions.job import Outcome, read_plan
 from captune.partitions.sources import open_source
 from captune.results.classifier import Classifier
-from captune.results.image_classifier import ImageClassifier, load, top_k
+from captune.results.image_classifier import load, top_k
 
 MODEL = "_model.json"
 PARQUET = {"compression": "zstd", "use_dictionary": ["status", "reason", "label"], "write_statistics": False}
@@ -38,10 +37,6 @@ class _Rows(NamedTuple):
     reasons: list[str | None]
     embeddings: Floats | None
     probabilities: Floats | None
-
-    @property
-    def is_readable(self) -> NDArray[np.bool_]:
-        return np.asarray([reason is None for reason in self.reasons], dtype=np.bool_)
 
 
 class Worker:
@@ -57,12 +52,8 @@ class Worker:
             workers=self.job.decoders, accelerator=self.job.accelerator, precision=self.job.precision, quiet=True
         )
         torch.set_num_threads(1)
-        self.classifier: ImageClassifier | None = None
-        self.backbone: Backbone | None = None
-        if self.job.task == "predict":
-            self.classifier = load(self.job.model)
-        else:
-            self.backbone = load_backbone(self.job.model)
+        self.classifier = load(self.job.model) if self.job.task == "predict" else None
+        self.backbone = load_backbone(self.job.model) if self.classifier is None else None
         if isinstance(self.classifier, Classifier):
             self.classifier.to(self.engine.device)
             self.backbone = None if self.classifier.tuner.edits_images else self.classifier.backbone
@@ -88,96 +79,80 @@ class Worker:
             with open_source(source, self.folder) as (images, names), self.engine.autocast():
                 rows = self._compute_images(images, [escaped(name) for name in names])
         content = self._encode(rows)
+        n_readable = sum(reason is None for reason in rows.reasons)
         width = 0 if rows.embeddings is None else rows.embeddings.shape[1]
         seconds = round(time.monotonic() - started, 3)
-        finished = Finished(digest(content), len(rows.paths), int(rows.is_readable.sum()), width, seconds)
+        finished = Finished(digest(content), len(rows.paths), n_readable, width, seconds)
         self.folder.write(part_name(number), content)
         self.folder.write(sidecar_name(number), json.dumps(finished._asdict()).encode("ascii"))
         return finished
 
     def _compute_images(self, images: ImageCollection, names: list[str]) -> _Rows:
+        """Embed images, or classify them directly if that needs more than embeddings."""
         n_images, size = len(images), self.job.batch_size
         keys, reasons = list[str | None]([None] * n_images), list[str | None]([None] * n_images)
-        embeddings, probabilities = list[Floats](), list[Floats]()
+        model: Any = self.backbone or self.classifier
+        n_columns = len(model.names) if self.backbone is None else model.embed_dim
+        found = [np.empty((0, n_columns), dtype=np.float32)]
         # Batches begin with the partition, so that its bits depend on nothing else.
         batches = [np.arange(first, min(first + size, n_images)) for first in range(0, n_images, size)]
-        model: Any = self.backbone or self.classifier
         for batch in load_batches(images, batches, WeakView(model.preprocessing), workers=self.engine.workers):
             for position, key in zip(batch.positions.tolist(), batch.keys, strict=True):
                 keys[position] = key.tobytes().hex()
             for position, reason in batch.problems.items():
                 reasons[position] = reason
-            if not len(batch.pixels):
-                continue
-            if self.backbone is not None:
-                embeddings.append(encode_pixels(self.backbone, batch.pixels))
-            if self.classifier is not None and self.backbone is not None:
-                probabilities.append(self.classifier.score_embeddings(embeddings[-1]))
-            elif self.classifier is not None:
-                probabilities.append(self.classifier.score_views(batch.pixels))
-        return _Rows(names, keys, reasons, self._joined(embeddings, "embed_dim"), self._joined(probabilities, "names"))
-
-    def _joined(self, parts: list[Floats], width: str) -> Floats | None:
-        """Return the rows of all batches, `(readable, width)`; None if they are not computed by this job."""
-        if width == "embed_dim":
-            n_columns = None if self.backbone is None else self.backbone.embed_dim
-        else:
-            n_columns = None if self.classifier is None else len(self.classifier.names)
-        if n_columns is None:
-            return None
-        return np.concatenate([np.empty((0, n_columns), dtype=np.float32), *parts])
+            if len(batch.pixels):
+                is_embedded = self.backbone is not None
+                found.append(encode_pixels(model, batch.pixels) if is_embedded else model.score_views(batch.pixels))
+        rows = np.concatenate(found)
+        if self.backbone is None:
+            return _Rows(names, keys, reasons, None, rows)
+        return _Rows(names, keys, reasons, rows, None if self.classifier is None else self._score(rows))
 
     def _score_partition(self, folder: PartitionFolder, number: int) -> _Rows:
         """Predict from the embeddings of another job's partition."""
+        facts = folder.read_table(number, ["path", "digest", "reason"]).to_pydict()
+        vectors = read_embeddings(folder, number)[1]
+        return _Rows(facts["path"], facts["digest"], facts["reason"], None, self._score(vectors))
+
+    def _score(self, vectors: Floats) -> Floats:
         if self.classifier is None:
-            raise InputError(f"{folder.address!r} has embeddings already.")
-        facts = folder.read_table(number, ["path", "digest", "status", "reason"]).to_pydict()
-        _, vectors = read_embeddings(folder, number)
-        probabilities = self._joined([self.classifier.score_embeddings(vectors)] if len(vectors) else [], "names")
-        return _Rows(facts["path"], facts["digest"], facts["reason"], None, probabilities)
+            raise InputError(f"{self.job.input!r} has embeddings already.")
+        return self.classifier.score_embeddings(vectors) if len(vectors) else np.empty((0, len(self.classifier.names)))
 
     def _encode(self, rows: _Rows) -> bytes:
         """Return a partition as Parquet; equal content has equal bytes."""
-        arrays, is_readable = arrow(), rows.is_readable
-        columns: dict[str, Any] = {
-            "path": arrays.array(rows.paths, arrays.string()),
-            "digest": arrays.array(rows.digests, arrays.string()),
-            "status": arrays.array(np.where(is_readable, "ok", "skipped").tolist(), arrays.string()),
-            "reason": arrays.array(rows.reasons, arrays.string()),
+        arrays, is_readable = arrow(), np.asarray([reason is None for reason in rows.reasons], dtype=np.bool_)
+        place = np.cumsum(is_readable) - 1  # of the row of each readable image
+
+        def column(kind: Any, of_row: Callable[[int], Any]) -> Any:  # noqa: ANN401
+            found = (of_row(row) if good else None for row, good in zip(place.tolist(), is_readable, strict=True))
+            return arrays.array(list(found), kind)
+
+        text, number = arrays.string(), arrays.float32()
+        columns = {
+            "path": arrays.array(rows.paths, text),
+            "digest": arrays.array(rows.digests, text),
+            "status": arrays.array(np.where(is_readable, "ok", "skipped").tolist(), text),
+            "reason": arrays.array(rows.reasons, text),
         }
         if rows.embeddings is not None:
-            width = rows.embeddings.shape[1]
-            every = np.zeros((len(is_readable), width), dtype=np.float32)
+            every = np.zeros((len(is_readable), rows.embeddings.shape[1]), dtype=np.float32)
             every[is_readable] = rows.embeddings
             columns["embedding"] = arrays.FixedSizeListArray.from_arrays(
-                arrays.array(every.ravel()), width, mask=arrays.array(~is_readable)
+                arrays.array(every.ravel()), every.shape[1], mask=arrays.array(~is_readable)
             )
-        if rows.probabilities is not None:
-            columns |= self._predictions(rows.probabilities, is_readable)
+        if rows.probabilities is not None and self.classifier is not None:
+            names, best = self.classifier.names, top_k(rows.probabilities, self.job.top_k)
+            values = np.take_along_axis(rows.probabilities, best, axis=1)
+            columns["label"] = column(text, lambda row: names[best[row, 0]])
+            columns["confidence"] = column(number, lambda row: values[row, 0].item())
+            if self.job.top_k > 1:
+                columns["labels"] = column(arrays.list_(text), lambda row: [names[c] for c in best[row]])
+                columns["confidences"] = column(arrays.list_(number), lambda row: values[row].tolist())
         sink = arrays.BufferOutputStream()
         arrow("parquet").write_table(arrays.table(columns), sink, **PARQUET)
         return bytes(sink.getvalue())
-
-    def _predictions(self, probabilities: Floats, is_readable: NDArray[np.bool_]) -> dict[str, Any]:
-        """Return the columns label and confidence, and lists of both if several classes are asked for."""
-        assert self.classifier is not None
-        arrays, names = arrow(), self.classifier.names
-        best = top_k(probabilities, self.job.top_k)
-        values = np.take_along_axis(probabilities, best, axis=1)
-        rows = np.full(len(is_readable), -1)
-        rows[is_readable] = np.arange(len(best))
-
-        def column(of_row: Any, kind: Any) -> Any:  # noqa: ANN401
-            return arrays.array([None if row < 0 else of_row(row) for row in rows.tolist()], kind)
-
-        found = {
-            "label": column(lambda row: names[best[row, 0]], arrays.string()),
-            "confidence": column(lambda row: float(values[row, 0]), arrays.float32()),
-        }
-        if self.job.top_k > 1:
-            found["labels"] = column(lambda row: [names[c] for c in best[row]], arrays.list_(arrays.string()))
-            found["confidences"] = column(lambda row: values[row].tolist(), arrays.list_(arrays.float32()))
-        return found
 
     def _check_model(self) -> None:
         """Check that all workers have the same weights: the first one notes their fingerprint."""
@@ -198,7 +173,6 @@ class Worker:
                 raise InputError(f"The embeddings in {self.job.input!r} are of another model than {self.job.model!r}.")
 
 
-def run_some(out: str, numbers: Iterator[int]) -> Iterator[Outcome]:
+def run_some(out: str, numbers: Iterable[int]) -> Iterator[Outcome]:
     """Compute partitions in this process."""
-    worker = Worker(out)
-    yield from map(worker.run, numbers)
+    yield from map(Worker(out).run, numbers)

@@ -64,7 +64,7 @@ def test_wrong_hub_name_answers_quickly_with_the_nearest() -> None:
 
 
 def test_a_right_hub_name_is_not_suggested_to_itself() -> None:
-    message = _hub._not_loaded("openai/clip", "config.json", OSError("offline"), ("openai/clip", "openai/clip-2"))
+    message = str(_hub._not_loaded("openai/clip", "config.json", OSError("offline"), ("openai/clip", "openai/clip-2")))
     assert "'openai/clip'" in message
     assert "Did you mean" not in message
 
@@ -228,9 +228,9 @@ def test_image_smaller_than_a_patch(dual: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "tensor", "said"),
     [
-        ("visual_projection.weight", torch.zeros(24, 9), "has shape (24, 9), expected (24, 32)"),
-        ("visual_projection.bias", torch.zeros(3), "has shape (3,), expected (24,)"),
-        ("text_projection.weight", None, "text_projection.weight in"),
+        ("visual_projection.weight", torch.zeros(24, 9), "visual.weight"),
+        ("visual_projection.bias", torch.zeros(3), "visual.bias"),
+        ("text_projection.weight", None, "text.weight"),
         ("logit_scale", None, "'logit_scale'"),
         ("logit_scale", torch.zeros(2), "'logit_scale'"),
     ],

@@ -9,7 +9,7 @@ import pytest
 import torch
 from toys import SIDE, WIDTH, ToyBackbone
 
-from captune.backbones.base import Backbone, load_backbone, wrap
+from captune.backbones.base import load_backbone, wrap
 from captune.backbones.precomputed import Precomputed
 from captune.core.errors import InputError, ModelError
 from captune.data.precomputed import ClassTexts, Embeddings
@@ -87,9 +87,10 @@ def test_python_objects_in_a_file_are_not_unpickled(tmp_path: Path) -> None:
 
 
 def test_only_models_that_are_understood_are_wrapped() -> None:
-    toy: Backbone = ToyBackbone()
+    toy = ToyBackbone()
     assert wrap(toy) is toy
     with pytest.raises(ModelError, match="Linear"):
         wrap(torch.nn.Linear(2, 2))
+    toy.weights.half()
     with pytest.raises(ModelError, match="single precision"):
-        wrap(torch.nn.Linear(2, 2).half())
+        toy.freeze()

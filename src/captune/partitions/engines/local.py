@@ -24,7 +24,7 @@ def compute(out: str, pending: Sequence[int], workers: int) -> Iterator[Outcome]
     if workers == 1:
         from captune.partitions.worker import run_some
 
-        yield from run_some(out, iter(pending))
+        yield from run_some(out, pending)
         return
     context = multiprocessing.get_context("spawn")
     ranks: Any = context.SimpleQueue()
