@@ -118,7 +118,9 @@ class Worker:
     def _score(self, vectors: Floats) -> Floats:
         if self.classifier is None:
             raise InputError(f"{self.job.input!r} has embeddings already.")
-        return self.classifier.score_embeddings(vectors) if len(vectors) else np.empty((0, len(self.classifier.names)))
+        if not len(vectors):
+            return np.empty((0, len(self.classifier.names)), dtype=np.float32)
+        return self.classifier.score_embeddings(vectors)
 
     def _encode(self, rows: _Rows) -> bytes:
         """Return a partition as Parquet; equal content has equal bytes."""

@@ -21,6 +21,7 @@ _TEST_START = 1_000_000_000  # train and test photographs never share an index
 _BATCH = 16  # small enough that a batch stays in the processor's cache
 _FIRST_CAMERA_DRAW = 8
 _AXIS = (np.arange(SIZE, dtype=np.float32) + 0.5) / SIZE - 0.5
+_RIGHT, _DOWN = _AXIS[None, None, :], _AXIS[None, :, None]
 DYES: dict[str, tuple[int, int, int]] = {
     "white": (240, 238, 232),
     "cream": (236, 222, 186),
@@ -43,58 +44,54 @@ DYES: dict[str, tuple[int, int, int]] = {
 }
 _COLORS = np.array(list(DYES.values()), dtype=np.float32) / 255.0
 _BRIGHTNESS = _COLORS @ np.array([0.299, 0.587, 0.114], dtype=np.float32)
-_CONTRAST = np.abs(_BRIGHTNESS[:, None] - _BRIGHTNESS[None, :])
-_PAIRS = np.argwhere(_CONTRAST > 0.28).astype(np.int64)
+_PAIRS = np.argwhere(np.abs(_BRIGHTNESS[:, None] - _BRIGHTNESS[None, :]) > 0.28).astype(np.int64)
 
 
-class Chance(NamedTuple):
-    """The random numbers of a batch of photographs, drawn per image from (seed, class, index)."""
+class _Chance(NamedTuple):
+    """The random numbers of a batch of photographs; those of each depend on its own (seed, class, index) only."""
 
     draws: Field
     grid: Field
     grain: Field
     """Sensor noise, `(images, SIZE, SIZE, 3)`."""
 
+    @classmethod
+    def of(cls, seed: int, class_id: int, indices: Ints) -> _Chance:
+        shapes = (N_DRAWS,), (GRID, GRID), (SIZE, SIZE, 3)
+        chance = cls(*(np.empty((len(indices), *shape), dtype=np.float32) for shape in shapes))
+        for position, index in enumerate(indices.tolist()):
+            generator = np.random.Generator(np.random.SFC64([seed, class_id, index]))
+            generator.random(dtype=np.float32, out=chance.draws[position])
+            generator.random(dtype=np.float32, out=chance.grid[position])
+            generator.standard_normal(dtype=np.float32, out=chance.grain[position])
+        return chance
 
-def draw_chance(seed: int, class_id: int, indices: Ints) -> Chance:
-    """Draw the random numbers of these photographs; each depends on its own (seed, class, index) only."""
-    draws = np.empty((len(indices), N_DRAWS), dtype=np.float32)
-    grid = np.empty((len(indices), GRID, GRID), dtype=np.float32)
-    grain = np.empty((len(indices), SIZE, SIZE, 3), dtype=np.float32)
-    for position, index in enumerate(indices.tolist()):
-        generator = np.random.Generator(np.random.SFC64([seed, class_id, index]))
-        generator.random(dtype=np.float32, out=draws[position])
-        generator.random(dtype=np.float32, out=grid[position])
-        generator.standard_normal(dtype=np.float32, out=grain[position])
-    return Chance(draws, grid, grain)
-
-
-def _span(chance: Chance, position: int, low: float, high: float) -> Field:
-    values = chance.draws[:, _FIRST_CAMERA_DRAW + position]
-    return (low + (high - low) * values)[:, None, None].astype(np.float32)
+    def between(self, position: int, low: float, high: float) -> Field:
+        """Return a number of the camera for every image, spread over a range, `(images, 1, 1)`."""
+        values = self.draws[:, _FIRST_CAMERA_DRAW + position]
+        return (low + (high - low) * values)[:, None, None].astype(np.float32)
 
 
-def _lay(pattern: Pattern, chance: Chance) -> tuple[Cloth, Field]:
+def _lay(pattern: Pattern, chance: _Chance) -> tuple[Cloth, Field]:
     """Return the cloth as the camera sees it, and the light on its folds, `(images, SIZE, SIZE)`."""
-    right, down = _AXIS[None, None, :], _AXIS[None, :, None]
     # Perspective: the far side of a tilted cloth is smaller.
-    depth = 1.0 + _span(chance, 0, -0.35, 0.35) * right + _span(chance, 1, -0.35, 0.35) * down
-    x, y = right / depth, down / depth
+    depth = 1.0 + chance.between(0, -0.35, 0.35) * _RIGHT + chance.between(1, -0.35, 0.35) * _DOWN
+    x, y = _RIGHT / depth, _DOWN / depth
     # One soft fold wave across the cloth displaces it and catches the light on one side.
-    way = _span(chance, 2, 0.0, 2 * np.pi)
-    wave = _span(chance, 3, 3.0, 9.0) * (np.cos(way) * x + np.sin(way) * y) + _span(chance, 4, 0.0, 6.28)
-    strength = _span(chance, 5, 0.0, 1.0) ** 2
+    way = chance.between(2, 0.0, 2 * np.pi)
+    wave = chance.between(3, 3.0, 9.0) * (np.cos(way) * x + np.sin(way) * y) + chance.between(4, 0.0, 6.28)
+    strength = chance.between(5, 0.0, 1.0) ** 2
     shift = 0.03 * strength * np.sin(wave)
     folds = 1.0 + 0.32 * strength * np.cos(wave)
     x, y = x + shift * np.sin(way), y - shift * np.cos(way)
     limit = np.deg2rad(pattern.turn)
-    turn = _span(chance, 6, -limit, limit)
+    turn = chance.between(6, -limit, limit)
     cosine, sine = np.cos(turn), np.sin(turn)
-    period = _span(chance, 7, *pattern.period) / SIZE
+    period = chance.between(7, *pattern.period) / SIZE
     cut = 0.0 if pattern.is_centered else 1.0  # where the piece was cut from the bolt
     cloth = Cloth(
-        x=(cosine * x - sine * y) / period + cut * _span(chance, 8, 0.0, 16.0),
-        y=(sine * x + cosine * y) / period + cut * _span(chance, 9, 0.0, 16.0),
+        x=(cosine * x - sine * y) / period + cut * chance.between(8, 0.0, 16.0),
+        y=(sine * x + cosine * y) / period + cut * chance.between(9, 0.0, 16.0),
         soft=(1.0 / SIZE) / period,
         draws=chance.draws,
         grid=chance.grid,
@@ -104,10 +101,11 @@ def _lay(pattern: Pattern, chance: Chance) -> tuple[Cloth, Field]:
 
 def _blur(image: Field, strength: Field) -> Field:
     """Mix every pixel with its neighbors, `strength` 0 to 1 per image."""
-    padded = np.pad(image, ((0, 0), (1, 1), (0, 0), (0, 0)), mode="edge")
-    mixed = image + strength * (0.25 * (padded[:, :-2] + padded[:, 2:]) - 0.5 * image)
-    padded = np.pad(mixed, ((0, 0), (0, 0), (1, 1), (0, 0)), mode="edge")
-    return mixed + strength * (0.25 * (padded[:, :, :-2] + padded[:, :, 2:]) - 0.5 * mixed)
+    for axis in (1, 2):
+        padded = np.pad(image, [(int(a == axis),) * 2 for a in range(4)], mode="edge")
+        before, after = np.split(padded, [-2], axis)[0], np.split(padded, [2], axis)[1]
+        image = image + strength * (0.25 * (before + after) - 0.5 * image)
+    return image
 
 
 def _dye(pattern: Pattern, cloth: Cloth, colors: Field) -> Field:
@@ -122,11 +120,12 @@ def _dye(pattern: Pattern, cloth: Cloth, colors: Field) -> Field:
     return image if relief is None else image * relief[..., None]
 
 
-def photograph(pattern: Pattern, chance: Chance) -> tuple[Field, Ints]:
+def _photograph(pattern: Pattern, chance: _Chance) -> tuple[Field, Ints]:
     """Return photographs `(images, SIZE, SIZE, 3)` between 0 and 1 and their dyes `(images, 4)`."""
     first = _FIRST_CAMERA_DRAW + 20
-    dyes = choose_dyes(chance.draws[:, first : first + 3])
-    colors = dye_colors(dyes, chance.draws[:, first + 4 : first + 8])
+    dyes = _choose_dyes(chance.draws[:, first : first + 3])
+    wobble = (chance.draws[:, first + 4 : first + 8, None] - 0.5) * 0.10  # each vat is a little different
+    colors = np.clip(_COLORS[dyes] + wobble, 0.0, 1.0).astype(np.float32)
     if pattern.is_tonal:
         dyes = np.repeat(dyes[:, :1], 4, axis=1)
         brighter = np.where(colors[:, :1].mean(axis=2, keepdims=True) > 0.5, -0.28, 0.30)
@@ -134,31 +133,23 @@ def photograph(pattern: Pattern, chance: Chance) -> tuple[Field, Ints]:
         colors = colors.astype(np.float32)
     cloth, folds = _lay(pattern, chance)
     image = _dye(pattern, cloth, colors)
-    right, down = _AXIS[None, None, :], _AXIS[None, :, None]
-    lamp = 1.0 + _span(chance, 11, -0.45, 0.45) * right + _span(chance, 12, -0.45, 0.45) * down
-    light = (_span(chance, 13, 0.72, 1.12) * folds * lamp)[..., None]
+    lamp = 1.0 + chance.between(11, -0.45, 0.45) * _RIGHT + chance.between(12, -0.45, 0.45) * _DOWN
+    light = (chance.between(13, 0.72, 1.12) * folds * lamp)[..., None]
     tint = 1.0 + (chance.draws[:, None, None, _FIRST_CAMERA_DRAW + 14 : _FIRST_CAMERA_DRAW + 17] - 0.5) * 0.16
-    haze = _span(chance, 17, 0.0, 0.18)[..., None]
-    image = _blur(image * light * tint, _span(chance, 18, 0.0, 0.75)[..., None])
-    image = image + haze * (0.55 - image) + _span(chance, 19, 0.008, 0.05)[..., None] * chance.grain
+    haze = chance.between(17, 0.0, 0.18)[..., None]
+    image = _blur(image * light * tint, chance.between(18, 0.0, 0.75)[..., None])
+    image = image + haze * (0.55 - image) + chance.between(19, 0.008, 0.05)[..., None] * chance.grain
     return np.clip(image, 0.0, 1.0), dyes
 
 
-def choose_dyes(draws: Field) -> Ints:
+def _choose_dyes(draws: Field) -> Ints:
     """Return four dyes per image, `(images, 4)`: a ground, a contrasting first ink, and two more."""
     pair = _PAIRS[(draws[:, 0] * len(_PAIRS)).astype(np.int64)]
-    second = (draws[:, 1] * len(DYES)).astype(np.int64)
-    third = (draws[:, 2] * len(DYES)).astype(np.int64)
+    second, third = ((draws[:, column] * len(DYES)).astype(np.int64) for column in (1, 2))
     # A second ink that equals the ground or the first ink would vanish: take the next dye that differs.
     for _ in range(2):
         second = np.where((second == pair[:, 0]) | (second == pair[:, 1]), (second + 5) % len(DYES), second)
     return np.stack([pair[:, 0], pair[:, 1], second, third], axis=1)
-
-
-def dye_colors(dyes: Ints, draws: Field) -> Field:
-    """Return the colors of the chosen dyes, `(images, 4, 3)`, each vat a little different."""
-    wobble = (draws.reshape(len(dyes), -1, 1) - 0.5) * 0.10
-    return np.clip(_COLORS[dyes] + wobble, 0.0, 1.0).astype(np.float32)
 
 
 class Photographs(NamedTuple):
@@ -187,7 +178,7 @@ def render(name: str, indices: Sequence[int] | Ints, seed: int) -> Photographs:
     dyes = np.empty((len(wanted), 4), dtype=np.int64)
     for start in range(0, len(wanted), _BATCH):
         rows = slice(start, start + _BATCH)
-        light, dyes[rows] = photograph(PATTERNS[name], draw_chance(seed, class_id, wanted[rows]))
+        light, dyes[rows] = _photograph(PATTERNS[name], _Chance.of(seed, class_id, wanted[rows]))
         images[rows] = np.rint(light * 255.0)
     return Photographs(images, np.full(len(wanted), class_id, dtype=np.int64), dyes)
 
