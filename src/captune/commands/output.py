@@ -1,4 +1,4 @@
-"""What others see of a run, and what there is: report, export and list."""
+"""What others see of a run, and what there is: report, card, export and list."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from captune.commands import _shared
-from captune.commands._shared import argument, command, flag, group, out, print_table, say
+from captune.commands._shared import argument, command, flag, group, out, print_table, say, write_lines
 from captune.core import registry
 from captune.core.errors import CaptuneError, InputError
 
@@ -49,7 +49,7 @@ def report(options: argparse.Namespace) -> None:
         argument("--prefix", help="prefix of all image names, such as s3://bucket/"),
     ),
     group(
-        "data sets (imagefolder, yolo-cls, timm, hf-dataset)",
+        "data sets (imagefolder)",
         argument("--splits", metavar="A,B,C", help="shares of training, validation and test (default: 80,10,10)"),
         flag("--link", "link to the images instead of copying them", default=None),
     ),
@@ -72,6 +72,15 @@ def export(options: argparse.Namespace) -> None:
     for remark in made.remarks:
         say(remark)
     say(f"Written: {made.path}")
+
+
+@command(_shared.RUN, out("file (default: standard output)", "MD"))
+def card(options: argparse.Namespace) -> None:
+    """Write the model card of a run: data, method, precision, limits, licenses and versions."""
+    from captune.report.card import model_card
+    from captune.results.run import Run
+
+    write_lines([model_card(Run.read(options.run))], options.out)
 
 
 @command(

@@ -7,10 +7,10 @@ import dataclasses
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from captune.review.opening import open_session
 
 MARK = "captune-export.json"
 """A file in every exported folder, so that --overwrite never removes any other folder."""
+READERS_OF_FOLDERS = ("yolo_cls", "timm", "hf_dataset")
+"""Other names of the format `imagefolder`: one folder is read by all of them."""
 OF_LABELS = frozenset({"min_confidence", "source", "precision"})
 """Settings of all formats that export labels."""
 
@@ -80,8 +82,23 @@ class ExportFormat(ABC):
 PLUGIN_BASE = ExportFormat
 
 
-@dataclass(frozen=True)
-class Exported:
+class LabelFormat(ExportFormat):
+    """Writes labels to one file, and perhaps others beside it."""
+
+    takes = OF_LABELS | {"prefix"}
+
+    def write(self, run: Run, target: Path, settings: ExportSettings) -> Sequence[str]:
+        """Write the labels that the settings choose."""
+        chosen = choose_labels(run, settings)
+        self.write_labels(chosen, target, settings.prefix)
+        return [chosen.remark]
+
+    @abstractmethod
+    def write_labels(self, chosen: LabelTable, target: Path, prefix: str | None) -> None:
+        """Write the target."""
+
+
+class Exported(NamedTuple):
     """The path of an export, and remarks about it."""
 
     path: Path
@@ -98,43 +115,37 @@ def export(
 ) -> Exported:
     """Export a run folder to another tool's format; `settings` are fields of `ExportSettings`."""
     name = format.replace("-", "_")
+    name = "imagefolder" if name in READERS_OF_FOLDERS else name
     writer: ExportFormat = registry.load("exports", name)()
     checked = build(ExportSettings, settings, "export settings")
     changed = [field.name for field in dataclasses.fields(checked) if getattr(checked, field.name) != field.default]
     if wrong := [key for key in changed if key not in writer.takes]:
         listed = [", ".join(map(option, keys)) for keys in (wrong, sorted(writer.takes))]
-        raise InputError(
-            f"The format {name.replace('_', '-')} does not take {listed[0]}. It takes: {listed[1] or 'none'}."
-        )
+        raise InputError(f"The format {format} does not take {listed[0]}. It takes: {listed[1]}.")
     finished = Run.read(run, images=checked.images if "splits" in writer.takes else None)
     target = Path(out) if out is not None else finished.folder / EXPORTS / writer.target
-    check_target(target, overwrite, writer.is_folder)
-    if not writer.is_folder:
-        return Exported(target, writer.write(finished, target, checked))
-    with new_folder(target, name, finished) as folder:
-        remarks = writer.write(finished, folder, checked)
-    return Exported(target, remarks)
+    _check_target(target, overwrite, writer.is_folder)
+    with _new_folder(target, name, finished) if writer.is_folder else nullcontext(target) as place:
+        return Exported(target, writer.write(finished, place, checked))
 
 
-def check_target(target: Path, overwrite: bool, is_folder: bool = True) -> None:
+def _check_target(target: Path, overwrite: bool, is_folder: bool) -> None:
     """Raise an error if something else is at the target, or an export that shall not be replaced."""
-    hint = f"pass {option('overwrite', True)} to replace it, or choose another {option('out')}."
+    other = f"choose another {option('out')}."
     try:
         is_export = (target / MARK).is_file() if is_folder else target.exists()
         if target.is_dir() and not is_folder:
             raise InputError(f"{str(target)!r} is a folder, expected a file such as {str(target / 'labels.csv')!r}.")
         is_taken = any(target.iterdir()) if target.is_dir() else target.exists()
     except OSError as error:
-        raise InputError(
-            f"{str(target)!r} cannot be used: {error.strerror}. Choose another {option('out')}."
-        ) from error
+        raise InputError(f"{str(target)!r} cannot be used: {error.strerror}; {other}") from error
     if is_taken and not (is_export and overwrite):
-        hint = hint if is_export else f"it is not an export. Choose another {option('out')}."
-        raise InputError(f"The {'folder' if is_folder else 'file'} {str(target)!r} already exists: {hint}")
+        hint = f"pass {option('overwrite', True)} to replace it, or" if is_export else "it is not an export:"
+        raise InputError(f"{str(target)!r} already exists: {hint} {other}")
 
 
 @contextmanager
-def new_folder(target: Path, kind: str, run: Run) -> Iterator[Path]:
+def _new_folder(target: Path, kind: str, run: Run) -> Iterator[Path]:
     """Yield an empty folder, which replaces the target at the end; a kill or an error leaves the old one."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -142,8 +153,7 @@ def new_folder(target: Path, kind: str, run: Run) -> Iterator[Path]:
             new, old = Path(beside) / "new", Path(beside) / "old"
             new.mkdir()
             yield new
-            source = str(run.folder) if run.is_saved else "memory"
-            write_json(new / MARK, {"format": "captune-export", "kind": kind, "run": source})
+            write_json(new / MARK, {"format": "captune-export", "kind": kind, "run": str(run.folder)})
             if target.is_dir():
                 target.replace(old)
             try:

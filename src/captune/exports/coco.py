@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from captune import __version__
 from captune.core.files import write_json
-from captune.exports.base import OF_LABELS, ExportFormat, ExportSettings, choose_labels
-from captune.results.run import Run
+from captune.exports.base import LabelFormat, LabelTable
 
 
-class CocoLabels(ExportFormat):
+class CocoLabels(LabelFormat):
     """Image-level annotations; ids start at 1, as in COCO."""
 
     target = "coco.json"
-    takes = OF_LABELS | {"prefix"}
 
-    def write(self, run: Run, target: Path, settings: ExportSettings) -> Sequence[str]:
+    def write_labels(self, chosen: LabelTable, target: Path, prefix: str | None) -> None:
         """Write the JSON file."""
-        chosen = choose_labels(run, settings)
-        entries = list(enumerate(chosen.entries(settings.prefix), start=1))
+        entries = list(enumerate(chosen.entries(prefix), start=1))
         content = {
-            "info": {"description": f"Labels predicted by captune {__version__}, method {run.method}"},
+            "info": {"description": f"Labels predicted by captune {__version__}"},
             "images": [{"id": i, "file_name": path} for i, (path, _, _) in entries],
             "categories": [{"id": i, "name": name} for i, name in enumerate(chosen.class_names, start=1)],
             "annotations": [
@@ -31,4 +27,3 @@ class CocoLabels(ExportFormat):
             ],
         }
         write_json(target, content)
-        return [chosen.remark]

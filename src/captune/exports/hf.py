@@ -19,34 +19,28 @@ from captune.core.files import write_json, write_whole
 from captune.core.text import option
 from captune.exports.base import ExportFormat, ExportSettings
 from captune.exports.onnx import compare, read_examples
+from captune.report.card import model_card
 from captune.results.run import Run
 
 RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
-README = """# A classifier for transformers
+USAGE = """import json, torch
+from PIL import Image
+from safetensors.torch import load_file
+from transformers import AutoImageProcessor, AutoModel
 
-The weights, the tokenizer and the preprocessing are those of `{backbone}`. `class_vectors.safetensors` contains one
-unit-length vector per class, in the order of `classes.json`. Exported by captune; on {n_images} images, the
-probabilities computed by the code below differ from those of the run by at most {max_difference:.1e}.
+folder = "."
+model = AutoModel.from_pretrained(folder).eval()
+processor = AutoImageProcessor.from_pretrained(folder)
+classes = json.load(open(f"{folder}/classes.json"))
+vectors = load_file(f"{folder}/class_vectors.safetensors")["class_vectors"]
 
-    import json, torch
-    from PIL import Image
-    from safetensors.torch import load_file
-    from transformers import AutoImageProcessor, AutoModel
-
-    folder = "."
-    model = AutoModel.from_pretrained(folder).eval()
-    processor = AutoImageProcessor.from_pretrained(folder)
-    classes = json.load(open(f"{{folder}}/classes.json"))
-    vectors = load_file(f"{{folder}}/class_vectors.safetensors")["class_vectors"]
-
-    pixels = processor(Image.open("photo.jpg").convert("RGB"), return_tensors="pt")["pixel_values"]
-    with torch.inference_mode():
-        features = model.get_image_features(pixel_values=pixels)
-        features = getattr(features, "pooler_output", features)
-        features = torch.nn.functional.normalize(features, dim=-1)
-        probabilities = (classes["logit_scale"] * features @ vectors.T).softmax(-1)[0]
-    print(classes["names"][probabilities.argmax()], float(probabilities.max()))
-"""
+pixels = processor(Image.open("photo.jpg").convert("RGB"), return_tensors="pt")["pixel_values"]
+with torch.inference_mode():
+    features = model.get_image_features(pixel_values=pixels)
+    features = getattr(features, "pooler_output", features)
+    features = torch.nn.functional.normalize(features, dim=-1)
+    probabilities = (classes["logit_scale"] * features @ vectors.T).softmax(-1)[0]
+print(classes["names"][probabilities.argmax()], float(probabilities.max()))"""
 
 
 class TransformersFolder(ExportFormat):
@@ -87,7 +81,7 @@ class TransformersFolder(ExportFormat):
             return np.asarray((backbone.logit_scale * features @ vectors.T).softmax(-1).numpy())
 
         facts = compare(score, examples)
-        write_whole(target / "README.md", README.format(backbone=backbone.identifier, **facts))
+        write_whole(target / "README.md", model_card(run, USAGE))
         n_images, difference = facts["n_images"], facts["max_difference"]
         return [f"On {n_images} images, probabilities differ from those of the run by at most {difference:.1e}."]
 

@@ -1,4 +1,4 @@
-"""Data sets of images: each is read back by the library it is for, and duplicates stay together."""
+"""Data sets of images: each library reads the same folder, and duplicates stay together."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from vision_folder import import_vision
 
 import captune
 from captune.core.errors import InputError
-from captune.exports._datasets import duplicate_groups, folder_names, split_groups
 from captune.exports.base import export
+from captune.exports.imagefolder import duplicate_groups, folder_names, split_groups
 from captune.report.measures import Measures
 from captune.report.summary import describe_top
 from captune.results.run import Run
@@ -66,8 +66,8 @@ def test_timm_reads_its_classes_in_the_order_of_the_run(run_folder: Path, tmp_pa
     out = tmp_path / "out"
     export(run_folder, "timm", out)
     read = data.create_dataset("", root=str(out), split="validation", class_map=str(out / "class_map.txt"))
-    labels = {row["file"]: NAMES.index(row["label"]) for row in rows_of(out) if row["split"] == "validation"}
-    found = {f"validation/{read.filename(i)}": int(read[i][1]) for i in range(len(read))}
+    labels = {row["file"]: NAMES.index(row["label"]) for row in rows_of(out) if row["split"] == "val"}
+    found = {f"val/{read.filename(i)}": int(read[i][1]) for i in range(len(read))}
     assert found == labels
 
 
@@ -79,7 +79,8 @@ def test_datasets_reads_all_splits(run_folder: Path, tmp_path: Path) -> None:
     assert set(read) == {"train", "validation", "test"}
     for split, part in read.items():
         names = part.features["label"].names
-        assert sorted(names[label] for label in part["label"]) == sorted(expected(out, split).values())
+        own = expected(out, "val" if split == "validation" else split)
+        assert sorted(names[label] for label in part["label"]) == sorted(own.values())
 
 
 @pytest.mark.parametrize("link", [False, True])
