@@ -23,11 +23,10 @@ from toys import write_images
 
 from captune.benchmark import measuring
 from captune.benchmark.cells import Results
-from captune.benchmark.environment import Environment
 from captune.benchmark.measuring import measure
-from captune.benchmark.runner import make_job, run_cells
+from captune.benchmark.runner import Environment, make_job, run_cells
 from captune.benchmark.suite import read_suite
-from captune.core.files import locked
+from captune.core.files import locked, write_json
 
 from .conftest import Command
 
@@ -73,8 +72,13 @@ def test_a_cell_is_measured_with_what_the_method_never_saw(
     suite = read_suite(write_suite(tmp_path, "hf:{models}/" + clip_folder.name), {"method": "cap", "setting": "trzsl"})
     here = Environment(data, clip_folder.parent, {"workers": 0})
     (cell,), results = suite.cells(), Results(tmp_path / "out")
-    with pytest.MonkeyPatch.context() as patch:  # killed between the cell's file and the end
-        patch.setattr(measuring, "_clear", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+
+    def write_and_stop(*words: Any) -> None:  # killed between the cell's file and the end
+        write_json(*words)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measuring, "write_json", write_and_stop)
         with pytest.raises(KeyboardInterrupt):
             measure(make_job(cell, here, results))
     assert results.run_folder(cell).exists()
@@ -162,7 +166,7 @@ def test_two_suites_on_one_folder_measure_a_cell_once(tmp_path: Path, data: Path
     results.cell_file(cell).unlink()
     answers: list[Any] = []
     second = threading.Thread(target=lambda: answers.append(measure(job)))
-    with locked(results.run_folder(cell).with_name(f".{cell.name}.lock"), "busy"):
+    with locked(results.lock_file(cell), "busy"):
         second.start()  # it waits, because the first is at this cell
         time.sleep(0.5)
         assert not answers
@@ -182,7 +186,7 @@ def test_failures_stop_nothing_and_are_listed(captune: Command, tmp_path: Path, 
     done = captune(*words)
     assert done.code == 1
     assert "1 cells measured, 0 already finished, 1 failed." in done.out
-    assert "failed: folder UL cap k=2 " in done.out
+    assert "failed: folder UL cap " in done.out
     assert "'hf:{models}/clip' needs --models FOLDER" in done.out
     page = (tmp_path / "out" / "tables" / "small.md").read_text(encoding="utf-8")
     assert "1 of 2 cells" in page

@@ -16,7 +16,7 @@ NAMES = ["cat", "red dog", "striped bird"]
 SHORT: dict[str, Any] = {"epochs": 4, "iterations": 3, "grow_every": 2, "k": 2, "train_batch": 5, "strong_views": 2}
 
 PRELOADED = [
-    *("captune.pipeline", "captune.methods.cap", "captune.report.page", "captune.report.run_figures", "ranks"),
+    *("captune.pipeline", "captune.methods.cap", "captune.report.page", "captune.report.drawing", "ranks"),
     *("captune.backbones.dual", "lightning_fabric", "torch._dynamo", "transformers.models.auto.modeling_auto"),
     *("transformers.models.bert.modeling_bert", "transformers.models.dinov2.modeling_dinov2"),
 ]

@@ -44,27 +44,18 @@ class Cell:
         return str(self.settings["method"])
 
     @property
+    def name(self) -> str:
+        """Return the stem of the cell's file names."""
+        dataset = re.sub(r"[^\w.-]+", "_", self.dataset)  # an id such as npz:folder/file.npz
+        return f"{dataset}-{self.setting}-{self.method}-{self.seed}-{self.key}"
+
+    @property
     def key(self) -> str:
         """Return a digest of all values that differ from their defaults, so that adding a setting changes no key."""
         defaults = _plain(RunSettings(), registry.load("methods", self.method).Settings())
         chosen = {name: value for name, value in self.settings.items() if value != defaults.get(name)}
         chosen.pop("preset", None)  # its values are in the settings
-        return digest_of({**self.as_dict(), "settings": {**chosen, "method": self.method}})[:16]
-
-    @property
-    def name(self) -> str:
-        """Return the stem of the cell's file names."""
-        return f"{self.group}-{self.seed}-{self.key}"
-
-    @property
-    def group(self) -> str:
-        """Return how the file names of cells of the same dataset, setting and method begin."""
-        dataset = re.sub(r"[^\w.-]+", "_", self.dataset)  # an id such as npz:folder/file.npz
-        return f"{dataset}-{self.setting}-{self.method}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the cell as plain values."""
-        return dataclasses.asdict(self)
+        return digest_of({**dataclasses.asdict(self), "settings": {**chosen, "method": self.method}})[:16]
 
     def __str__(self) -> str:
         """Return the cell in one line, with the settings that differ from those of its method and preset."""
@@ -79,8 +70,8 @@ class Cell:
 def resolve_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return every setting of a run with these values and its preset's; one error lists all wrong values."""
     method_class = registry.load("methods", str(values["method"]))
-    run, own = build_run(with_preset(method_class, values), method_class.Settings)
-    return {name: value for name, value in _plain(run, own).items() if name not in EXCLUDED_SETTINGS}
+    settings = _plain(*build_run(with_preset(method_class, values), method_class.Settings))
+    return {name: value for name, value in settings.items() if name not in EXCLUDED_SETTINGS}
 
 
 def _plain(*settings: Any) -> dict[str, Any]:  # noqa: ANN401 (settings dataclasses)
@@ -104,13 +95,17 @@ class Results:
         """Return the folder of a cell's run, which exists until the cell is finished."""
         return self.folder / "runs" / cell.name
 
+    def lock_file(self, cell: Cell) -> Path:
+        """Return the file that exists, and is locked, while a cell is measured and its run folder removed."""
+        return self.folder / "runs" / f".{cell.name}.lock"
+
     def log_file(self, cell: Cell) -> Path:
         """Return the file with the output of a cell's process."""
         return self.folder / "logs" / f"{cell.name}.log"
 
     def read(self, cell: Cell) -> dict[str, Any] | None:
         """Return a cell's result; None if there is no valid file, or if a default has changed since."""
-        content = read_result(self.cell_file(cell))
+        content = _read_result(self.cell_file(cell))
         if content is None:
             return None
         before, now = content["cell"]["settings"], cell.settings
@@ -129,10 +124,10 @@ class Results:
     def damaged(self, cells: Iterable[Cell]) -> list[Path]:
         """Return the files of cells that exist but are not valid; their cells count as not measured."""
         files = (self.cell_file(cell) for cell in cells)
-        return [file for file in files if file.is_file() and read_result(file) is None]
+        return [file for file in files if file.is_file() and _read_result(file) is None]
 
 
-def read_result(path: Path) -> dict[str, Any] | None:
+def _read_result(path: Path) -> dict[str, Any] | None:
     """Return the content of a cell's file, None if it is missing or damaged."""
     try:
         content = read_card(path, FORMAT, VERSION, "missing")

@@ -8,7 +8,6 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ import numpy as np
 from captune.backbones.base import Backbone, load_backbone
 from captune.benchmark.cells import FORMAT, VERSION, Cell, Results
 from captune.benchmark.datasets.base import LoadedDataset, open_dataset
-from captune.benchmark.splits import Split, make_split
+from captune.benchmark.splits import Split, make_split, shared_images
 from captune.concepts.confusion import groups_of_predictions
 from captune.core import runtime
 from captune.core.arrays import Floats, Ints
@@ -43,16 +42,14 @@ LEAKY_REMARK = "The pool contains the test images, as in the published tables: t
 
 @dataclass(frozen=True)
 class Job:
-    """A cell to measure, and its data, settings and output paths on this machine."""
+    """A cell to measure, with its data, settings and folder of results on this machine."""
 
     cell: Cell
-    root: str
+    results: Results
+    root: Path
     settings: Mapping[str, Any]
     inputs: Mapping[str, str]
-    leakage: int
-    commit: str | None
-    result: str
-    run_folder: str
+    commit: str | None = None
     keep_run: bool = False
 
 
@@ -61,72 +58,47 @@ def measure(job: Job) -> dict[str, Any]:
 
     A cell that another process finishes in the meantime is not measured again.
     """
-    folder = Path(job.run_folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    lock = _lock_of(folder)
-    with locked(lock, f"Another process is measuring this cell into {job.result!r}", SECONDS_TO_WAIT):
-        content = _finished_by_another(job)
+    folder, lock = job.results.run_folder(job.cell), job.results.lock_file(job.cell)
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with locked(lock, f"Another process is measuring {folder.name}", SECONDS_TO_WAIT):
+        is_finished = job.results.state(job.cell, job.inputs) == "finished"
+        content = job.results.read(job.cell) if is_finished else None
         if content is None:
             content = add_digest(_measure_or_restart(job, folder))
-            write_json(Path(job.result), content)
-        _clear(folder, job.keep_run)
+            write_json(job.results.cell_file(job.cell), content)
+        if job.keep_run:
+            drop_checkpoints(folder / CHECKPOINTS)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
         lock.unlink(missing_ok=True)
     return content
 
 
-def _finished_by_another(job: Job) -> dict[str, Any] | None:
-    results = Results(Path(job.result).parents[1])
-    return results.read(job.cell) if results.state(job.cell, job.inputs) == "finished" else None
-
-
-def clear_killed(folder: Path, keep_run: bool) -> None:
-    """Clean up after a process that was killed between writing its cell's file and removing its run folder."""
-    lock = _lock_of(folder)
-    if lock.exists():
-        with suppress(RunFolderError), locked(lock, ""):  # else it is still running and cleans up itself
-            _clear(folder, keep_run)
-            lock.unlink(missing_ok=True)
-
-
-def _lock_of(folder: Path) -> Path:
-    """Return the lock file of a run folder, which exists until the cell is measured and cleaned up."""
-    return folder.with_name(f".{folder.name}.lock")
-
-
-def _clear(folder: Path, keep_run: bool) -> None:
-    if keep_run:
-        drop_checkpoints(folder / CHECKPOINTS)
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _measure_or_restart(job: Job, folder: Path) -> dict[str, Any]:
     """Measure, resuming an interrupted run of the same cell."""
-    resume = holds_checkpoints(folder / CHECKPOINTS)
-    if not resume:  # left by a process that was killed before its first checkpoint
-        shutil.rmtree(folder, ignore_errors=True)
-    (folder / CARD).unlink(missing_ok=True)  # a run that was not evaluated resumes from its last checkpoint
-    try:
-        return _measure(job, resume)
-    except RunFolderError as error:
-        if not resume:
-            raise
-        shutil.rmtree(folder)  # made by other versions or weights
-        sys.stderr.write(f"Starting over: {error}\n")
-        return _measure(job, resume=False)
+    if holds_checkpoints(folder / CHECKPOINTS):
+        (folder / CARD).unlink(missing_ok=True)  # a run that was not evaluated resumes from its last checkpoint
+        try:
+            return _measure(job, resume=True)
+        except RunFolderError as error:  # made by other versions or weights
+            sys.stderr.write(f"Starting over: {error}\n")
+    shutil.rmtree(folder, ignore_errors=True)
+    return _measure(job, resume=False)
 
 
 def _measure(job: Job, resume: bool) -> dict[str, Any]:
     started = time.monotonic()
     cell = job.cell
-    data = open_dataset(cell.dataset).load(Path(job.root))
+    data = open_dataset(cell.dataset).load(job.root)
     backbone = load_backbone(str(job.settings["backbone"])) if data.texts is None else None
     if cell.split.embedded and data.texts is None:
         data = _embed(data, backbone, job.settings)
     split = make_split(data, cell.setting, cell.split_seed, cell.split, str(cell.settings["template"]))
+    pool = [images for images in (split.task.unlabeled, split.task.labeled.images) if len(images)]
+    leaked = {number for images in pool for _, number in shared_images(images, split.test)}
     plan = plan_for_task(split.task, {**job.settings, "seed": cell.seed}, data.texts)
     plan = dataclasses.replace(plan, backbone=backbone)
-    run = carry_out(plan, out=job.run_folder, resume=resume, report=job.keep_run, keep_checkpoints=True)
+    run = carry_out(plan, out=job.results.run_folder(cell), resume=resume, report=job.keep_run, keep_checkpoints=True)
     ended = time.monotonic()
     kept = evaluate(run, run.classifier, split)
     adapted = evaluate(run, run.discarded, split) if run.discarded else kept
@@ -134,7 +106,7 @@ def _measure(job: Job, resume: bool) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": VERSION,
-        "cell": cell.as_dict(),
+        "cell": dataclasses.asdict(cell),
         "inputs": dict(job.inputs),
         "counts": {
             "unlabeled": len(split.task.unlabeled),
@@ -151,7 +123,7 @@ def _measure(job: Job, resume: bool) -> dict[str, Any]:
         "metrics": metrics.as_dict(),
         "pool": adapted.pool.as_dict(),
         "kept": {"classifier": run.kept, "metrics": kept.test.as_dict(), "pool": kept.pool.as_dict()},
-        "leakage": job.leakage,
+        "leakage": len(leaked),
         "remarks": [*([LEAKY_REMARK] if cell.split.leaky else ()), *data.remarks],
         **_findings(run, split),
         "seconds": {
@@ -170,7 +142,7 @@ def _measure(job: Job, resume: bool) -> dict[str, Any]:
 def _embed(data: LoadedDataset, backbone: Backbone | None, settings: Mapping[str, Any]) -> LoadedDataset:
     """Return the dataset with embeddings instead of its readable images."""
     assert backbone is not None
-    engine, cache = open_engine(settings)
+    engine, cache = runtime.start(settings), EmbeddingCache.of(settings.get("cache", ""))
     parts: list[Any] = []
     with engine.together():
         backbone.to(engine.device)
@@ -178,11 +150,6 @@ def _embed(data: LoadedDataset, backbone: Backbone | None, settings: Mapping[str
             found = embed_images(backbone, images, cache, engine, int(settings["batch_size"]))
             parts += [Embeddings(found.vectors, map(images.name, found.image_index)), labels[found.image_index]]
     return dataclasses.replace(data, pool=parts[0], pool_labels=parts[1], test=parts[2], test_labels=parts[3])
-
-
-def open_engine(settings: Mapping[str, Any]) -> tuple[runtime.Runtime, EmbeddingCache]:
-    """Return the devices and the cache that these settings name."""
-    return runtime.start(settings), EmbeddingCache.of(settings.get("cache", ""))
 
 
 class Evaluated(NamedTuple):
@@ -196,7 +163,7 @@ class Evaluated(NamedTuple):
 
 def evaluate(run: Run, classifier: Classifier, split: Split) -> Evaluated:
     """Return the metrics of a classifier of a run."""
-    engine, cache = open_engine(run.settings)
+    engine, cache = runtime.start(run.settings), EmbeddingCache.of(run.settings.get("cache", ""))
     size, truth, n_classes = int(run.settings["batch_size"]), split.truth, len(classifier.names)
     with engine.together():
         pool = predict_collection(classifier, split.task.unlabeled, cache, engine, size)

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+import captune
 from captune.benchmark.cells import Cell, Results
-from captune.benchmark.environment import Environment, commit
-from captune.benchmark.measuring import Job, clear_killed, measure
+from captune.benchmark.datasets.base import open_dataset
+from captune.benchmark.measuring import Job, measure
 from captune.core.errors import CaptuneError, InputError
-from captune.core.files import drop_leftovers
+from captune.core.files import drop_leftovers, is_file, is_folder
 
+PACKAGE = Path(captune.__file__).parent
 INTERRUPTED = 130
 SECONDS_TO_STOP = 120
 """How long an interrupted cell may take to finish its step and write its checkpoint."""
@@ -32,6 +36,85 @@ MESSAGES = {
     "outdated": "measuring again because its file is damaged or its data, weights or settings have changed",
 }
 """Messages by the state of a cell."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The folders of datasets (`{data}` in suite files) and models (`{models}`), and the settings of this machine."""
+
+    root: Path | None = None
+    models: Path | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    _fingerprints: dict[str, str | InputError] = field(default_factory=dict)
+    _digests: dict[str, str] = field(default_factory=dict)
+
+    def settings_of(self, cell: Cell) -> dict[str, Any]:
+        """Return a cell's settings with all paths filled in, and those of this machine."""
+        filled = {name: self._fill(value) if isinstance(value, str) else value for name, value in cell.settings.items()}
+        return {**filled, **self.settings}
+
+    def is_found(self, dataset: str) -> bool:
+        """Return whether a dataset's files exist, without reading them."""
+        return open_dataset(dataset).is_found(self.root or Path(os.devnull))  # which contains nothing
+
+    def inputs(self, cell: Cell) -> dict[str, str]:
+        """Return fingerprints of the data, descriptions and weights that a cell uses."""
+        settings = self.settings_of(cell)
+        used = {"data": self._fingerprint(cell.dataset)}
+        for role in ("describer", "backbone"):
+            path = str(settings[role]).partition(":")[2]
+            if path and (is_file(path) or is_folder(path)):
+                if path not in self._digests:
+                    self._digests[path] = digest_path(Path(path))
+                used[role] = self._digests[path]
+        return used
+
+    def _fill(self, value: str) -> str:
+        for mark, folder, flag in (("{data}", self.root, "--data"), ("{models}", self.models, "--models")):
+            if mark in value:
+                if folder is None:
+                    raise InputError(f"{value!r} needs {flag} FOLDER.")
+                value = value.replace(mark, str(folder))
+        return value.replace("{captune}", str(PACKAGE))
+
+    def _fingerprint(self, name: str) -> str:
+        """Return the fingerprint of a dataset, which is read once, whether or not it can be read."""
+        if name not in self._fingerprints:
+            try:
+                if self.root is None and not self.is_found(name):
+                    raise InputError(f"The dataset {name!r} needs --data FOLDER, the folder that contains it.")
+                self._fingerprints[name] = open_dataset(name).load(self.root or Path()).fingerprint
+            except InputError as error:
+                self._fingerprints[name] = error
+        found = self._fingerprints[name]
+        if isinstance(found, InputError):
+            raise found
+        return found
+
+
+def digest_path(path: Path) -> str:
+    """Return a digest of a file's content, or of the names and sizes of a folder's files."""
+    digest = hashlib.blake2b(digest_size=16)
+    try:
+        if path.is_file():
+            digest.update(path.read_bytes())
+        else:
+            for file in sorted(file for file in path.rglob("*") if file.is_file()):
+                digest.update(f"{file.relative_to(path).as_posix()}\0{file.stat().st_size}\n".encode())
+    except OSError as error:
+        raise InputError(f"{error.filename!r} cannot be read: {error.strerror}.") from error
+    return digest.hexdigest()
+
+
+def commit() -> str | None:
+    """Return the commit of the checkout that captune runs from, with a plus if files have been changed."""
+    git = ["git", "-C", str(PACKAGE)]
+    try:
+        found = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run([*git, "status", "--porcelain", "-uno", "."], capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return f"{found}+" if changed else found
 
 
 @dataclass
@@ -47,10 +130,8 @@ def shard(cells: Sequence[Cell], part: str) -> list[Cell]:
     """Return every n-th cell, starting with the i-th, for `i/n`."""
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", part)
     i, n = (int(match[1]), int(match[2])) if match else (0, 0)
-    if n == 0:
-        raise InputError(f"--shard {part!r}: expected I/N such as 2/8, the second of eight shards.")
     if not 1 <= i <= n:
-        raise InputError(f"--shard {part!r}: expected 1/{n} to {n}/{n}.")
+        raise InputError(f"--shard {part!r}: expected I/N such as 2/8, the second of eight shards.")
     return list(cells[i - 1 :: n])
 
 
@@ -65,18 +146,16 @@ def run_cells(
     tally, captune_commit = Tally(), commit()
     drop_leftovers(results.folder / "cells")
     for number, cell in enumerate(cells, start=1):
-        started = time.monotonic()
-        title = f"[{number}/{len(cells)}] {cell}"
+        started, title, problem = time.monotonic(), f"[{number}/{len(cells)}] {cell}", ""
         try:
             state = results.state(cell, environment.inputs(cell))
-            if state == "finished":
-                clear_killed(results.run_folder(cell), keep_runs)
-                tally.skipped += 1
-                continue
             if state in MESSAGES:
                 show(f"{title}: {MESSAGES[state]}")
-            job = make_job(cell, environment, results, captune_commit, keep_runs)
-            problem = measure_in_process(job, results.log_file(cell))
+            if state != "finished" or results.lock_file(cell).exists():  # else a killed process left its run folder
+                problem = _measure_in_process(make_job(cell, environment, results, captune_commit, keep_runs))
+            if state == "finished":
+                tally.skipped += 1
+                continue
         except InputError as error:
             problem = str(error)
         content = results.read(cell) if not problem else None
@@ -93,25 +172,17 @@ def make_job(
     cell: Cell, environment: Environment, results: Results, captune_commit: str | None = None, keep_run: bool = False
 ) -> Job:
     """Return the job that measures a cell on this machine."""
-    return Job(
-        cell=cell,
-        root=str(environment.root or ""),
-        settings=environment.settings_of(cell),
-        inputs=environment.inputs(cell),
-        leakage=environment.leakage(cell),
-        commit=captune_commit,
-        result=str(results.cell_file(cell)),
-        run_folder=str(results.run_folder(cell)),
-        keep_run=keep_run,
-    )
+    settings, inputs = environment.settings_of(cell), environment.inputs(cell)
+    return Job(cell, results, environment.root or Path(), settings, inputs, captune_commit, keep_run)
 
 
-def measure_in_process(job: Job, log: Path) -> str:
+def _measure_in_process(job: Job) -> str:
     """Measure a cell in a process of its own and return its error, if any.
 
     The peak memory of a cell is thus known, and a crash costs one cell only. Processes are forked from a server that
     has imported everything, so that short cells take no longer than their work.
     """
+    log = job.results.log_file(job.cell)
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.touch()
@@ -145,13 +216,9 @@ def _measure_into_log(job: Job, log: str) -> NoReturn:
     code = 0
     try:
         measure(job)
-    except CaptuneError as error:
+    except (CaptuneError, OSError) as error:
         code = 2
         sys.stderr.write(f"error: {error}\n")
-    except OSError as error:
-        code = 2
-        place = f"{os.fsdecode(error.filename)!r}" if error.filename is not None else "A file"
-        sys.stderr.write(f"error: {place} cannot be read or written: {error.strerror or error}.\n")
     except KeyboardInterrupt:
         code = INTERRUPTED
         sys.stderr.write("interrupted\n")
@@ -173,10 +240,8 @@ def _end_with_suite() -> None:
 
 def _last_error(log: Path, begin: int, code: int) -> str:
     """Return the error that a process ended with, from its log since position `begin`."""
-    lines = log.read_bytes()[begin:].decode("utf-8", errors="replace").splitlines()
-    starts = [i for i, line in enumerate(lines) if line.startswith("error: ")]
-    if starts:
-        return "\n".join(lines[starts[-1] :]).removeprefix("error: ")
-    last = next((line for line in reversed(lines) if line.strip()), "")
+    text = "\n" + log.read_bytes()[begin:].decode("utf-8", errors="replace").rstrip()
+    if "\nerror: " in text:
+        return text.rpartition("\nerror: ")[2]
     how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-    return f"{how}: {last} (see {log})"
+    return f"{how}: {text.splitlines()[-1]} (see {log})"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal, get_args
 
@@ -98,18 +97,21 @@ def make_split(
     """
     options = options or SplitSettings()
     n_classes = len(data.names)
-    _check(data, setting, options)
     pool, labels = _leaky_pool(data) if options.leaky else (data.pool, data.pool_labels)
+    _check(n_classes, labels, setting, options)
     seen = labeled = np.empty(0, dtype=np.int64)
     if setting == "ssl":
-        labeled = _draw_labeled(labels, n_classes, options.n_labels, seed)
+        # As in the published tables: with the same seed for every class.
+        own = (np.flatnonzero(labels == c) for c in range(n_classes))
+        drawn = [np.random.RandomState(seed).choice(images, size=options.n_labels, replace=False) for images in own]
+        labeled = np.concatenate(drawn).astype(np.int64)
     elif setting == "trzsl":
         seen = draw_seen_classes(n_classes, options.seen_share, seed)
         labeled = np.flatnonzero(np.isin(labels, seen))
     unlabeled = np.setdiff1d(np.arange(len(labels)), labeled)
-    absent = draw_absent_classes(n_classes, options.absent_share, seed)
+    absent = np.random.default_rng(seed).permutation(n_classes)[: int(n_classes * options.absent_share)]
     unlabeled = unlabeled[~np.isin(labels[unlabeled], absent)]
-    unlabeled = _thin(unlabeled, labels, seed, options.unlabeled_share, options.images_per_class)
+    unlabeled = _thin(unlabeled, labels[unlabeled], seed, options)
     if options.imbalance != 1.0:
         unlabeled = unlabeled[long_tail(labels[unlabeled], options.imbalance, seed)]
     used, n_unlabeled = _copy_subset(pool, np.concatenate([unlabeled, labeled])), len(unlabeled)
@@ -127,6 +129,8 @@ def make_split(
 
 def _leaky_pool(data: LoadedDataset) -> tuple[ImageCollection, Ints]:
     """Return the pool with the test images, sorted by class and path as in the published splits."""
+    if isinstance(data.pool, Embeddings):
+        raise InputError("leaky: expected false, because this dataset has embeddings instead of images.")
     paths = data.pool.paths + data.test.paths
     labels = np.concatenate([data.pool_labels, data.test_labels])
     order = sorted(range(len(paths)), key=lambda i: (labels[i], paths[i]))
@@ -141,37 +145,20 @@ def _copy_subset(images: ImageCollection, positions: Ints) -> ImageCollection:
     return chosen
 
 
-def _draw_labeled(labels: Ints, n_classes: int, n_labels: int, seed: int) -> Ints:
-    """Return positions of labeled images, drawn as in the published tables: with the same seed for every class."""
-    chosen = [
-        np.random.RandomState(seed).choice(np.flatnonzero(labels == c), size=n_labels, replace=False)
-        for c in range(n_classes)
-    ]
-    return np.concatenate(chosen).astype(np.int64)
-
-
 def draw_seen_classes(n_classes: int, seen_share: float, seed: int) -> Ints:
     """Return the labeled classes, drawn as in the published tables."""
     chosen = np.random.RandomState(seed).choice(n_classes, size=int(n_classes * seen_share), replace=False)
     return np.asarray(chosen, dtype=np.int64)
 
 
-def draw_absent_classes(n_classes: int, absent_share: float, seed: int) -> Ints:
-    """Return the classes of which no image is left, a random fraction rounded down."""
-    return np.random.default_rng(seed).permutation(n_classes)[: int(n_classes * absent_share)]
-
-
-def _thin(positions: Ints, labels: Ints, seed: int, share: float, most: int) -> Ints:
-    """Return a fraction of every class, at least one and at most `most` images, ascending; fewer are nested in more."""
-    if share == 1.0 and not most:
-        return positions
+def _thin(positions: Ints, labels: Ints, seed: int, options: SplitSettings) -> Ints:
+    """Return a fraction of every class, at least one image, ascending; smaller fractions are nested in larger ones."""
     kept = []
-    for c in np.unique(labels[positions]):
-        own = positions[labels[positions] == c]
-        order = np.random.default_rng([seed, int(c)]).permutation(len(own))
-        n_kept = max(1, round(share * len(own)))
-        kept.append(own[order[: min(n_kept, most) if most else n_kept]])
-    return np.sort(np.concatenate(kept))
+    for c in np.unique(labels):
+        own = positions[labels == c]
+        n_kept = min(max(1, round(options.unlabeled_share * len(own))), options.images_per_class or len(own))
+        kept.append(own[np.random.default_rng([seed, int(c)]).permutation(len(own))[:n_kept]])
+    return np.sort(np.concatenate(kept)) if kept else positions
 
 
 def long_tail(labels: Ints, ratio: float, seed: int = 0) -> Ints:
@@ -195,25 +182,19 @@ def long_tail(labels: Ints, ratio: float, seed: int = 0) -> Ints:
     return np.sort(np.concatenate(kept)) if kept else np.zeros(0, dtype=np.int64)
 
 
-def _check(data: LoadedDataset, setting: str, options: SplitSettings) -> None:
-    problems = []
-    n_classes, labels = len(data.names), data.pool_labels
-    if options.leaky:
-        labels = np.concatenate([labels, data.test_labels])
-    n_labels, seen_share = options.n_labels, options.seen_share
+def _check(n_classes: int, labels: Ints, setting: str, options: SplitSettings) -> None:
     if setting not in get_args(Setting):
         raise InputError(f"No learning setting {setting!r}: expected one of {', '.join(get_args(Setting))}.")
+    problems = []
     fewest = int(np.bincount(labels, minlength=n_classes).min())
-    if setting == "ssl" and n_labels > fewest:
-        problems.append(f"n_labels = {n_labels}: expected 1 to {fewest}, the size of the smallest class")
-    elif setting == "ssl" and n_labels * n_classes == len(labels):
-        problems.append(f"n_labels = {n_labels} labels the whole pool: no unlabeled images are left")
+    if setting == "ssl" and options.n_labels > fewest:
+        problems.append(f"n_labels = {options.n_labels}: expected 1 to {fewest}, the size of the smallest class")
+    elif setting == "ssl" and options.n_labels * n_classes == len(labels):
+        problems.append(f"n_labels = {options.n_labels} labels the whole pool: no unlabeled images are left")
     if setting != "ul" and options.absent_share:
         problems.append("absent_share: expected 0, because classes with labels have images")
-    if options.leaky and isinstance(data.pool, Embeddings):
-        problems.append("leaky: expected false, because this dataset has embeddings instead of images")
-    if setting == "trzsl" and not 1 <= int(n_classes * seen_share) < n_classes:
-        problems.append(f"seen_share = {seen_share} leaves no seen or no unseen class out of {n_classes}")
+    if setting == "trzsl" and not 1 <= int(n_classes * options.seen_share) < n_classes:
+        problems.append(f"seen_share = {options.seen_share} leaves no seen or no unseen class out of {n_classes}")
     raise_all(problems, f"This split ({setting}) is not possible")
 
 
@@ -223,31 +204,14 @@ def shared_images(pool: ImageCollection, test: ImageCollection) -> list[tuple[in
         known = {vector.tobytes(): i for i, vector in enumerate(pool.vectors)}
         found = ((known.get(vector.tobytes()), i) for i, vector in enumerate(test.vectors))
         return [(duplicate, i) for duplicate, i in found if duplicate is not None]
-    by_size: dict[int, list[int]] = {}
-    for position, size in enumerate(_file_sizes(pool.paths)):
-        by_size.setdefault(size, []).append(position)
-    digests: dict[int, dict[str, int]] = {}  # only files whose size occurs on both sides are read
-    pairs = []
-    for position, size in enumerate(_file_sizes(test.paths)):
-        if size not in by_size:
-            continue
-        if size not in digests:
-            digests[size] = {_digest_file(pool.paths[i]): i for i in reversed(by_size[size])}
-        duplicate = digests[size].get(_digest_file(test.paths[position]))
-        if duplicate is not None:
-            pairs.append((duplicate, position))
-    return pairs
-
-
-def _file_sizes(paths: Sequence[Path]) -> list[int]:
     try:
-        return [path.stat().st_size for path in paths]
+        sizes = [[path.stat().st_size for path in images.paths] for images in (pool, test)]
+        common = set(sizes[0]) & set(sizes[1])  # only files whose size occurs on both sides are read
+        digests: list[dict[int, str]] = [
+            {i: digest(images.paths[i].read_bytes()) for i, size in enumerate(own) if size in common}
+            for images, own in zip((pool, test), sizes, strict=True)
+        ]
     except OSError as error:
         raise InputError(f"{error.filename!r} cannot be read: {error.strerror}.") from error
-
-
-def _digest_file(path: Path) -> str:
-    try:
-        return digest(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.") from error
+    first = {content: i for i, content in reversed(digests[0].items())}
+    return [(first[content], i) for i, content in digests[1].items() if content in first]

@@ -138,6 +138,11 @@ class Table:
         values: Mapping[str, Any] = getattr(self.file, axis)[label] or {}
         return str(values.get("published", label))
 
+    def published(self, dataset: str, setting: str, method: str) -> PublishedNumber | None:
+        """Return the published number of a row of cells, if the suite names a table that has one."""
+        names = self.published_name("methods", method), self.published_name("datasets", dataset)
+        return published_number(self.file.published, *names, setting) if self.file.published else None
+
 
 @dataclass(frozen=True, eq=False)
 class Suite:
@@ -164,8 +169,7 @@ def read_suite(name: str | Path, only: Mapping[str, Any] | None = None) -> Suite
     unknown = [axis for axis in only if axis not in AXES]
     if unknown:
         raise InputError(f"--only {unknown[0]}: expected one of {', '.join(AXES)}.{nearest(unknown[0], AXES)}")
-    problems = ProblemList()
-    made = []
+    problems, made = ProblemList(), []
     for label, own in tables.items():
         shared = {key: value for key, value in content.items() if key != "title" or not own}
         defaults = {**_mapping(shared.get("defaults")), **_mapping((own or {}).get("defaults"))}
@@ -174,7 +178,11 @@ def read_suite(name: str | Path, only: Mapping[str, Any] | None = None) -> Suite
         table = problems.collect(lambda n=label, m=merged: _make_table(str(n), m, only), place)  # type: ignore[misc]
         made += [table] if table else []
     raise_all(dict.fromkeys(problems), f"The suite {str(path)!r} cannot be used")
-    raise_all(_unknown_values(made, only), f"The suite {str(path)!r} does not have what --only asks for")
+    for axis, wanted in only.items():
+        known = list(dict.fromkeys(label for table in made for label in _labels(table.file)[axis]))
+        missing = [value for value in _listed(wanted) if value not in known]
+        problems += [f"{axis} {value!r}.{nearest(value, known)} It has: {', '.join(known)}" for value in missing]
+    raise_all(problems, f"The suite {str(path)!r} does not have what --only asks for")
     made = [table for table in made if table.cells]
     if not made:
         wanted = " ".join(f"{axis}={','.join(_listed(values))}" for axis, values in only.items())
@@ -203,8 +211,16 @@ def _make_table(name: str, content: Mapping[str, Any], only: Mapping[str, Any]) 
 
 def _problems(file: TableFile) -> Iterator[str]:
     """Yield problems that the types do not catch: unknown ids and overrides that would never apply."""
-    for role, entries in (("dataset", file.datasets), ("method", file.methods)):
-        yield from _row_problems(role, entries, file.seeds)
+    roles: tuple[Literal["datasets", "methods"], ...] = ("datasets", "methods")
+    for role in roles:
+        available = registry.names(role)
+        for label, values in getattr(file, role).items():
+            name = str((values or {}).get(role[:-1], label)).partition(":")[0]
+            if name not in available:
+                yield f"no {role[:-1]} {name!r}.{nearest(name, available)} Available: {', '.join(available)}"
+            own = (values or {}).get("seeds", [])
+            if not isinstance(own, list) or any(seed not in file.seeds for seed in own):
+                yield f"{label}: seeds = {own!r}: expected a list of some of the table's seeds {list(file.seeds)}"
     if file.published and file.published not in published_tables():
         yield f"no published table {file.published!r}.{nearest(file.published, published_tables())}"
     published = PUBLISHED_SPLIT_SEEDS.get(file.split_seeds)
@@ -214,26 +230,11 @@ def _problems(file: TableFile) -> Iterator[str]:
     for override in file.overrides:
         if "method" in override.set:
             yield "override sets 'method': add a row with its own name to methods instead"
-        for axis, wanted in override.when.items():
+        for axis, value in ((axis, value) for axis, wanted in override.when.items() for value in _listed(wanted)):
             if axis not in known:
                 yield f"override for {axis!r}: expected {', '.join(AXES)}.{nearest(axis, AXES)}"
-                continue
-            for value in _listed(wanted):
-                if value not in known[axis]:
-                    yield f"override for {axis} {value!r}, which the table does not have.{nearest(value, known[axis])}"
-
-
-def _row_problems(role: str, rows: Mapping[str, Any], seeds: Sequence[int]) -> Iterator[str]:
-    """Yield unknown ids and seeds in the rows of a table."""
-    available = registry.names(f"{role}s")  # type: ignore[arg-type]
-    for label, values in rows.items():
-        plugin = str((values or {}).get(role, label))
-        name = plugin.partition(":")[0] if role == "dataset" else plugin
-        if name not in available:
-            yield f"no {role} {name!r}.{nearest(name, available)} Available: {', '.join(available)}"
-        own = (values or {}).get("seeds", [])
-        if not isinstance(own, list) or any(seed not in seeds for seed in own):
-            yield f"{label}: seeds = {own!r}: expected a list of some of the table's seeds {list(seeds)}"
+            elif value not in known[axis]:
+                yield f"override for {axis} {value!r}, which the table does not have.{nearest(value, known[axis])}"
 
 
 def _seeds(file: TableFile, place: Place) -> tuple[int, ...]:
@@ -248,26 +249,17 @@ def _labels(file: TableFile) -> dict[str, list[str]]:
     return dict(zip(AXES, (list(file.datasets), list(file.settings), list(file.methods), seeds), strict=True))
 
 
-def _unknown_values(tables: Sequence[Table], only: Mapping[str, Any]) -> Iterator[str]:
-    """Yield every value of --only that no table has."""
-    for axis, wanted in only.items():
-        known = list(dict.fromkeys(label for table in tables for label in _labels(table.file)[axis]))
-        for value in _listed(wanted):
-            if value not in known:
-                yield f"{axis} {value!r}.{nearest(value, known)} It has: {', '.join(known)}"
-
-
 def _shared_values(file: TableFile, of_dataset: Mapping[str, Any], method: str) -> dict[str, Any]:
     """Return the values given for all methods, without settings that only other methods of the table have."""
+
+    def names_of(method: str) -> set[str]:
+        settings = (registry.load("methods", method).Settings, RunSettings)
+        return {entry.name for cls in settings for entry in dataclasses.fields(cls)}
+
     methods = {str((values or {}).get("method", label)) for label, values in file.methods.items()}
-    of_others = {name for other in methods for name in _setting_names(other)} - _setting_names(method)
+    of_others = {name for other in methods for name in names_of(other)} - names_of(method)
     shared = {**file.defaults, **of_dataset}
     return {key: value for key, value in shared.items() if key not in of_others | {"dataset"}}
-
-
-def _setting_names(method: str) -> set[str]:
-    own = dataclasses.fields(registry.load("methods", method).Settings)
-    return {entry.name for entry in (*own, *dataclasses.fields(RunSettings))}
 
 
 def _make_cell(file: TableFile, place: Place) -> Cell:
@@ -280,14 +272,12 @@ def _make_cell(file: TableFile, place: Place) -> Cell:
     for layer in (_shared_values(file, of_dataset, method), of_method, *overrides):
         values |= {key: value for key, value in layer.items() if key not in NOT_SETTINGS}
         split |= _mapping(layer.get("split"))
-    excluded = [name for name in EXCLUDED_SETTINGS if name in values]
-    if excluded:
-        raise InputError(f"{excluded[0]!r} cannot be set: it follows from seeds, learning setting or machine")
+    for name in values.keys() & EXCLUDED_SETTINGS:
+        raise InputError(f"{name!r} cannot be set: it follows from seeds, learning setting or machine")
     if registry.load("methods", method).presets and not values.get("preset"):
         raise InputError("set preset to quick or full: the default depends on the machine")
-    split_seed = place.seed
-    if file.split_seeds != "own":
-        split_seed = PUBLISHED_SPLIT_SEEDS[file.split_seeds][place.setting][file.seeds.index(place.seed)]
+    published = PUBLISHED_SPLIT_SEEDS.get(file.split_seeds)
+    split_seed = published[place.setting][file.seeds.index(place.seed)] if published else place.seed
     problems = ProblemList()
     settings = problems.collect(lambda: resolve_settings({**values, "method": method}), "")
     split_settings = problems.collect(lambda: build(SplitSettings, split, "split values"), "split: ")

@@ -6,13 +6,14 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from captune.benchmark.cells import Results
+from captune.benchmark.cells import Cell, Results
 from captune.benchmark.splits import SETTING_TITLES
-from captune.benchmark.suite import Place, PublishedNumber, Suite, Table, published_number, published_tables
+from captune.benchmark.suite import PublishedNumber, Suite, Table, published_tables
 from captune.core.files import table as csv_table
 from captune.core.files import write_whole
 
@@ -30,8 +31,7 @@ Grid = list[list[str]]
 """A header and rows of text."""
 
 
-@dataclass(frozen=True)
-class Number:
+class Number(NamedTuple):
     """The mean over seeds, and the standard deviation (n - 1) if there are at least two."""
 
     mean: float
@@ -44,13 +44,15 @@ class Entry:
     """The results of one dataset, setting and method over `n_seeds` planned seeds."""
 
     n_seeds: int
-    numbers: Mapping[str, Number]
+    cells: Sequence[Mapping[str, Any]]
+    """The content of the finished cells."""
     published: PublishedNumber | None = None
-    verdicts: Mapping[str, int] = field(default_factory=dict)
-    leakage: int | None = None
-    """Largest number of test images that are also in the pool; None if no seed is finished."""
-    n_test: int = 0
-    remarks: tuple[str, ...] = ()
+
+    @cached_property
+    def numbers(self) -> dict[str, Number]:
+        """Return the numbers that at least one seed has."""
+        values = {name: [v for cell in self.cells if (v := read(cell)) is not None] for name, read in NUMBERS.items()}
+        return {name: number for name, found in values.items() if (number := over_seeds(found)) is not None}
 
     @property
     def difference(self) -> float | None:
@@ -61,23 +63,21 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredTable:
-    """A table of a suite with its results."""
+    """A table of a suite with its results by dataset, setting and method."""
 
     table: Table
     entries: Mapping[tuple[str, str, str], Entry]
-    """Results by dataset, setting and method."""
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredSuite:
-    """A suite with its results and their origin."""
+    """A suite with its results."""
 
     suite: Suite
     tables: Sequence[MeasuredTable]
     n_cells: int
-    n_finished: int
-    origins: Mapping[str, Sequence[str]]
-    """Distinct versions, commits and devices of the cells."""
+    finished: Sequence[Mapping[str, Any]]
+    """The content of the finished cells."""
 
 
 def _metric(name: str) -> Callable[[Mapping[str, Any]], float | None]:
@@ -127,15 +127,15 @@ def aggregate(suite: Suite, results: Results) -> MeasuredSuite:
     finished = {name: content for name, content in read.items() if content is not None}
     tables = []
     for table in suite.tables:
-        groups: dict[tuple[str, str, str], list[Place]] = {}
-        for place in table.cells:
-            groups.setdefault((place.dataset, place.setting, place.method), []).append(place)
+        groups: dict[tuple[str, str, str], list[Cell]] = {}
+        for place, cell in table.cells.items():
+            groups.setdefault((place.dataset, place.setting, place.method), []).append(cell)
         entries = {
-            key: _entry(table, places, [finished[name] for p in places if (name := table.cells[p].name) in finished])
-            for key, places in groups.items()
+            key: Entry(len(cells), [finished[c.name] for c in cells if c.name in finished], table.published(*key))
+            for key, cells in groups.items()
         }
         tables.append(MeasuredTable(table, entries))
-    return MeasuredSuite(suite, tables, len(read), len(finished), _origins(list(finished.values())))
+    return MeasuredSuite(suite, tables, len(read), list(finished.values()))
 
 
 def write_tables(measured: MeasuredSuite, folder: Path, command: str) -> list[Path]:
@@ -147,44 +147,28 @@ def write_tables(measured: MeasuredSuite, folder: Path, command: str) -> list[Pa
     return list(files)
 
 
-def _entry(table: Table, places: Sequence[Place], contents: Sequence[Mapping[str, Any]]) -> Entry:
-    values = {name: [value for c in contents if (value := read(c)) is not None] for name, read in NUMBERS.items()}
-    numbers = {name: number for name, found in values.items() if (number := over_seeds(found)) is not None}
-    place, published = places[0], None
-    if table.file.published:
-        method = table.published_name("methods", place.method)
-        dataset = table.published_name("datasets", place.dataset)
-        published = published_number(table.file.published, method, dataset, place.setting)
-    verdicts = Counter(content["health"]["verdict"] for content in contents if content["health"])
-    leakage = max((int(content["leakage"]) for content in contents), default=None)
-    n_test = max((int(content["counts"]["test"]) for content in contents), default=0)
-    remarks = dict.fromkeys(remark for content in contents for remark in content["remarks"])
-    return Entry(len(places), numbers, published, dict(verdicts), leakage, n_test, tuple(remarks))
-
-
-def _origins(contents: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    def each(read: Callable[[Mapping[str, Any]], object]) -> list[str]:
-        return sorted({str(value) for content in contents if (value := read(content["environment"])) is not None})
-
-    return {
-        "captune": each(lambda e: e["versions"]["captune"]),
-        "commit": each(lambda e: e["commit"][:9] + e["commit"][40:] if e["commit"] else None),
-        "torch": each(lambda e: e["versions"]["torch"]),
-        "device": each(lambda e: e["device"]),
-    }
-
-
 def _percent(value: float | None) -> float | None:
     return None if value is None else 100.0 * value
 
 
+ORIGINS: Mapping[str, Callable[[Mapping[str, Any]], object]] = {
+    "captune": lambda e: e["versions"]["captune"],
+    "commit": lambda e: e["commit"] and e["commit"][:9] + e["commit"][40:],
+    "torch": lambda e: e["versions"]["torch"],
+    "device": lambda e: e["device"],
+}
+"""What is told about the environment of the cells."""
+
+
 def as_markdown(measured: MeasuredSuite, command: str) -> str:
     """Return the page of a suite: scores first, then details."""
-    origins = "; ".join(f"{what} {', '.join(values)}" for what, values in measured.origins.items() if values)
+    found = {what: {read(cell["environment"]) for cell in measured.finished} for what, read in ORIGINS.items()}
+    known = {what: sorted(str(value) for value in values if value) for what, values in found.items()}
+    origins = "; ".join(f"{what} {', '.join(values)}" for what, values in known.items() if values)
     lines = [
         f"# {measured.suite.title}",
         "",
-        f"{measured.n_finished} of {measured.n_cells} cells. {origins}. Written by:",
+        f"{len(measured.finished)} of {measured.n_cells} cells. {origins}. Written by:",
         "",
         f"    {command}",
         "",
@@ -192,64 +176,51 @@ def as_markdown(measured: MeasuredSuite, command: str) -> str:
         "and unseen accuracy, both predicted over all classes.",
     ]
     for part in measured.tables:
-        lines += ["", *_markdown_part(part, len(measured.tables) > 1)]
+        file = part.table.file
+        lines += ["", f"## {file.title or part.table.name}"] if len(measured.tables) > 1 else []
+        if file.published:
+            title = f"{published_tables()[file.published]['title']}; {file.published}"
+            lines += ["", f"*paper*: published numbers ({title}), not ours; *diff*: ours − paper."]
+        for heading, grid, datasets in score_grids(part):
+            lines += ["", f"**{heading}**"] if heading else []
+            header, *rows = (f"| {' | '.join(word.replace('|', '∣') for word in row)} |" for row in grid)
+            lines += ["", header, f"|{'---|' * len(grid[0])}", *rows, ""]
+            lines += [f"- {sentence}" for sentence in data_sentences(part, datasets)]
     return "\n".join(lines) + "\n"
-
-
-def _markdown_part(part: MeasuredTable, has_heading: bool) -> Iterator[str]:
-    file = part.table.file
-    if has_heading:
-        yield from (f"## {file.title or part.table.name}", "")
-    if file.published:
-        title = published_tables()[file.published]["title"]
-        yield from (
-            f"*paper*: published numbers ({title}; {file.published}), not ours; *diff*: ours − paper.",
-            "",
-        )
-    for heading, grid, datasets in score_grids(part):
-        yield from ([f"**{heading}**", ""] if heading else [])
-        yield from (*_pipes(grid), "")
-        yield from (*(f"- {sentence}" for sentence in data_sentences(part, datasets)), "")
 
 
 def score_grids(part: MeasuredTable) -> Iterator[tuple[str, Grid, list[str]]]:
     """Yield heading, grid and datasets: one grid if there is a single learning setting, else one per dataset."""
     file = part.table.file
     if len(file.settings) == 1:
-        setting = file.settings[0]
-        columns = [(dataset, (dataset, setting)) for dataset in file.datasets]
+        (setting,) = file.settings
         for number in file.shows:
-            if grid := _score_grid(part, columns, number):
+            if grid := _score_grid(part, {dataset: (dataset, setting) for dataset in file.datasets}, number):
                 heading = SHOWN_TITLES[number].format(SETTING_TITLES[setting])
                 yield heading, grid, list(file.datasets) if number == "score" else []
         return
     for dataset in file.datasets:
-        columns = [(SETTING_TITLES[setting], (dataset, setting)) for setting in file.settings]
-        if grid := _score_grid(part, columns):
+        if grid := _score_grid(part, {SETTING_TITLES[setting]: (dataset, setting) for setting in file.settings}):
             yield (dataset if len(file.datasets) > 1 else ""), grid, [dataset]
 
 
-def _score_grid(part: MeasuredTable, columns: Sequence[tuple[str, tuple[str, str]]], number: str = "score") -> Grid:
-    entries = part.entries
-    columns = [column for column in columns if any(key[:2] == column[1] for key in entries)]
-    has_paper = {
-        place: number == "score" and any(e.published for key, e in entries.items() if key[:2] == place)
-        for _, place in columns
-    }
-    header = ["method"]
-    for title, place in columns:
-        header += [title, f"*{title} paper*", "diff"] if has_paper[place] else [title]
-    rows = []
+def _score_grid(part: MeasuredTable, columns: Mapping[str, tuple[str, str]], number: str = "score") -> Grid:
+    """Return the methods with results as rows, and columns of datasets or settings, beside published ones."""
+    here = {title: {key[2]: e for key, e in part.entries.items() if key[:2] == at} for title, at in columns.items()}
+    has_paper = {title: number == "score" and any(e.published for e in own.values()) for title, own in here.items()}
+    header, rows = ["method"], []
+    for title in (title for title, own in here.items() if own):
+        header += [title, f"*{title} paper*", "diff"] if has_paper[title] else [title]
     for method in part.table.file.methods:
         row = [method]
-        for _, place in columns:
-            entry = entries.get((*place, method))
-            row.append(show_score(entry, number))
-            if has_paper[place]:
+        for title, own in here.items():
+            entry = own.get(method)
+            row += [_score(entry, number)] if own else []
+            if has_paper[title]:
                 published, difference = (entry.published, entry.difference) if entry else (None, None)
-                row += [f"*{show_published(published)}*" if published else MISSING]
+                row += [f"*{_published(published)}*" if published else MISSING]
                 row += [MISSING if difference is None else f"{difference:+.1f}"]
-        if any(word != MISSING for word in row[1:]):
+        if set(row[1:]) != {MISSING}:
             rows.append(row)
     return [header, *rows] if rows else []
 
@@ -257,17 +228,17 @@ def _score_grid(part: MeasuredTable, columns: Sequence[tuple[str, tuple[str, str
 def data_sentences(part: MeasuredTable, datasets: Sequence[str]) -> Iterator[str]:
     """Yield one line per dataset: how many test images are also in the pool, and remarks about the data."""
     for dataset in datasets:
-        entries = [entry for key, entry in part.entries.items() if key[0] == dataset]
-        counts = [(entry.leakage, entry.n_test) for entry in entries if entry.leakage is not None]
-        if not counts:
+        cells = [cell for key, entry in part.entries.items() if key[0] == dataset for cell in entry.cells]
+        if not cells:
             yield f"{dataset}: not measured yet."
             continue
-        n_shared, n_test = max(counts)
-        remarks = dict.fromkeys(remark for entry in entries for remark in entry.remarks)
-        leakage = (
-            f"{n_shared or 'none'} of the {n_test} test images {'are' if n_shared > 1 else 'is'} also in the pool."
-        )
-        yield " ".join((f"{dataset}: {leakage}", *remarks))
+        n_shared, n_test = max((int(cell["leakage"]), int(cell["counts"]["test"])) for cell in cells)
+        told = f"{n_shared or 'none'} of the {n_test} test images {'are' if n_shared > 1 else 'is'} also in the pool."
+        yield " ".join((f"{dataset}: {told}", *_remarks(cells)))
+
+
+def _remarks(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(remark for cell in cells for remark in cell["remarks"]))
 
 
 def as_csv(measured: MeasuredSuite) -> str:
@@ -275,42 +246,39 @@ def as_csv(measured: MeasuredSuite) -> str:
     header = ["table", "dataset", "setting", "method", "seeds", "seeds_planned"]
     header += [f"{name}{suffix}" for name in NUMBERS for suffix in ("", "_deviation")]
     header += ["published_table", "published", "published_deviation", "difference", "leakage", "n_test", "remarks"]
-    header += ["health"]
     rows: list[list[object]] = []
     for part in measured.tables:
         for key, entry in part.entries.items():
-            score, published = entry.numbers.get("score"), entry.published or PublishedNumber(math.nan)
             numbers = [entry.numbers.get(name) for name in NUMBERS]
-            pairs = [(number.mean, number.deviation) if number else (None, None) for number in numbers]
-            row = [part.table.name, *key, score.n if score else 0, entry.n_seeds]
-            row += [_digits(value) for pair in pairs for value in pair]
-            row += [part.table.file.published if entry.published else ""]
-            row += [_digits(value) for value in (*published, entry.difference)]
-            row += [""] * 3 if entry.leakage is None else [entry.leakage, entry.n_test, " ".join(entry.remarks)]
-            row += [" ".join(f"{verdict}:{n}" for verdict, n in sorted(entry.verdicts.items()))]
-            rows.append(row)
-    return "".join(csv_table(header, rows))
+            pairs = [value for number in numbers for value in (number[:2] if number else (None, None))]
+            shared = [max((cell["leakage"] for cell in entry.cells), default="")]
+            shared += [max((cell["counts"]["test"] for cell in entry.cells), default="")]
+            verdicts = Counter(cell["health"]["verdict"] for cell in entry.cells if cell["health"])
+            rows.append(
+                [
+                    *(part.table.name, *key, len(entry.cells), entry.n_seeds, *map(_digits, pairs)),
+                    part.table.file.published if entry.published else "",
+                    *map(_digits, (*(entry.published or (None, None)), entry.difference)),
+                    *(*shared, " ".join(_remarks(entry.cells))),
+                    " ".join(f"{verdict}:{n}" for verdict, n in sorted(verdicts.items())),
+                ]
+            )
+    return "".join(csv_table([*header, "health"], rows))
 
 
-def show_score(entry: Entry | None, name: str = "score") -> str:
+def _score(entry: Entry | None, name: str) -> str:
     """Return `mean ± deviation` of a number, with the number of finished seeds if some are missing."""
     number = entry.numbers.get(name) if entry else None
     if entry is None or number is None:
         return MISSING
-    spread = "" if number.deviation is None else f" ± {number.deviation:.1f}"
     missing = f" ({number.n} of {entry.n_seeds})" if number.n < entry.n_seeds else ""
-    return f"{number.mean:.1f}{spread}{missing}"
+    return f"{number.mean:.1f}{'' if number.deviation is None else f' ± {number.deviation:.1f}'}{missing}"
 
 
-def show_published(number: PublishedNumber) -> str:
+def _published(number: PublishedNumber) -> str:
     """Return a published number as it was printed."""
     return f"{number.mean}" if number.deviation is None else f"{number.mean:.2f} ± {number.deviation:.2f}"
 
 
-def _pipes(grid: Grid) -> Iterator[str]:
-    header, *rows = (f"| {' | '.join(word.replace('|', '∣') for word in row)} |" for row in grid)
-    yield from (header, f"|{'---|' * len(grid[0])}", *rows)
-
-
 def _digits(value: float | None) -> str:
-    return "" if value is None or math.isnan(value) else f"{value:.4f}"
+    return "" if value is None else f"{value:.4f}"

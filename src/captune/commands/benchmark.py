@@ -15,7 +15,7 @@ from captune.core.errors import CaptuneError, InputError
 
 if TYPE_CHECKING:
     from captune.benchmark.cells import Cell, Results
-    from captune.benchmark.environment import Environment
+    from captune.benchmark.runner import Environment
 
 MACHINE = ("workers", "accelerator")
 """Flags that affect results by rounding only."""
@@ -39,8 +39,7 @@ MACHINE = ("workers", "accelerator")
 def benchmark(options: argparse.Namespace) -> int:
     """Measure methods on datasets and write the tables of a suite."""
     from captune.benchmark.cells import Results
-    from captune.benchmark.environment import Environment
-    from captune.benchmark.runner import run_cells, shard
+    from captune.benchmark.runner import Environment, run_cells, shard
     from captune.benchmark.suite import read_suite
     from captune.benchmark.tables import aggregate, write_tables
 
@@ -60,7 +59,7 @@ def benchmark(options: argparse.Namespace) -> int:
         say(f"{tally.measured} cells measured, {tally.skipped} already finished, {len(failures)} failed.")
     measured = aggregate(suite, results)
     written = write_tables(measured, Path(options.tables or results.folder / "tables"), _command(options))
-    say(f"{measured.n_finished} of {measured.n_cells} cells are finished. Tables: {written[0]}")
+    say(f"{len(measured.finished)} of {measured.n_cells} cells are finished. Tables: {written[0]}")
     if options.figures:
         from captune.benchmark.figures import write_figures
 

@@ -11,20 +11,24 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from captune import __version__
+from captune.core.cards import read_json
 from captune.core.errors import CaptuneError, InputError, RunFolderError
-from captune.core.files import write_whole
+from captune.core.files import write_json, write_whole
 from captune.report.comparison import compare_runs
 from captune.report.drawing import Drawing
 from captune.report.sections import describe_run
-from captune.report.since_last import describe_changes, keep_state, read_states
 from captune.results.run import Run
 from captune.results.run_folder import REPORT
 
 COMPARISON = "captune-comparison.html"
+LAST_REPORT = "last_report.json"
+MOST_CLASSES = 2000
+MOST_LISTED = 5
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,12 +87,12 @@ def write_report(
         drawings: list[Drawing] = []
         page = write_page(Path(out or COMPARISON), "compare.html.j2", compare_runs(runs))
     else:
-        now, before = read_states(runs[0])
         content, drawings = _describe(runs[0])
-        content["since"] = describe_changes(now, before)
+        now, before = _read_states(runs[0])
+        content["since"] = _describe_changes(now, before)
         page = write_page(Path(out) if out is not None else Path(folders[0]) / REPORT, "page.html.j2", content)
         if out is None:
-            keep_state(runs[0], now, before)
+            write_json(runs[0].folder / LAST_REPORT, {"now": now, "before": before})
     for drawing in drawings if figures is not None else ():
         drawing.write(Path(str(figures)))
     return page
@@ -137,3 +141,38 @@ def render(template: str, content: Mapping[str, Any]) -> str:
         "version": __version__,
     }
     return environment.get_template(template).render(**content, **frame)
+
+
+def _read_states(run: Run) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Return the present state of a run, and the one to compare it with: the last one that was different."""
+    review = run.card.get("review") or {}
+    accuracy = (review.get("accuracy") or {}).get("accuracy")
+    facts = {
+        "Images": f"{len(run.labels):,}",
+        "Skipped files": f"{len(run.skipped_files):,}",
+        "Method": run.method,
+        "Result that was kept": run.kept,
+        "Answers of people": f"{review.get('n_labels') or 0:,}",
+        "Accuracy by random checks": "not measured" if accuracy is None else f"{accuracy:.1%}",
+    }
+    counts = np.bincount(run.labels, minlength=run.n_classes).tolist()
+    now = {"facts": facts, "classes": dict(zip(run.names, counts, strict=True)) if len(counts) <= MOST_CLASSES else {}}
+    try:
+        kept = read_json(run.folder / LAST_REPORT)
+        return now, kept["before"] if kept["now"] == now else kept["now"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return now, None
+
+
+def _describe_changes(now: dict[str, Any], before: dict[str, Any] | None) -> list[str]:
+    """Return what changed, as lines; nothing for a first report or a file that was edited."""
+    if before is None:
+        return []
+    try:
+        facts, old, new = before["facts"], before["classes"], now["classes"]
+        lines = [f"{name}: {facts[name]} → {fact}" for name, fact in now["facts"].items() if fact != facts[name]]
+        moved = {name: (old.get(name, 0), new.get(name, 0)) for name in {**new, **old}}
+        largest = sorted(moved, key=lambda name: -abs(moved[name][1] - moved[name][0]))[:MOST_LISTED]
+        return lines + [f"{name}: {a:,} → {b:,} images" for name in largest for a, b in (moved[name],) if a != b]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return []

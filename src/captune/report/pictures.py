@@ -1,4 +1,4 @@
-"""Pictures inside a page: small enough to mail, large enough to look at."""
+"""Pictures inside a page, small enough to mail, and the map: images that look similar are near each other."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from captune.core.arrays import Ints
+from captune.core.arrays import evenly_spaced
 from captune.data.decoding import UnreadableImageError, decode, read_bytes
+from captune.embeddings.projection import project
+from captune.report.drawing import SERIES
 from captune.report.measures import TRUSTED, Measures
 from captune.results.run import Run
 
@@ -23,6 +25,21 @@ MOST_UNSURE = 24
 MOST_GALLERIES = 60
 MOST_OF_CLASS = 5
 MOST_OF_CLASSES = 240
+MOST_POINTS = 1200
+FEWEST_POINTS = 12
+COLUMNS, ROWS = 11, 7
+COLORS = (*SERIES, "#8a5a00", "#6a51c8", "#b8346b", "#5f8a00", "#00868b", "#7c6f64")
+"""Twelve colors that differ on light and on dark backgrounds; further classes get another shape."""
+SHAPES = {
+    "circle": "M-.42 0a.42 .42 0 1 0 .84 0a.42 .42 0 1 0 -.84 0",
+    "square": "M-.38 -.38h.76v.76h-.76z",
+    "triangle": "M0 -.5L.48 .38H-.48z",
+    "diamond": "M0 -.54L.54 0L0 .54L-.54 0z",
+    "cross": "M-.16 -.5h.32v.34h.34v.32h-.34v.34h-.32v-.34h-.34v-.32h.34z",
+    "wedge": "M0 .5L.48 -.38H-.48z",
+}
+"""SVG paths around the origin, in percent of the width of the map."""
+MOST_CHOICES = 300
 
 
 @dataclass(frozen=True)
@@ -41,10 +58,8 @@ class ClassGallery:
     name: str
     words: str
     pictures: list[Picture]
-    n_images: int
-    confidence: float
-    moved: int
-    accuracy: float | None
+    facts: dict[str, float | None]
+    """Numbers to sort by: images, confidence, moved, accuracy."""
     is_misleading: bool
     is_unsure: bool
 
@@ -96,44 +111,96 @@ def unsure_pictures(measures: Measures) -> list[Picture]:
 
 def class_galleries(measures: Measures) -> list[ClassGallery]:
     """Return pictures of the classes with the most images, fewer of each if there are many classes."""
-    run, counts = measures.run, measures.counts(after=True)
+    run, counts, before = measures.run, measures.counts(after=True), measures.counts(after=False)
     chosen = np.sort(np.argsort(-counts, kind="stable")[:MOST_GALLERIES])
     each = max(2, min(MOST_OF_CLASS, MOST_OF_CLASSES // max(1, len(chosen))))
-    # By class, and within a class from the most to the least confident image.
-    order = np.lexsort((-run.confidence, run.labels))
-    ends = np.cumsum(counts)
-    before, misleading = measures.counts(after=False), set(measures.mismatched)
+    order = np.lexsort((-run.confidence, run.labels))  # by class, then from the most to the least confident image
+    ends, misleading = np.cumsum(counts), set(measures.mismatched)
     accuracies = measures.metrics[1].per_class_accuracy if measures.has_truth else [None] * run.n_classes
     found = []
-    for class_id in chosen.tolist():
-        rows = order[ends[class_id] - counts[class_id] : ends[class_id]]
-        pictures = pictures_of(run, _both_ends(rows, each).tolist())
-        found.append(
-            ClassGallery(
-                name=run.names[class_id],
-                words=_class_words(measures, class_id, len(rows)),
-                pictures=pictures,
-                n_images=len(rows),
-                confidence=float(run.confidence[rows].mean()) if len(rows) else 0.0,
-                moved=abs(len(rows) - int(before[class_id])),
-                accuracy=accuracies[class_id],
-                is_misleading=class_id in misleading,
-                is_unsure=bool(measures.highest_confidence[class_id] < TRUSTED),
-            )
-        )
+    for c in chosen.tolist():
+        rows, accuracy = order[ends[c] - counts[c] : ends[c]], accuracies[c]
+        shown = rows if len(rows) <= each else np.concatenate([rows[: (each + 1) // 2], rows[len(rows) - each // 2 :]])
+        words = f"{len(rows):,} images" + (f", {before[c]:,} before" if run.is_adapted else "")
+        words += "" if accuracy is None else f"; {accuracy:.0%} of its labeled images are found"
+        facts = {
+            "images": len(rows),
+            "confidence": float(run.confidence[rows].mean()) if len(rows) else 0.0,
+            "moved": abs(len(rows) - int(before[c])),
+            "accuracy": accuracy,
+        }
+        is_unsure = bool(measures.highest_confidence[c] < TRUSTED)
+        pictures = pictures_of(run, shown.tolist())
+        found.append(ClassGallery(run.names[c], words, pictures, facts, c in misleading, is_unsure))
     return found if any(gallery.pictures for gallery in found) else []
 
 
-def _both_ends(rows: Ints, n: int) -> Ints:
-    if len(rows) <= n:
-        return rows
-    return np.concatenate([rows[: (n + 1) // 2], rows[len(rows) - n // 2 :]])
+@dataclass(frozen=True)
+class Mark:
+    """How the images of a class are drawn."""
+
+    id: int
+    name: str
+    color: str
+    shape: str
+    n_images: int
 
 
-def _class_words(measures: Measures, class_id: int, n_images: int) -> str:
-    text = f"{n_images:,} images"
-    if measures.run.is_adapted:
-        text += f", {measures.counts(after=False)[class_id]:,} before"
-    if measures.has_truth and (accuracy := measures.metrics[1].per_class_accuracy[class_id]) is not None:
-        text += f"; {accuracy:.0%} of its labeled images are found"
-    return text
+@dataclass(frozen=True)
+class ImageMap:
+    """Places in percent from the left and the top: of points with their classes, and of some pictures."""
+
+    points: list[tuple[float, float, int, int]]
+    """Place, class before adaptation, class after it."""
+    pictures: list[tuple[float, float, Picture, str]]
+    marks: dict[int, Mark]
+    """The largest class first."""
+    is_adapted: bool
+    n_images: int
+    shapes = SHAPES
+
+    @property
+    def legend(self) -> list[Mark]:
+        """Return the marks of the largest classes."""
+        return list(self.marks.values())[:MOST_CHOICES]
+
+
+def image_map(measures: Measures) -> ImageMap | None:
+    """Return the map of an evenly spaced sample of the images, None without saved embeddings."""
+    run = measures.run
+    if len(measures.embedded_rows) < FEWEST_POINTS:
+        return None
+    sample = evenly_spaced(len(measures.embedded_rows), MOST_POINTS)
+    rows = measures.embedded_rows[sample]
+    places = project(measures.vectors[sample]).astype(np.float64)
+    # Half of the order and half of the place: tight islands become wide enough to see their points.
+    ranks = places.argsort(axis=0, kind="stable").argsort(axis=0, kind="stable") / (len(places) - 1)
+    places = 4 + 92 * (0.5 * places + 0.5 * ranks)
+    before, after = run.before_labels[rows], run.labels[rows]
+    counts = np.bincount(after, minlength=run.n_classes)
+    present = np.unique(np.concatenate([before, after]))
+    marks = {}
+    for place, c in enumerate(present[np.argsort(-counts[present], kind="stable")].tolist()):
+        shape = list(SHAPES)[place // len(COLORS) % len(SHAPES)]
+        marks[c] = Mark(c, run.names[c], COLORS[place % len(COLORS)], shape, int(counts[c]))
+    points = [(*place, b, a) for place, b, a in zip(places.tolist(), before.tolist(), after.tolist(), strict=True)]
+    found = [
+        (*places[i].tolist(), pictures_of(run, [int(rows[i])]), run.names[after[i]]) for i in _one_per_cell(places)
+    ]
+    return ImageMap(
+        points=points,
+        pictures=[(x, y, pictures[0], name) for x, y, pictures, name in found if pictures],
+        marks=marks,
+        is_adapted=run.is_adapted,
+        n_images=len(run.labels),
+    )
+
+
+def _one_per_cell(places: np.ndarray) -> list[int]:
+    """Return the point nearest to the middle of each cell of a grid, so that pictures do not hide each other."""
+    size = np.array([100 / COLUMNS, 100 / ROWS])
+    cells = np.floor(places / size).astype(np.int64)
+    distance = np.square(places / size - cells - 0.5).sum(axis=1)
+    order = np.lexsort((distance, cells[:, 1], cells[:, 0]))
+    _, first = np.unique(cells[order], axis=0, return_index=True)
+    return [int(i) for i in order[first] if distance[i] < 0.18]

@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from captune.report.class_table import Column, capped, class_columns, listing
-from captune.report.drawing import Drawing
-from captune.report.exchange import changes, hesitations, mistakes
-from captune.report.image_map import image_map
+from captune.report.class_table import Column, capped, changes, class_columns, hesitations, listing, mistakes
+from captune.report.drawing import Drawing, draw_concentration, draw_confidence, draw_training
 from captune.report.measures import MOST_COMPARED, Measures
-from captune.report.pictures import class_galleries, unsure_pictures
-from captune.report.run_figures import draw_concentration, draw_confidence, draw_training
+from captune.report.pictures import class_galleries, image_map, unsure_pictures
 from captune.report.summary import count, describe_top, repeating
 from captune.results.metrics import Metrics
 from captune.results.run import Run
@@ -64,10 +61,8 @@ NO_PICTURES = {
 def describe_run(run: Run) -> tuple[dict[str, Any], list[Drawing]]:
     """Return the content of a run's page, and all its figures."""
     measures = Measures(run)
-    found_mistakes, galleries = mistakes(measures), class_galleries(measures)
+    galleries, is_audit = class_galleries(measures), run.method == "audit"
     columns, left_out = capped(class_columns(measures), measures.counts(after=True))
-    is_audit = run.method == "audit"
-    has_labels_or_changes = measures.has_truth or run.is_adapted
     content: dict[str, Any] = {
         "title": f"captune {'audit' if is_audit else f'report: {run.method}'} on {count(run.n_classes, 'class')}",
         "top": describe_top(measures),
@@ -78,8 +73,8 @@ def describe_run(run: Run) -> tuple[dict[str, Any], list[Drawing]]:
         "numbers": _numbers(measures),
         "health": _health(measures),
         "map": image_map(measures),
-        "mistakes": found_mistakes,
-        "hesitations": None if has_labels_or_changes else hesitations(measures),
+        "mistakes": mistakes(measures),
+        "hesitations": None if measures.has_truth or run.is_adapted else hesitations(measures),
         "changes": changes(measures),
         "unsure": unsure_pictures(measures),
         "classes": columns,
@@ -95,8 +90,7 @@ def describe_run(run: Run) -> tuple[dict[str, Any], list[Drawing]]:
     found_first = ("numbers", "mismatch", "confusion") if is_audit else ()
     order = sorted(SECTIONS, key=lambda entry: entry[0] not in found_first)
     content["contents"] = [entry for entry in order if content.get(entry[0])]
-    parts = [content[name] or {} for name in ("mismatch", "confusion")]
-    figures = [drawing for part in parts for drawing in part.get("drawings", ())]
+    figures = [(content[name] or {}).get("drawing") for name in ("mismatch", "confusion")]
     return content, [figure for figure in (*figures, content["training"]) if figure]
 
 
@@ -173,7 +167,7 @@ def _mismatch(measures: Measures) -> dict[str, Any] | None:
         sentence += f" Descriptions were used for {n_described} of them."
     return {
         "sentence": sentence,
-        "drawings": [drawing] if drawing else [],
+        "drawing": drawing,
         "problems": sorted(found.get("problems", {}).items())[:MOST_FILES],
     }
 
@@ -193,12 +187,11 @@ def _confusion(measures: Measures) -> dict[str, Any] | None:
         for title, key, style in (("Accuracy", "accuracy", "{:.1%}"), ("Local ECE", "ece", "{:.3f}")):
             for when in ("before", "after") if run.is_adapted else ("after",):
                 columns.append(Column(f"{title} {when}", [n[f"{key}_{when}"] for n in found], style=style))
-    drawing = draw_confidence(measures)
-    columns, n_groups = [replace(column, values=column.values[:MOST_GROUPS]) for column in columns], len(groups)
-    notes = [f"The {MOST_GROUPS} most similar of {n_groups:,} groups."] if n_groups > MOST_GROUPS else []
+    columns = [replace(column, values=column.values[:MOST_GROUPS]) for column in columns]
+    notes = [f"The {MOST_GROUPS} most similar of {len(groups):,} groups."] if len(groups) > MOST_GROUPS else []
     if run.n_classes > MOST_COMPARED:
         notes.append(f"Groups were looked for among the {MOST_COMPARED:,} classes with the most images.")
-    return {"columns": columns, "drawings": [drawing] if drawing else [], "note": " ".join(notes)}
+    return {"columns": columns, "drawing": draw_confidence(measures), "note": " ".join(notes)}
 
 
 def _skipped(skipped: Sequence[tuple[str, str]]) -> dict[str, Any] | None:

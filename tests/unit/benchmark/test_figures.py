@@ -11,10 +11,9 @@ import yaml
 from toys import write_images
 
 from captune.benchmark.cells import Results
-from captune.benchmark.environment import Environment
 from captune.benchmark.figures import Row, draw_all, write_figures
 from captune.benchmark.measuring import measure
-from captune.benchmark.runner import make_job
+from captune.benchmark.runner import Environment, make_job
 from captune.benchmark.suite import read_suite
 
 NAMES = ["cat", "dog", "owl", "fox"]

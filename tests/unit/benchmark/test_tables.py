@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import statistics
@@ -45,7 +46,7 @@ def content_of(cell: Cell, score: float, **changes: Any) -> dict[str, Any]:
     return {
         "format": "captune-cell",
         "version": 3,
-        "cell": cell.as_dict(),
+        "cell": dataclasses.asdict(cell),
         "inputs": {"data": "d"},
         "counts": {"test": 1880},
         "score": score,
@@ -100,7 +101,7 @@ def test_numbers_are_means_and_deviations_over_seeds(measured: MeasuredSuite) ->
     assert entry.numbers["minutes"].mean == pytest.approx(2.0)
     assert entry.published is not None
     assert entry.difference == pytest.approx(61.0 - 55.29)
-    assert (measured.n_finished, measured.n_cells) == (3 * 5, 24)
+    assert (len(measured.finished), measured.n_cells) == (3 * 5, 24)
     assert over_seeds([]) is None
     assert over_seeds([5.0]).deviation is None  # type: ignore[union-attr]
 
@@ -161,7 +162,7 @@ def test_a_cell_whose_default_changed_or_whose_file_is_damaged_does_not_count(su
     assert results.state(cell, {"data": "d"}) == "finished"
     assert results.state(cell, {"data": "other"}) == "outdated"
     newer = {**content["cell"]["settings"]}
-    newer.pop("adapter_width")  # a setting that came later stands at its default
+    newer.pop("k")  # a setting that came later stands at its default
     write(results, cell, {**content, "cell": {**content["cell"], "settings": newer}})
     assert results.read(cell) is not None
     write(results, cell, {**content, "cell": {**content["cell"], "settings": {**newer, "tau": 0.1}}})
@@ -177,13 +178,13 @@ def test_a_cell_whose_default_changed_or_whose_file_is_damaged_does_not_count(su
 
 def test_a_file_that_was_changed_is_damaged(suite: Suite, results: Results) -> None:
     cell = next(cell for cell in suite.cells() if cell.method == "cap")
-    before = aggregate(suite, results).n_finished
+    before = len(aggregate(suite, results).finished)
     content = json.loads(results.cell_file(cell).read_text())
     for changes in ({"score": 0.9}, {"version": 2}, {"digest": None}):
         results.cell_file(cell).write_text(json.dumps({**content, **changes}), encoding="utf-8")
         assert results.damaged(suite.cells()) == [results.cell_file(cell)]
         assert results.state(cell, {"data": "d"}) == "outdated"
-        assert aggregate(suite, results).n_finished == before - 1
+        assert len(aggregate(suite, results).finished) == before - 1
 
 
 def test_what_is_not_measured_is_said(suite: Suite, tmp_path: Path) -> None:

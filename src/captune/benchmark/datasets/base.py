@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -130,20 +130,32 @@ class Dataset:
         lines = [f"{self.facts.title} was not found in {str(root)!r}. Looked for:"]
         for layout, folder, missing in self._tried(root):
             if not missing:
-                return _with_size_remarks(layout.read(root / folder), self.facts)
+                return self._with_size_remarks(layout.read(root / folder))
             note = f" (only missing: {', '.join(missing)})" if len(missing) < len(layout.needs) else ""
-            lines.append(f"{layout.title}: {', '.join(_below(folder, layout.needs))}{note}")
+            lines.append(f"{layout.title}: {', '.join(f'{folder}/{name}' for name in layout.needs)}{note}")
         remotes = [remote for remote in self.facts.urls if not _exists(root / remote.creates)]
         commands = "".join(f"\n  {remote.command(root)}" for remote in remotes)
         raise InputError("\n  - ".join(lines) + (f"\nDownload it with:{commands}" if commands else ""))
 
-    def _tried(self, root: Path) -> list[tuple[Layout, str, list[str]]]:
-        """Return every layout and folder, with the files that are missing there."""
-        return [
-            (layout, folder, [name for name in _below(folder, layout.needs) if not _exists(root / name)])
-            for layout in self.layouts
-            for folder in layout.folders
+    def _tried(self, root: Path) -> Iterator[tuple[Layout, str, list[str]]]:
+        """Yield every layout and folder, with the files that are missing there."""
+        for layout in self.layouts:
+            for folder in layout.folders:
+                yield layout, folder, [f"{folder}/{name}" for name in layout.needs if not _exists(root / folder / name)]
+
+    def _with_size_remarks(self, data: LoadedDataset) -> LoadedDataset:
+        facts = self.facts
+        sizes = (
+            ("classes", len(data.names), facts.n_classes),
+            ("images in the pool", len(data.pool), facts.n_pool),
+            ("test images", len(data.test), facts.n_test),
+        )
+        remarks = [
+            f"{facts.title} has {found} {what} here instead of {n}: results are not comparable with published ones."
+            for what, found, n in sizes
+            if n is not None and found != n
         ]
+        return dataclasses.replace(data, remarks=(*data.remarks, *remarks))
 
 
 PLUGIN_BASE = Dataset
@@ -157,24 +169,6 @@ def open_dataset(identifier: str) -> Dataset:
         expected = f"{name}:folder/file.{name}" if reader.takes_file else name
         raise InputError(f"The dataset {identifier!r} cannot be used. Expected {expected!r}.")
     return reader(file) if file else reader()
-
-
-def _with_size_remarks(data: LoadedDataset, facts: DatasetFacts) -> LoadedDataset:
-    sizes = (
-        ("classes", len(data.names), facts.n_classes),
-        ("images in the pool", len(data.pool), facts.n_pool),
-        ("test images", len(data.test), facts.n_test),
-    )
-    remarks = [
-        f"{facts.title} has {found} {what} here instead of {expected}: results are not comparable with published ones."
-        for what, found, expected in sizes
-        if expected is not None and found != expected
-    ]
-    return dataclasses.replace(data, remarks=(*data.remarks, *remarks))
-
-
-def _below(folder: str, names: Sequence[str]) -> list[str]:
-    return [(PurePosixPath(folder) / name).as_posix() for name in names]
 
 
 def _exists(path: Path) -> bool:
@@ -239,16 +233,19 @@ def read_coop(path: Path) -> tuple[Listed, Listed]:
     return train + val, test
 
 
-def class_id(name: str, classes: Sequence[str], source: Path) -> int:
-    """Return the position of a class, or name the file that lists an unknown one."""
-    if name not in classes:
-        raise InputError(f"{str(source)!r} lists the class {name!r}, which is not one of the {len(classes)} classes.")
-    return classes.index(name)
+def labeled(entries: Sequence[tuple[str, str]], classes: Sequence[str], source: Path) -> Listed:
+    """Return pairs of file and class name with class ids, or name the list that has an unknown class."""
+    unknown = [name for _, name in entries if name not in classes]
+    if unknown:
+        raise InputError(
+            f"{str(source)!r} lists the class {unknown[0]!r}, which is not one of the {len(classes)} classes."
+        )
+    return [(file, classes.index(name)) for file, name in entries]
 
 
 def label_by_folder(entries: Sequence[str], classes: Sequence[str], source: Path) -> Listed:
     """Return `<class>/<file>` entries with the class ids of their folders."""
-    return [(entry, class_id(entry.split("/")[0], classes, source)) for entry in entries]
+    return labeled([(entry, entry.split("/")[0]) for entry in entries], classes, source)
 
 
 def from_lists(names: Sequence[str], folder: Path, pool: Listed, test: Listed) -> LoadedDataset:

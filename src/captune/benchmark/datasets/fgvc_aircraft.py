@@ -18,7 +18,7 @@ def _read(folder: Path) -> base.LoadedDataset:
     """Read lines such as `1025794 707-320`; seen classes were drawn from the classes sorted ignoring case."""
     variants = sorted(base.read_lines(folder / "variants.txt"), key=str.casefold)
     train, val, test = (
-        [(f"{image}.jpg", base.class_id(label, variants, path)) for image, label in base.read_pairs(path)]
+        base.labeled([(f"{image}.jpg", label) for image, label in base.read_pairs(path)], variants, path)
         for path in (folder / name for name in LISTS)
     )
     return base.from_lists([name.replace("/", "-") for name in variants], folder / "images", train + val, test)

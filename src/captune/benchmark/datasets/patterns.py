@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from captune.benchmark.datasets.base import Dataset, DatasetFacts, LoadedDataset, read_folders
@@ -41,17 +41,11 @@ class Patterns(Dataset):
 def _folder() -> Path:
     """Return the folder of photographs, which appears only when it is complete."""
     folder = default_folder() / "patterns" / f"v{VERSION}-seed{SEED}-{TRAIN_IMAGES}-{TEST_IMAGES}"
-    if folder.is_dir():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new-"))
-    try:
-        for part, n_images in (("train", TRAIN_IMAGES), ("test", TEST_IMAGES)):
-            write_world(aside / "world" / part, n_images, SEED, split=part)
-        (aside / "world").rename(folder)
-    except OSError:
-        if not folder.is_dir():  # else another process created it in the meantime
-            raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as aside:
+            for part, n_images in (("train", TRAIN_IMAGES), ("test", TEST_IMAGES)):
+                write_world(Path(aside) / "world" / part, n_images, SEED, split=part)
+            with suppress(OSError):  # another process created it in the meantime
+                (Path(aside) / "world").rename(folder)
     return folder

@@ -8,9 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from captune.report.drawing import Drawing, new_figure, shown, style
+from captune.report.drawing import (
+    BINS,
+    Drawing,
+    density,
+    draw_concentration,
+    draw_training,
+    new_figure,
+    shown,
+    style,
+)
 from captune.report.measures import Measures
-from captune.report.run_figures import BINS, density, draw_concentration, draw_training
 from captune.results.metrics import summarize
 from captune.results.run import Run
 
