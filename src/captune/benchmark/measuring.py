@@ -202,17 +202,17 @@ def _group_numbers(run: Run, probabilities: Floats, labels: Ints) -> list[dict[s
 def _findings(run: Run, split: Split) -> dict[str, Any]:
     """Return misleading names, health, and the precision of the pseudo-labels by epoch."""
     mismatched = next((r["mismatched"] for r in run.rounds if r.get("step") == "concept_alignment"), None)
-    evidence = run.evidence
-    if evidence is None:
-        return {"mismatched": mismatched, "health": None, "pseudo_labels": []}
     label_of = dict(zip(split.task.unlabeled.paths, split.truth.unlabeled_labels.tolist(), strict=True))
-    truth = np.asarray([label_of[path] for path in evidence.unlabeled.paths], dtype=np.int64)
+    truth = np.asarray([label_of.get(path, -1) for path in run.readable.paths], dtype=np.int64)
     steps = [
-        {"epoch": epoch, "images": len(labels), "precision": labels.precision(truth) if len(labels) else None}
-        for epoch, labels in evidence.history
+        {
+            "epoch": state.epoch,
+            "images": len(state.rows),
+            "precision": float(np.mean(state.labels == truth[state.rows])) if len(state.rows) else None,
+        }
+        for state in run.history
     ]
-    health = evidence.health.as_dict() if evidence.health is not None else None
-    return {"mismatched": mismatched, "health": health, "pseudo_labels": steps}
+    return {"mismatched": mismatched, "health": run.health, "pseudo_labels": steps}
 
 
 def _peak_memory() -> dict[str, float]:

@@ -45,7 +45,6 @@ WHEN = ("before", "after")
 NEUTRAL = "compared with a grouping of the images that does not know the adaptation"
 HEALTH = (
     ("agreement", "Agreement between similar images", "{:.2f}", "how often they share a class; 0 is chance, 1 always"),
-    ("explained", "Variance explained by the classes", "{:.2f}", "how well the classes separate the images; at most 1"),
     ("classes", "Effective number of predicted classes", "{:.1f}", "classes in use, large ones counting more"),
     ("confidence", "Mean confidence", "{:.2f}", "mean probability of the predicted class, right or wrong"),
 )

@@ -20,7 +20,7 @@ from captune.backbones.joined import Joined
 from captune.core import distributed, registry, runtime
 from captune.core.arrays import Floats, Positions, check_probabilities, empty_rows, score_rows, softmax_rows, take_rows
 from captune.core.cards import add_digest, build_card, check_digest, read_card
-from captune.core.errors import InputError, RunFolderError
+from captune.core.errors import InputError, MissingExtraError, ModelError, RunFolderError
 from captune.core.files import digest, refuse_pipes, write_json, write_whole
 from captune.core.runtime import Runtime
 from captune.core.settings import DEFAULT_BACKBONE, RunSettings, build
@@ -76,15 +76,12 @@ class Classifier(ImageClassifier):
         names: Sequence[str] = (),
         n_parts: Sequence[int] = (),
     ) -> None:
-        self.tuner, self.tuner_name = tuner.eval(), tuner_name
-        self.class_vectors = class_vectors.detach()
-        self.names, self.preprocessing = tuple(names) or tuner.vocabulary.names, tuner.backbone.preprocessing
+        self.tuner, self.tuner_name, self.class_vectors = tuner.eval(), tuner_name, class_vectors.detach()
+        self.backbone, self.vocabulary, self.width = tuner.backbone, tuner.vocabulary, tuner.embed_dim
+        self.names, self.preprocessing = tuple(names) or self.vocabulary.names, self.backbone.preprocessing
         self.n_parts = tuple(n_parts) if max(n_parts, default=1) > 1 else None
-        if self.n_parts is not None and (
-            min(self.n_parts) < 1 or sum(self.n_parts) != len(tuner.vocabulary) or len(self.n_parts) != len(self.names)
-        ):
-            raise ValueError(f"{self.n_parts} parts of {len(self.names)} classes with {len(tuner.vocabulary)} vectors")
-        self.width = tuner.embed_dim
+        if self.n_parts and (min(n_parts) < 1 or sum(n_parts) != len(class_vectors) or len(n_parts) != len(self.names)):
+            raise ValueError(f"{n_parts} parts of {len(self.names)} classes with {len(class_vectors)} vectors")
 
     def united(self, names: Sequence[str], n_parts: Sequence[int]) -> Classifier:
         """Return the same model with classes of several parts each, which follow each other."""
@@ -107,22 +104,12 @@ class Classifier(ImageClassifier):
             class_vectors = tuner.class_embeddings().clone()
         return cls(tuner, registry.name_of("tuners", type(tuner)), class_vectors)
 
-    @property
-    def backbone(self) -> Backbone:
-        """Return the frozen encoder pair."""
-        return self.tuner.backbone
-
     def to(self, device: torch.device) -> Classifier:
         """Move everything to a device."""
         self.backbone.to(device)
         self.tuner.to(device)
         self.class_vectors = self.class_vectors.to(device)
         return self
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Return the classes."""
-        return self.tuner.vocabulary
 
     def score_views(self, views: NDArray[np.uint8], output: Output = PROBABILITIES) -> Floats:
         """Return probabilities `(images, classes)` or embeddings `(images, width)` of decoded images."""
@@ -208,48 +195,39 @@ class Classifier(ImageClassifier):
         card, content = _read(Path(folder))
         try:
             tensors = load_tensors(content)
-        except Exception as error:  # safetensors raises errors of many classes
-            raise RunFolderError(f"The classifier in {str(folder)!r} does not fit together: {error}.") from error
-        kept = {key.removeprefix("backbone."): tensors.pop(key) for key in list(tensors) if key.startswith("backbone.")}
-        if backbone is None:
-            source, name = registry.split_id("backbones", card.backbone, DEFAULT_BACKBONE)
-            backbone_class: type[Backbone] = registry.load("backbones", source)
-            try:
-                backbone = backbone_class.restore(name, card.names, kept)
-            except (KeyError, ValueError) as error:
-                raise RunFolderError(
-                    f"The classifier in {str(folder)!r} lacks parts of its backbone: {error}."
-                ) from error
-        if backbone.fingerprint() != card.backbone_fingerprint:
-            raise RunFolderError(
-                f"The weights of {card.backbone!r} differ from those used for the classifier in {str(folder)!r}. "
-                "Use the same model files, or adapt again."
-            )
-        if card.preprocessing is not None and backbone.preprocessing != card.preprocessing:
-            raise RunFolderError(
-                f"The preprocessing of {card.backbone!r} differs from the one used for the classifier in "
-                f"{str(folder)!r}: {backbone.preprocessing}, expected {card.preprocessing}. Use the same model files, "
-                "or adapt again."
-            )
-        tuner_class = registry.load("tuners", card.tuner)
-        retired = tuner_class.retired.items()
-        try:
-            kept = {key: value for key, value in card.tuner_settings.items() if (key, value) not in retired}
-            settings = build(tuner_class.Settings, kept, "tuner settings")
+            state = {key: tensors.pop(key) for key in list(tensors) if key.startswith("backbone.")}
+            if backbone is None:
+                source, name = registry.split_id("backbones", card.backbone, DEFAULT_BACKBONE)
+                backbone_class: type[Backbone] = registry.load("backbones", source)
+                state = {key.removeprefix("backbone."): value for key, value in state.items()}
+                backbone = backbone_class.restore(name, card.names, state)
+            for what, found, expected in (
+                ("weights", backbone.fingerprint(), card.backbone_fingerprint),
+                ("preprocessing", backbone.preprocessing, card.preprocessing or backbone.preprocessing),
+            ):
+                if found != expected:
+                    raise RunFolderError(
+                        f"The {what} of {card.backbone!r} differ from those of the classifier in {str(folder)!r}: "
+                        f"{found}, expected {expected}. Use the same model files, or adapt again."
+                    )
+            tuner_class = registry.load("tuners", card.tuner)
+            retired = tuner_class.retired.items()
+            known = {key: value for key, value in card.tuner_settings.items() if (key, value) not in retired}
             vocabulary = Vocabulary(card.parts or card.names, card.templates, card.descriptions)
-            tuner = tuner_class(backbone, vocabulary, settings)
+            tuner = tuner_class(backbone, vocabulary, build(tuner_class.Settings, known, "tuner settings"))
             class_vectors = tensors.pop("class_vectors")
-            expected = (len(vocabulary), tuner.embed_dim)
-            found = f"{class_vectors.dtype} of shape {tuple(class_vectors.shape)}"
-            if tuple(class_vectors.shape) != expected or not class_vectors.is_floating_point():
-                raise ValueError(f"class vectors are {found}, expected float32 of shape {expected}")
+            shape, expected_shape = tuple(class_vectors.shape), (len(vocabulary), tuner.embed_dim)
+            if shape != expected_shape or not class_vectors.is_floating_point():
+                raise ValueError(f"class vectors are {class_vectors.dtype} of shape {shape}, expected {expected_shape}")
             if not class_vectors.isfinite().all() or not class_vectors.any(dim=1).all():
                 raise ValueError("class vectors must be finite and not zero")
             tuner.load_state_dict({key.removeprefix("tuner."): value for key, value in tensors.items()})
             on_device = tuner.to(backbone.device), card.tuner, class_vectors.to(backbone.device)
             return cls(*on_device, card.names, card.n_parts)
+        except (RunFolderError, ModelError, MissingExtraError, MemoryError):
+            raise
         except Exception as error:  # safetensors, torch and pydantic raise errors of many classes
-            raise RunFolderError(f"The classifier in {str(folder)!r} is inconsistent: {error}.") from error
+            raise RunFolderError(f"The classifier in {str(folder)!r} cannot be used: {error}.") from error
 
 
 def predict_collection(
@@ -273,7 +251,7 @@ def compute_rows(
     output: Output,
     cache: EmbeddingCache | None,
     engine: Runtime,
-    batch_size: int = 32,
+    batch_size: int,
     embedded: EmbeddedImages | None = None,
 ) -> Computed:
     """Return what the classifier computes for each readable image, from cached embeddings if it can use them."""
@@ -298,23 +276,20 @@ def compute_rows(
 
 
 def _read(folder: Path) -> tuple[Card, bytes]:
-    missing = "No classifier at {!r}: {!r} is missing. Make one with captune adapt."
-    raw = read_card(folder / CARD, FORMAT, VERSION, missing.format(str(folder), CARD))
+    path, weights = folder / CARD, folder / WEIGHTS
+    missing = f"No classifier at {str(folder)!r}: {CARD!r} is missing. Make one with captune adapt."
+    raw = read_card(path, FORMAT, VERSION, missing)
     refuse_pipes(folder, (WEIGHTS,))
+    check_digest(raw, str(path))
+    card = build_card(Card, raw, str(path))
     try:
-        size = (folder / WEIGHTS).stat().st_size
-        if size > MOST_BYTES:
-            raise RunFolderError(f"{str(folder / WEIGHTS)!r} has {size:,} bytes, expected at most {MOST_BYTES:,}.")
-        content = (folder / WEIGHTS).read_bytes()
-    except FileNotFoundError as error:
-        raise RunFolderError(missing.format(str(folder), WEIGHTS)) from error
+        size = weights.stat().st_size
+        content = weights.read_bytes() if size <= MOST_BYTES else b""
     except OSError as error:
-        raise RunFolderError(f"{str(folder / WEIGHTS)!r} cannot be read: {error.strerror}.") from error
-    check_digest(raw, str(folder / CARD))
-    card = build_card(Card, raw, str(folder / CARD))
-    if digest(content) != card.weights_digest:
+        raise RunFolderError(f"{str(weights)!r} cannot be read: {error.strerror}. Copy the run again.") from error
+    if size > MOST_BYTES or digest(content) != card.weights_digest:
         raise RunFolderError(
-            f"{str(folder / WEIGHTS)!r} does not match the digest in {CARD}: it was damaged or changed. "
-            "Copy the run again or adapt again."
+            f"{str(weights)!r} does not match the digest in {CARD}, or has more than {MOST_BYTES:,} bytes: it was "
+            "damaged or changed. Copy the run again or adapt again."
         )
     return card, content

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from captune.backbones.base import Backbone
 from captune.concepts.alignment import choose_texts
-from captune.core.arrays import Floats, canonical_order, row_parts, take_rows, unit_rows
+from captune.core.arrays import Floats, Ints, canonical_order, row_parts, take_rows, unit_rows
 from captune.data.images import ImageCollection
 from captune.data.task import AdaptationTask
 from captune.data.vocabulary import Vocabulary
@@ -23,12 +23,9 @@ from captune.results.health import MOST_JUDGED, HealthCheck, check_health
 
 FILE = "evidence.safetensors"
 PSEUDO_LABELS = "pseudo_labels.csv"
-HISTORY = "pseudo_label_history.csv"
 MOST_PROBABILITIES = 4_000_000
 """Images times classes, 16 MB; of more images, a sample is saved."""
 MOST_EMBEDDINGS = 2_000
-
-Table = tuple[Sequence[str], Iterator[Sequence[object]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,15 +34,16 @@ class Evidence:
 
     Attributes:
         arrays: `before_labels` (readable images,); `rows`, `before`, `after` of the saved images; `embedded_rows` and
-            `vectors` of a sample; `class_vectors` and `logit_scale`.
-        unlabeled: The readable images without a label, which positions in `history` count.
-        history: The pseudo-labels after some epochs; the last entry holds the final ones.
+            `vectors` of a sample; `class_vectors` and `logit_scale`; `history` (changes, 3), the epoch, readable image
+            and class of each change of a pseudo-label, -1 if it was taken away.
+        unlabeled: The readable images without a label, which positions in `final` count.
+        final: The last pseudo-labels; None if the method makes none.
         health: The health check; None for a run without adaptation.
     """
 
     arrays: Mapping[str, NDArray[Any]]
     unlabeled: ImageCollection
-    history: Sequence[tuple[int, PseudoLabels]]
+    final: PseudoLabels | None
     health: HealthCheck | None
 
     def undone(self) -> Evidence:
@@ -59,41 +57,32 @@ class Evidence:
         arrays["before"], arrays["after"] = unite(arrays["before"]), after[arrays["rows"]]
         arrays["before_labels"] = class_of[arrays["before_labels"]].astype(np.int32)
         arrays["class_vectors"] = unit_rows(np.add.reduceat(arrays["class_vectors"], starts, axis=0))
-        history = [
-            (epoch, replace(made, labels=class_of[made.labels], n_classes=len(n_parts), candidates=None))
-            for epoch, made in self.history
-        ]
-        return replace(self, arrays=arrays, history=history)
+        changes = np.array(arrays["history"])
+        changes[:, 2] = np.append(class_of, -1)[changes[:, 2]]
+        arrays["history"], final = changes, self.final
+        if final is not None:
+            final = replace(final, labels=class_of[final.labels], n_classes=len(n_parts), candidates=None)
+        return replace(self, arrays=arrays, final=final)
 
-    def tables(self, names: Sequence[str]) -> dict[str, Table]:
-        """Return the header and rows of each table, by file name; empty without pseudo-labels."""
-        if not self.history:
-            return {}
-        return {
-            PSEUDO_LABELS: (("path", "label", "confidence", "round", "source"), self._final_rows(names)),
-            HISTORY: (("epoch", "path", "label", "confidence", "source"), self._changes(names)),
-        }
-
-    def _final_rows(self, names: Sequence[str]) -> Iterator[Sequence[object]]:
-        labels = self.history[-1][1]
-        for i, (position, label) in enumerate(zip(labels.image_index.tolist(), labels.labels.tolist(), strict=True)):
-            confidence, source = _describe(labels, i)
-            yield self.unlabeled.name(position), names[label], confidence, int(labels.round[i]), source
-
-    def _changes(self, names: Sequence[str]) -> Iterator[Sequence[object]]:
-        """Yield the pseudo-labels that were added, changed or (with an empty label) removed at each epoch."""
-        known: dict[int, int] = {}
-        for epoch, labels in self.history:
-            now = dict(zip(labels.image_index.tolist(), labels.labels.tolist(), strict=True))
-            for i, (position, label) in enumerate(now.items()):
-                if known.get(position) != label:
-                    yield epoch, self.unlabeled.name(position), names[label], *_describe(labels, i)
-            yield from ((epoch, self.unlabeled.name(gone), "", "", "") for gone in known if gone not in now)
-            known = now
+    def pseudo_label_rows(self, names: Sequence[str]) -> Iterator[Sequence[object]]:
+        """Yield the rows of `pseudo_labels.csv`."""
+        labels = self.final
+        for i, position in enumerate([] if labels is None else labels.image_index.tolist()):
+            assert labels is not None
+            confidence, source = f"{labels.confidence[i]:.6f}", Source(int(labels.source[i])).name.lower()
+            yield self.unlabeled.name(position), names[labels.labels[i]], confidence, int(labels.round[i]), source
 
 
-def _describe(labels: PseudoLabels, i: int) -> tuple[str, str]:
-    return f"{labels.confidence[i]:.6f}", Source(int(labels.source[i])).name.lower()
+def changes_of(history: Sequence[tuple[int, PseudoLabels]], rows: Ints, n_images: int) -> Ints:
+    """Return epoch, row and class of each change `(changes, 3)`; `rows` are those of the images of the labels."""
+    before, found = np.full(n_images, -1), [np.empty((0, 3), dtype=np.int64)]
+    for epoch, labels in history:
+        now = np.full(n_images, -1)
+        now[rows[labels.image_index]] = labels.labels
+        changed = np.flatnonzero(now != before)
+        found.append(np.stack([np.full(len(changed), epoch), changed, now[changed]], axis=1))
+        before = now
+    return np.concatenate(found)
 
 
 def collect_evidence(
@@ -121,7 +110,11 @@ def collect_evidence(
         judged = vectors[order[:MOST_JUDGED]]
         if choose_texts(judged, class_vectors, described, backbone.logit_scale, *known).is_described:
             texts = described
+    unlabeled = task.unlabeled.subset(context.embed(backbone, task.unlabeled).image_index)
+    row_of = {images.name(position): row for row, position in enumerate(predictions.image_index.tolist())}
+    rows = np.asarray([row_of[unlabeled.name(i)] for i in range(len(unlabeled))], dtype=np.int64)
     arrays = {
+        "history": changes_of(context.history, rows, n_images).astype(np.int32),
         "before_labels": before.argmax(axis=1).astype(np.int32),
         "rows": kept.astype(np.int32),
         "before": before[kept],
@@ -133,13 +126,9 @@ def collect_evidence(
     }
     return Evidence(
         arrays=arrays,
-        unlabeled=task.unlabeled.subset(context.embed(backbone, task.unlabeled).image_index),
-        history=tuple(context.history),
-        health=None
-        if is_same
-        else check_health(
-            *(vectors, before, after, texts, backbone.logit_scale),
-            labeled=known[0],
-            labels=known[1],
-        ),
+        unlabeled=unlabeled,
+        final=context.history[-1][1] if context.history else None,
+        health=check_health(*(vectors, before, after, texts, backbone.logit_scale), labeled=known[0], labels=known[1])
+        if not is_same
+        else None,
     )

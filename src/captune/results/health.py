@@ -44,22 +44,13 @@ class HealthCheck:
     """How adaptation changed the predictions, judged without labels or with a few.
 
     Attributes:
-        n_images: Number of images.
         expected_change: Estimated change of accuracy, from -1 to 1.
         standard_error: Standard error of this estimate, as far as it comes from the number of images and from how they
             are split into halves.
         agreement_before: How often an image and its nearest neighbors share a class, from 0 (chance) to 1 (always).
-        agreement_after: The same after adaptation.
-        explained_before: Share of the variance of the embeddings explained by the predicted classes.
-        explained_after: The same after adaptation.
         changed: Share of images whose predicted class changed.
-        moved_mass: Total variation between the class frequencies before and after.
         classes_before: Effective number of predicted classes (exponential of the entropy).
-        classes_after: The same after adaptation.
         confidence_before: Mean confidence.
-        confidence_after: The same after adaptation.
-        verdict: Whether adaptation looks helpful, harmful or neither.
-        sentence: The verdict as a sentence.
         n_labels: Number of labels that the verdict relies on.
     """
 
@@ -68,10 +59,7 @@ class HealthCheck:
     standard_error: float
     agreement_before: float
     agreement_after: float
-    explained_before: float
-    explained_after: float
     changed: float
-    moved_mass: float
     classes_before: float
     classes_after: float
     confidence_before: float
@@ -132,12 +120,10 @@ def check_health(
         "expected_change": change,
         "standard_error": error,
         "changed": float(np.mean(old != new)),
-        "moved_mass": moved_mass(old, new, n_classes),
     }
     for when, predicted, probabilities in (("before", old, before), ("after", new, after)):
         numbers |= {
             f"agreement_{when}": neighbor_agreement(predicted, queries, neighbors),
-            f"explained_{when}": explained_variance(unit[sample], predicted[sample]),
             f"classes_{when}": effective_classes(predicted),
             f"confidence_{when}": float(probabilities.max(axis=1).mean()),
         }
@@ -192,29 +178,6 @@ def _halve(predicted: Ints, number: int) -> Bools:
     return is_first
 
 
-def explained_variance(embeddings: Floats, predicted: Ints) -> float:
-    """Return the share of the variance of embeddings `(images, width)` between the predicted classes.
-
-    Adjusted for the number of classes, so that splitting images at random gains nothing on average.
-    """
-    n_images = len(predicted)
-    order = np.argsort(predicted, kind="stable")
-    _, first, counts = np.unique(predicted[order], return_index=True, return_counts=True)
-    centered = embeddings - embeddings.mean(axis=0)
-    sums = np.add.reduceat(centered[order], first, axis=0)
-    total = float(np.square(centered).sum())
-    if total <= 1e-9 * n_images or len(counts) >= n_images:  # all images are the same, or each has its own class
-        return 0.0
-    between = float((np.square(sums).sum(axis=1) / counts).sum())
-    return 1.0 - (1.0 - between / total) * (n_images - 1) / (n_images - len(counts))
-
-
-def moved_mass(old: Ints, new: Ints, n_classes: int) -> float:
-    """Return the total variation between two class frequencies, from 0 (equal) to 1."""
-    change = np.bincount(new, minlength=n_classes) - np.bincount(old, minlength=n_classes)
-    return float(np.abs(change).sum() / (2 * len(old)))
-
-
 def effective_classes(predicted: Ints) -> float:
     """Return the exponential of the entropy of the predicted classes."""
     counts = np.bincount(predicted)
@@ -241,21 +204,17 @@ def _judge(
     # With a label per class, the names are not a guess any more.
     is_guess = numbers["changed"] > numbers["confidence_before"] and n_labels < n_classes
     if remaining < COLLAPSE and not is_gain:
-        return "harmful", (
-            f"Adaptation looks harmful: predictions collapsed from about {n_expected:.0f} classes to "
-            f"{numbers['classes_after']:.0f}; {facts}."
-        )
+        collapse = f"from about {n_expected:.0f} classes to {numbers['classes_after']:.0f}"
+        return "harmful", f"Adaptation looks harmful: predictions collapsed {collapse}; {facts}."
     if change < HARMFUL_BELOW and change < -ERRORS * error:
         return "harmful", f"Adaptation looks harmful: {facts}."
-    if is_gain and is_guess:
-        return "unclear", (
-            f"Cannot tell whether adaptation helps: {facts}, more than zero-shot was confident of "
-            f"({numbers['confidence_before']:.0%}): clusters may have wrong names.{advice}"
-        )
-    if is_gain and remaining >= FEWER_CLASSES:
+    if is_gain and not is_guess and remaining >= FEWER_CLASSES:
         names = "" if n_labels else "; whether names fit their images was not verified"
         return "helpful", (
             f"Adaptation looks helpful: {facts}. Similar images share a class in {numbers['agreement_after']:.0%} of "
             f"cases beyond chance{names}.{advice}"
         )
+    if is_gain and is_guess:
+        sure = f"{numbers['confidence_before']:.0%}"
+        facts += f", more than zero-shot was confident of ({sure}): clusters may have wrong names"
     return "unclear", f"Cannot tell whether adaptation helps: {facts}.{advice}"

@@ -178,7 +178,8 @@ class ImageClassifier(Displayed, ABC):
     ) -> Computed:
         """Return the rows of the readable images, which threads decode; Pillow releases the interpreter lock."""
         workers = default_workers() if settings is None or settings.workers < 0 else settings.workers
-        index, parts, skipped = list[int](), [np.empty((0, 0), dtype=np.float32)], dict[int, str]()
+        index, skipped = list[int](), dict[int, str]()
+        parts = [np.empty((0, len(self.names) if output == PROBABILITIES else self.width), dtype=np.float32)]
         with ThreadPoolExecutor(max(1, workers)) as pool:
             for start in range(0, len(images), BATCH):
                 positions = range(start, min(start + BATCH, len(images)))
@@ -188,8 +189,7 @@ class ImageClassifier(Displayed, ABC):
                 if good:
                     index += good
                     parts.append(self.score_views(np.stack(list(good.values())), output))
-        rows = np.concatenate(parts[1:] or parts)
-        return Computed(Positions(np.asarray(index, dtype=np.int64)), rows, skipped)
+        return Computed(Positions(np.asarray(index, dtype=np.int64)), np.concatenate(parts), skipped)
 
 
 def read_view(images: ImageCollection, position: int, preprocessing: Preprocessing) -> NDArray[np.uint8] | str:
@@ -237,24 +237,18 @@ def load(source: str | Path, backbone: Backbone | None = None) -> ImageClassifie
 
 def find_onnx(path: Path) -> Path | None:
     """Return the ONNX file that a path refers to, or None if it should be a run folder."""
-    if not is_folder(path):
-        if path.suffix.lower() == ONNX:
-            return path
-        if is_file(path):
-            raise RunFolderError(
-                f"{str(path)!r} is not a classifier: expected a run folder, or a file {MODEL} from "
-                "captune export RUN --format onnx."
-            )
-        return None
-    if is_file(path / "run.json") or is_file(path / "classifier.json"):
-        return None
-    if is_file(path / MODEL):
-        return path / MODEL
-    found = sorted(path.glob(f"*{ONNX}"))
-    if len(found) > 1:
-        names = ", ".join(file.name for file in found)
-        raise RunFolderError(f"{str(path)!r} contains several ONNX files ({names}). Pass the path of one of them.")
-    return found[0] if found else None
+    if is_folder(path):
+        is_run = is_file(path / "run.json") or is_file(path / "classifier.json")
+        found = [] if is_run else [path / MODEL] if is_file(path / MODEL) else sorted(path.glob(f"*{ONNX}"))
+        if len(found) > 1:
+            raise RunFolderError(f"There are several ONNX files: {', '.join(map(str, found))}. Pass one of them.")
+        return found[0] if found else None
+    if path.suffix.lower() != ONNX and is_file(path):
+        raise RunFolderError(
+            f"{str(path)!r} is not a classifier: expected a run folder, or a file {MODEL} from "
+            "captune export RUN --format onnx."
+        )
+    return path if path.suffix.lower() == ONNX else None
 
 
 @dataclass(frozen=True)
@@ -279,12 +273,18 @@ class OnnxClassifier(ImageClassifier):
     """An exported classifier; it predicts like the run it was exported from."""
 
     def __init__(self, model: str | Path | bytes) -> None:
-        self.session = _open_model(model)
-        shown = "ONNX model" if isinstance(model, bytes) else str(model)
+        shown = "the exported model" if isinstance(model, bytes) else str(model)
+        self.session = _open_model(model, shown)
         self.card = _read_card(self.session.get_modelmeta().custom_metadata_map, shown)
         self.names, self.preprocessing = self.card.names, self.card.preprocessing
-        _check_graph(self.session, len(self.names), shown)
-        self.width = next(entry.shape[-1] for entry in self.session.get_outputs() if entry.name == EMBEDDINGS)
+        inputs = [entry.name for entry in self.session.get_inputs()]
+        shapes = {entry.name: entry.shape for entry in self.session.get_outputs()}
+        self.width = shapes.get(EMBEDDINGS, [0])[-1]
+        if inputs != [PIXELS] or not self.width or shapes.get(PROBABILITIES, [0])[-1] != len(self.names):
+            raise RunFolderError(
+                f"The graph of {shown!r} was changed: expected the input {PIXELS!r} and the outputs {EMBEDDINGS!r} and "
+                f"{PROBABILITIES!r} with {len(self.names)} columns. Export the run again."
+            )
 
     def score_views(self, views: NDArray[np.uint8], output: Output = PROBABILITIES) -> Floats:
         """Return an output of the graph for decoded images."""
@@ -303,14 +303,14 @@ class OnnxClassifier(ImageClassifier):
         return {**super().summary(), "backbone": self.card.backbone, "precision": self.card.precision}
 
 
-def _open_model(model: str | Path | bytes) -> Any:  # noqa: ANN401 (onnxruntime has no types)
+def _open_model(model: str | Path | bytes, shown: str) -> Any:  # noqa: ANN401 (onnxruntime has no types)
     try:
         import onnxruntime
     except ImportError as error:
         raise missing_extra("onnxruntime", "onnx") from error
     if not isinstance(model, bytes) and not is_file(model):
         raise RunFolderError(
-            f"There is no ONNX file {str(model)!r}. Create one: captune export RUN --format onnx --out {model}"
+            f"There is no ONNX file {shown!r}. Create one: captune export RUN --format onnx --out {model}"
         )
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors only
@@ -320,8 +320,7 @@ def _open_model(model: str | Path | bytes) -> Any:  # noqa: ANN401 (onnxruntime 
     try:
         return onnxruntime.InferenceSession(source, options, providers=providers)
     except Exception as error:  # onnxruntime has many error classes
-        shown = "The exported model" if isinstance(model, bytes) else repr(source)
-        problem = f"{shown} cannot be opened by onnxruntime: {_reason(error)}. Export the run again."
+        problem = f"{shown!r} cannot be opened by onnxruntime: {_reason(error)}. Export the run again."
         raise RunFolderError(problem) from error
 
 
@@ -329,26 +328,12 @@ def _reason(error: Exception) -> str:  # the first line, without the error codes
     return (str(error) or type(error).__name__).splitlines()[0].rsplit(" : ", 1)[-1].rstrip(".")[:300]
 
 
-def _check_graph(session: Any, n_classes: int, shown: str) -> None:  # noqa: ANN401
-    inputs = {entry.name for entry in session.get_inputs()}
-    outputs = {entry.name: entry.shape for entry in session.get_outputs()}
-    columns = outputs.get(PROBABILITIES, [None, None])[-1]
-    if inputs != {PIXELS} or not {PROBABILITIES, EMBEDDINGS} <= set(outputs) or columns != n_classes:
-        raise RunFolderError(
-            f"The graph of {shown!r} was changed: expected the input {PIXELS!r} and the outputs {PROBABILITIES!r} with "
-            f"{n_classes} columns and {EMBEDDINGS!r}. Export the run again."
-        )
-
-
 def _read_card(metadata: dict[str, str], shown: str) -> OnnxCard:
-    if KEY not in metadata:
-        raise RunFolderError(
-            f"{shown!r} was not made by captune: no {KEY!r} in its metadata. Make one: captune export RUN --format onnx"
-        )
     try:
         raw = parse_json(metadata[KEY])
-    except ValueError as error:
-        raise RunFolderError(f"The metadata of {shown!r} cannot be read: {error}. Export the run again.") from error
+    except (KeyError, ValueError) as error:
+        problem = f"{shown!r} was not made by captune, or its metadata {KEY!r} is damaged: {error}."
+        raise RunFolderError(f"{problem} Make one: captune export RUN --format onnx") from error
     content = check_card(raw, shown, ONNX_FORMAT, ONNX_VERSION)
     check_digest(content, shown)
     card = build_card(OnnxCard, content, shown)

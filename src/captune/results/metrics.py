@@ -9,10 +9,9 @@ from statistics import harmonic_mean
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from captune.core.arrays import Bools, Floats, Ints
-from captune.core.errors import InputError, raise_all
+from captune.core.arrays import Floats, Ints
+from captune.core.errors import InputError
 from captune.core.text import Displayed
 
 ECE_BINS = 15
@@ -24,18 +23,13 @@ class Metrics(Displayed):
     """The quality and balance of predictions; None where there is nothing to measure.
 
     Attributes:
-        n_images: Number of labeled images.
-        accuracy: Share of images whose predicted class is their label.
         balanced_accuracy: Mean accuracy of the classes that have images.
         lowest_five: Mean accuracy of the five classes with the lowest accuracy.
-        per_class_accuracy: Accuracy of each class, None for a class without images.
-        predicted_counts: Number of images predicted as each class.
         never_predicted: Classes that no image is predicted as.
         predicted_imbalance: Largest predicted count divided by the mean count, from 1 to the number of classes.
         ece: Expected calibration error.
         seen_accuracy: Accuracy on images of classes that had labels, predicted over all classes.
-        unseen_accuracy: Accuracy on images of the other classes, predicted over all classes.
-        harmonic_mean: Harmonic mean of the two.
+        unseen_accuracy: The same of the other classes; `harmonic_mean` is that of the two.
     """
 
     n_images: int
@@ -71,22 +65,22 @@ def summarize(probabilities: Floats, labels: Ints, n_classes: int, seen: Sequenc
     """Return all metrics of probabilities `(images, classes)`; `seen` lists the classes that had labels."""
     from sklearn.metrics import accuracy_score, recall_score
 
-    _check_probabilities(probabilities, labels, n_classes)
+    _check(probabilities, labels, n_classes)
     predicted = probabilities.argmax(axis=1)
+    is_correct = predicted == labels
     # The accuracy of a class is its recall. balanced_accuracy_score would build a matrix of classes x classes.
     per_class = recall_score(labels, predicted, labels=np.arange(n_classes), average=None, zero_division=np.nan)
     counts = np.bincount(predicted, minlength=n_classes)
     groups: list[float | None] = [None, None]
     if seen is not None:
-        _check_range("seen", np.asarray(seen), n_classes)
-        is_seen, is_correct = np.isin(labels, seen), predicted == labels
-        groups = [_mean_or_none(is_correct[is_seen]), _mean_or_none(is_correct[~is_seen])]
+        is_seen = np.isin(labels, seen)
+        groups = [float(is_correct[part].mean()) if part.any() else None for part in (is_seen, ~is_seen)]
     measured = [value for value in groups if value is not None]
     return Metrics(
         n_images=len(labels),
         accuracy=float(accuracy_score(labels, predicted)),
         balanced_accuracy=float(np.nanmean(per_class)),
-        lowest_five=lowest_mean(per_class),
+        lowest_five=float(np.sort(per_class[~np.isnan(per_class)])[:LOWEST].mean()),
         per_class_accuracy=tuple(None if math.isnan(value) else float(value) for value in per_class),
         predicted_counts=tuple(counts.tolist()),
         never_predicted=tuple(np.flatnonzero(counts == 0).tolist()),
@@ -98,44 +92,24 @@ def summarize(probabilities: Floats, labels: Ints, n_classes: int, seen: Sequenc
     )
 
 
-def lowest_mean(per_class: NDArray[np.float64], lowest: int = LOWEST) -> float:
-    """Return the mean of the lowest accuracies, ignoring nan."""
-    known = np.sort(per_class[~np.isnan(per_class)])
-    return float(known[:lowest].mean()) if known.size else math.nan
-
-
 def expected_calibration_error(probabilities: Floats, labels: Ints, bins: int = ECE_BINS) -> float:
     """Return the mean difference between confidence and accuracy over equal-width bins `(low, high]`."""
-    _check_probabilities(probabilities, labels, probabilities.shape[-1])
     confidence = probabilities.max(axis=1).astype(np.float64)
     correct = (probabilities.argmax(axis=1) == labels).astype(np.float64)
-    inner_edges = np.linspace(0.0, 1.0, bins + 1)[1:-1]
-    bin_of_image = np.digitize(confidence, inner_edges, right=True)
+    bin_of_image = np.digitize(confidence, np.linspace(0.0, 1.0, bins + 1)[1:-1], right=True)
     # Per bin (n/N) * |mean correct - mean confidence| is |sum correct - sum confidence| / N.
     gaps = np.bincount(bin_of_image, weights=correct - confidence, minlength=bins)
     return float(np.abs(gaps).sum() / len(labels))
 
 
-def _mean_or_none(values: Bools) -> float | None:
-    return float(values.mean()) if values.size else None
-
-
-def _check_range(name: str, ids: Ints, n_classes: int) -> None:
-    if ids.size and not 0 <= ids.min() <= ids.max() < n_classes:
-        raise InputError(f"{name}: expected class ids in 0..{n_classes - 1}, got {ids.min()}..{ids.max()}.")
-
-
-def _check_probabilities(probabilities: Floats, labels: Ints, n_classes: int) -> None:
-    expected = (*labels.shape, n_classes)
-    if labels.ndim != 1 or not labels.size or probabilities.shape != expected:
+def _check(probabilities: Floats, labels: Ints, n_classes: int) -> None:
+    if not len(labels) or probabilities.shape != (len(labels), n_classes):
         raise InputError(
-            f"probabilities: expected shape {expected} (images, classes) with at least one image, "
+            f"Expected probabilities of shape ({len(labels)}, {n_classes}) (images, classes) of at least one image, "
             f"got {probabilities.shape}."
         )
-    problems = []
-    if not np.isfinite(probabilities).all():
-        problems.append("some values are not finite")
-    elif probabilities.min() < 0.0 or np.abs(probabilities.sum(axis=1, dtype=np.float64) - 1.0).max() > 1e-3:
-        problems.append("expected values of at least 0 and rows that sum to 1 (softmax the scores first)")
-    raise_all(problems, "These probabilities cannot be measured")
-    _check_range("labels", labels, n_classes)
+    if not 0 <= labels.min() <= labels.max() < n_classes:
+        raise InputError(f"Expected class ids from 0 to {n_classes - 1}, got {labels.min()} to {labels.max()}.")
+    # A comparison with nan is false.
+    if not (probabilities.min() >= 0.0 and np.abs(probabilities.sum(axis=1, dtype=np.float64) - 1.0).max() <= 1e-3):
+        raise InputError("Expected probabilities of at least 0 in rows that sum to 1 (softmax the scores first).")

@@ -27,7 +27,7 @@ from captune.data.vocabulary import NONE, write_descriptions
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.predictions import Predictions
 from captune.results.classifier import Classifier, predict_collection
-from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS, Evidence
+from captune.results.evidence import FILE, PSEUDO_LABELS, Evidence
 from captune.results.metrics import Metrics, summarize
 from captune.results.run_folder import (
     CARD,
@@ -46,7 +46,6 @@ from captune.results.run_folder import (
     read_run_card,
     readable,
     remember_run,
-    replay_history,
 )
 
 if TYPE_CHECKING:
@@ -96,10 +95,14 @@ class Run(Displayed):
         self.review, self.discarded, self._folder = review, discarded, folder
         self.truth: Ints | None = None
         self.is_given = False  # whether the user named the folder of the images when the run was read
-        if predictions is not None:
-            self.predictions = predictions
-        if classifier is not None:
-            self.classifier = classifier
+        self.health: dict[str, Any] | None = None
+        if evidence is not None and evidence.health is not None:
+            self.health = evidence.health.as_dict()
+        if predictions is not None and classifier is not None:
+            self.predictions, self.classifier, self.names = predictions, classifier, classifier.names
+            self.labels, self.confidence, self.fits = predictions.labels, predictions.confidence, predictions.fits
+            self.readable = images.subset(predictions.image_index)
+            self.arrays = {} if evidence is None else evidence.arrays
 
     @classmethod
     def read(cls, folder: str | Path, labels: Any = None, images: str | Path | None = None) -> Run:  # noqa: ANN401
@@ -134,7 +137,7 @@ class Run(Displayed):
                 folder=path,
             )
             run.card, run.names, run.readable, run.is_given = card, names, found.images, images is not None
-            run.labels, run.confidence, run.fits = found.labels, found.confidence, found.fits
+            run.labels, run.confidence, run.fits, run.health = *found[1:], card.get("health")
         if labels is not None:
             run.truth = read_labels(labels, run.readable, names)
             if not np.any(run.truth >= 0):
@@ -191,47 +194,30 @@ class Run(Displayed):
             **reviewed,
         }
 
-    @property
-    def health(self) -> dict[str, Any] | None:
-        """Return the result of the health check; None for a run without adaptation."""
-        if self._folder is not None:
-            return self.card.get("health")
-        return None if self.evidence is None or self.evidence.health is None else self.evidence.health.as_dict()
-
     @cached_property
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """Return the evidence that reports are made from; may be empty."""
-        if self._folder is None:
-            return {} if self.evidence is None else self.evidence.arrays
         with _noticing_damage(self.folder):
             return load_file(self.folder / FILE) if (self.folder / FILE).is_file() else {}
 
     @cached_property
+    def history(self) -> Sequence[EpochLabels]:
+        """Return the pseudo-labels during training, after each epoch that changed them."""
+        changes = np.asarray(self.arrays.get("history", np.empty((0, 3))), dtype=np.int64)
+        labels, states = np.full_like(self.labels, -1), []
+        with _noticing_damage(self._folder):
+            for part in np.split(changes, np.flatnonzero(np.diff(changes[:, 0])) + 1) if len(changes) else ():
+                labels[part[:, 1]] = part[:, 2]
+                given = np.flatnonzero(labels >= 0)
+                states.append(EpochLabels(int(part[0, 0]), Rows(given), labels[given]))
+        return states
+
+    @property
     def pseudo_labels(self) -> Ints | None:
         """Return the final number of pseudo-labels of each class; None if the method makes none."""
-        if not (self.folder / PSEUDO_LABELS).is_file():
-            return None
-        ids = {name: i for i, name in enumerate(self.names)}
-        with _noticing_damage(self.folder):
-            final = np.asarray([ids[row["label"]] for row in read_rows(self.folder / PSEUDO_LABELS)], dtype=np.int64)
-            return np.bincount(final, minlength=len(self.names))
-
-    @cached_property
-    def history(self) -> Sequence[EpochLabels]:
-        """Return the pseudo-labels during training."""
-        if self.pseudo_labels is None:
-            return ()
-        rows = {self.readable.name(row): row for row in range(len(self.readable))}
-        ids = {name: i for i, name in enumerate(self.names)}
-        with _noticing_damage(self.folder):
-            return replay_history(read_rows(self.folder / HISTORY), rows, ids)
+        return np.bincount(self.history[-1].labels, minlength=self.n_classes) if self.history else None
 
     # What follows from it
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """Return the class names."""
-        return self.classifier.names
 
     @property
     def n_classes(self) -> int:
@@ -243,30 +229,10 @@ class Run(Displayed):
         """Return the method's id."""
         return str(self.settings.get("method", "?"))
 
-    @cached_property
-    def readable(self) -> ImageCollection:
-        """Return the images that have a prediction, in the order of the predictions."""
-        return self.images.subset(self.predictions.image_index)
-
     @property
     def skipped_files(self) -> list[tuple[str, str]]:
         """Return the names of the skipped images, and the reasons."""
         return [(self.images.name(position), reason) for position, reason in sorted(self.skipped.items())]
-
-    @cached_property
-    def labels(self) -> Ints:
-        """Return the predicted class of each readable image."""
-        return self.predictions.labels
-
-    @cached_property
-    def confidence(self) -> Floats:
-        """Return the probability of that class."""
-        return self.predictions.confidence
-
-    @cached_property
-    def fits(self) -> Floats | None:
-        """Return how well each readable image fits the names, from 0 (worst) to 1; None if it is not known."""
-        return self.predictions.fits
 
     @property
     def is_rejected(self) -> Bools:
@@ -385,11 +351,24 @@ class Run(Displayed):
 
     def write(self, folder: str | Path) -> Path:
         """Write a folder that is claimed already; a run that is there stays until the new one is complete."""
-        target = Path(folder)
-        with replaced(target, FILES, OF_AN_OLD_RUN) as staging:
-            self._write(staging)
-        remember_run(target, self.card["image_root"])
-        return target
+        with replaced(Path(folder), FILES, OF_AN_OLD_RUN) as target:
+            self.classifier.save(target / CLASSIFIER)
+            columns = ("path", "label", "confidence", "fits", "nearest")
+            write_whole(target / "predictions.csv", table(columns, self._predicted_rows()))
+            write_whole(target / "skipped.csv", table(("path", "reason"), self.skipped_files))
+            write_whole(target / "settings.yaml", yaml.safe_dump(self._project(), sort_keys=False, allow_unicode=True))
+            if self.evidence is not None:
+                arrays = {name: np.ascontiguousarray(array) for name, array in self.evidence.arrays.items()}
+                write_whole(target / FILE, save_arrays(arrays))
+                if self.evidence.final is not None:
+                    columns = ("path", "label", "confidence", "round", "source")
+                    write_whole(target / PSEUDO_LABELS, table(columns, self.evidence.pseudo_label_rows(self.names)))
+            described = {name: texts for name, texts in self.alignment.get("descriptions", {}).items() if texts}
+            if described:
+                write_descriptions(target / DESCRIPTIONS, described)  # to edit and reuse
+            write_json(target / CARD, self.card)  # last
+        remember_run(Path(folder), self.card["image_root"])
+        return Path(folder)
 
     def shown_file(self, row: int) -> Path | None:
         """Return the file of a readable image, or None if it is not in a folder that the user of this machine named.
@@ -404,23 +383,6 @@ class Run(Displayed):
     @cached_property
     def _is_own(self) -> bool:
         return is_remembered(self.folder, self.card.get("image_root", "."))
-
-    def _write(self, target: Path) -> None:
-        """Write all files, run.json last."""
-        self.classifier.save(target / CLASSIFIER)
-        columns = ("path", "label", "confidence", "fits", "nearest")
-        write_whole(target / "predictions.csv", table(columns, self._predicted_rows()))
-        write_whole(target / "skipped.csv", table(("path", "reason"), self.skipped_files))
-        write_whole(target / "settings.yaml", yaml.safe_dump(self._project(), sort_keys=False, allow_unicode=True))
-        if self.evidence is not None:
-            arrays = {name: np.ascontiguousarray(array) for name, array in self.evidence.arrays.items()}
-            write_whole(target / FILE, save_arrays(arrays))
-            for name, (header, rows_of_table) in self.evidence.tables(self.names).items():
-                write_whole(target / name, table(header, rows_of_table))
-        described = {name: texts for name, texts in self.alignment.get("descriptions", {}).items() if texts}
-        if described:
-            write_descriptions(target / DESCRIPTIONS, described)  # to edit and reuse
-        write_json(target / CARD, self.card)
 
     def _project(self) -> dict[str, Any]:
         """Return inputs and settings as --config takes them, with absolute paths; inputs in memory are left out."""
@@ -440,7 +402,7 @@ class Run(Displayed):
 
 
 @contextmanager
-def _noticing_damage(folder: Path) -> Iterator[None]:
+def _noticing_damage(folder: Path | None) -> Iterator[None]:
     """Raise one error for a folder that was edited by hand, which can fail in any way."""
     try:
         yield

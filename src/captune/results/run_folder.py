@@ -6,10 +6,9 @@ import csv
 import os
 import shutil
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -34,7 +33,7 @@ from captune.core.files import (
 from captune.core.text import option
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import NONE
-from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS
+from captune.results.evidence import FILE, PSEUDO_LABELS
 from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
 
 FORMAT, VERSION = "captune-run", 1
@@ -45,11 +44,11 @@ REPORT = "report.html"
 DESCRIPTIONS = "descriptions.yaml"
 EXPORTS = "exports"
 CORRECTIONS = "corrections.jsonl"
-OF_AN_OLD_RUN = (FILE, PSEUDO_LABELS, HISTORY, DESCRIPTIONS, REPORT, EXPORTS)
+OF_AN_OLD_RUN = (FILE, PSEUDO_LABELS, "pseudo_label_history.csv", DESCRIPTIONS, REPORT, EXPORTS)
 """What a run may leave in its folder that the next one does not always replace."""
 FILES = (
     *("classifier/classifier.json", "classifier/classifier.safetensors", "predictions.csv", "skipped.csv"),
-    *("settings.yaml", FILE, PSEUDO_LABELS, HISTORY, DESCRIPTIONS, CARD),
+    *("settings.yaml", FILE, PSEUDO_LABELS, DESCRIPTIONS, CARD),
 )
 """Everything that a run writes at once, run.json last."""
 LOCK = ".captune-lock"
@@ -199,23 +198,6 @@ def read_predictions(path: Path, root: Path, ids: Mapping[str, int]) -> Predicte
         np.asarray(confidence, dtype=np.float32),
         None if np.isnan(fits).any() else np.asarray(fits, dtype=np.float32),
     )
-
-
-def replay_history(
-    rows: Iterable[Mapping[str, str]], known: Mapping[str, int], ids: Mapping[str, int]
-) -> list[EpochLabels]:
-    """Return all pseudo-labels after each epoch from a table of changes; `known` has the row of each path."""
-    states: list[EpochLabels] = []
-    now: dict[int, int] = {}
-    for epoch, group in groupby(rows, key=lambda change: change["epoch"]):
-        for change in group:
-            position = known.get(change["path"], -1)
-            now.pop(position, None)
-            if change["label"] and position >= 0:  # -1: an image may have been removed during the run
-                now[position] = ids[change["label"]]
-        rows, labels = (np.asarray(list(part), np.int64) for part in (now, now.values()))
-        states.append(EpochLabels(int(epoch), Rows(rows), labels))
-    return states
 
 
 def read_rows(path: Path) -> Iterator[dict[str, str]]:

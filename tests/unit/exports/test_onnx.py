@@ -121,7 +121,7 @@ def test_captune_load_finds_the_file_in_its_folder(model: Path, tmp_path: Path) 
     (tmp_path / "mine.onnx").write_bytes(model.read_bytes())
     assert captune.load(tmp_path).names == NAMES
     (tmp_path / "other.onnx").write_bytes(b"")
-    with pytest.raises(RunFolderError, match=r"mine\.onnx, other\.onnx"):
+    with pytest.raises(RunFolderError, match=r"mine\.onnx.*other\.onnx"):
         captune.load(tmp_path)
     (tmp_path / "notes.txt").write_text("text")
     with pytest.raises(RunFolderError, match=r"notes\.txt"):

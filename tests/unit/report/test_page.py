@@ -111,7 +111,7 @@ def test_what_there_is_nothing_of_is_left_out(run_folder: Any) -> None:
 
 def test_a_folder_without_evidence_still_has_a_page(run_folder: Any) -> None:
     folder = run_folder()
-    for name in ("evidence.safetensors", "pseudo_labels.csv", "pseudo_label_history.csv"):
+    for name in ("evidence.safetensors", "pseudo_labels.csv"):
         (folder / name).unlink()
     reader = read(write_report([folder]))
     assert {"summary", "unsure", "classes", "training", "settings"} <= set(sections(reader))

@@ -13,10 +13,9 @@ from safetensors.numpy import load_file
 from toys import write_images
 
 import captune
-from captune.data.images import ImageCollection
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.results import evidence
-from captune.results.evidence import FILE, HISTORY, PSEUDO_LABELS, Evidence
+from captune.results.evidence import FILE, PSEUDO_LABELS, changes_of
 from captune.results.run import Run
 
 CAP = {"preset": "quick", "epochs": 3, "iterations": 2, "grow_every": 1, "k": 2, "train_batch": 4, "strong_views": 1}
@@ -67,7 +66,7 @@ def test_zero_shot_has_one_state_and_no_pseudo_labels(base: Path) -> None:
     assert not run.is_adapted
     assert run.card["health"] is None
     assert not (folder / PSEUDO_LABELS).exists()
-    assert not (folder / HISTORY).exists()
+    assert run.pseudo_labels is None
     assert (folder / "report.html").is_file()
 
 
@@ -112,17 +111,10 @@ def test_the_history_holds_changes_only_and_is_read_back_whole(base: Path) -> No
     assert found == last
 
 
-def test_a_label_that_is_taken_away_is_a_row_without_label() -> None:
+def test_a_label_that_is_taken_away_is_a_change_to_none() -> None:
     def labels(index: list[int], classes: list[int]) -> PseudoLabels:
         return PseudoLabels.create(np.asarray(index), np.asarray(classes), np.full(len(index), 0.5, np.float32), 2)
 
-    images = ImageCollection((Path("a.png"), Path("b.png"), Path("c.png")), Path())
-    history = [(1, labels([0, 1], [0, 0])), (2, labels([0, 2], [1, 0]))]
-    _, changes = Evidence({}, images, history, None).tables(("x", "y"))[HISTORY]
-    assert [row[:3] for row in changes] == [
-        (1, "a.png", "x"),
-        (1, "b.png", "x"),
-        (2, "a.png", "y"),
-        (2, "c.png", "x"),
-        (2, "b.png", ""),
-    ]
+    history = [(1, labels([0, 1], [0, 0])), (2, labels([0, 2], [1, 0])), (3, labels([0, 2], [1, 0]))]
+    changes = changes_of(history, np.array([3, 1, 0]), 4)  # the images of the labels are rows 3, 1 and 0
+    assert changes.tolist() == [[1, 1, 0], [1, 3, 0], [2, 0, 0], [2, 1, -1], [2, 3, 1]]

@@ -63,36 +63,11 @@ def test_one_class_for_all_agrees_no_more_than_chance() -> None:
     assert abs(health.neighbor_agreement(shuffled, everyone, neighbors)) < 0.05
 
 
-def test_mass_and_effective_classes_by_hand() -> None:
+def test_effective_classes_by_hand() -> None:
     old, new = np.array([0, 0, 1, 1]), np.array([0, 0, 0, 2])
-    assert health.moved_mass(old, new, 3) == 0.5
-    assert health.moved_mass(old, old[::-1], 3) == 0.0
     assert health.effective_classes(old) == pytest.approx(2.0)
     assert health.effective_classes(np.array([1, 1])) == pytest.approx(1.0)
     assert health.effective_classes(new) == pytest.approx(math.exp(0.75 * math.log(4 / 3) + 0.25 * math.log(4)))
-
-
-def slow_explained(embeddings: Floats, predicted: Ints) -> float:
-    def scatter(rows: Floats) -> float:
-        mean = [sum(float(row[d]) for row in rows) / len(rows) for d in range(rows.shape[1])]
-        return sum((float(row[d]) - mean[d]) ** 2 for row in rows for d in range(rows.shape[1]))
-
-    classes = set(predicted.tolist())
-    within = sum(scatter(embeddings[predicted == c]) for c in classes)
-    n = len(embeddings)
-    return 1 - (within / (n - len(classes))) / (scatter(embeddings) / (n - 1))
-
-
-def test_explained_variance_equals_slow_loops_and_random_classes_explain_nothing() -> None:
-    images, labels = blobs(4, 12)
-    predicted = probabilities(labels, 0.4, n_classes=4).argmax(axis=1) * 2  # some ids are never predicted
-    assert health.explained_variance(images, predicted) == pytest.approx(slow_explained(images, predicted), abs=1e-5)
-    assert health.explained_variance(images, labels) > 0.5
-    shuffled = [np.random.default_rng(seed).permutation(labels) for seed in range(20)]
-    assert abs(np.mean([health.explained_variance(images, one) for one in shuffled])) < 0.02
-    assert health.explained_variance(images, np.zeros_like(labels)) == pytest.approx(0.0)
-    assert health.explained_variance(images, np.arange(len(images))) == 0.0
-    assert health.explained_variance(np.repeat(images[:1], 9, axis=0), np.arange(9) % 2) == 0.0
 
 
 def check(images: Floats, before: Floats, after: Floats) -> health.HealthCheck:
@@ -107,7 +82,6 @@ def test_clusters_that_get_names_of_their_own_look_helpful_though_neighbors_agre
     found = check(images, probabilities(misnamed, 0.0, n_classes=8), probabilities(labels, 0.0, n_classes=8))
     assert found.changed == 0.5
     assert abs(found.agreement_after - found.agreement_before) < 0.05
-    assert found.explained_after > found.explained_before + 0.1
     assert found.verdict == "helpful"
 
 
@@ -159,7 +133,7 @@ def test_the_same_predictions_made_surer_are_neither() -> None:
     images, labels = blobs()
     surer = probabilities(labels, 0.3)
     found = check(images, softmax_rows(np.log(surer) * np.float32(0.5)), surer)
-    assert (found.verdict, found.changed, found.moved_mass) == ("unclear", 0.0, 0.0)
+    assert (found.verdict, found.changed) == ("unclear", 0.0)
     assert found.expected_change == 0.0
 
 

