@@ -31,12 +31,12 @@ def main() -> int:
         bed = read_bed(path)
         probabilities = fit_gaussian_mixture(bed.images, bed.texts, bed.logit_scale).probabilities
         predicted = probabilities.argmax(axis=1)
-        truth, names = float(np.mean(predicted == bed.labels)), [str(i) for i in range(len(predicted))]
+        truth, is_free = float(np.mean(predicted == bed.labels)), np.ones(len(predicted), dtype=np.bool_)
         recall = np.array([np.mean(predicted[bed.labels == c] == c) for c in range(len(bed.texts))])
         for n_checks in (10, 50, 200):
             found, truths = [], []
             for seed in range(options.repetitions):
-                rows = draw_checks(random_numbers(names, seed), np.ones(len(names), dtype=np.bool_), n_checks)
+                rows = draw_checks(random_numbers(bed.images, seed), is_free, n_checks)
                 found.append(estimate_accuracy(predicted[rows], bed.labels[rows]))
                 truths.append(float(recall[np.unique(bed.labels[rows])].mean()))
             coverage = float(np.mean([e.low <= truth <= e.high for e in found]))

@@ -14,7 +14,7 @@ from captune.data.images import ImageCollection
 from captune.embeddings.embed import score
 from captune.embeddings.predictions import Predictions
 from captune.labeling.pseudo_labels import PseudoLabels
-from captune.results.evidence import Evidence
+from captune.results.evidence import Evidence, changes_of
 from captune.results.health import check_health
 from captune.results.run import Run
 
@@ -57,6 +57,7 @@ def make_run(
         "path,label\n" + "".join(f'{images.name(i)},"{quoted(names[c])}"\n' for i, c in enumerate(truth)),
         encoding="utf-8",
     )
+    made = history_of(after, n_classes) if adapted else []
     run = Run(
         settings={"method": method if adapted else "zero_shot", "backbone": "toy:<b>", "tau": 0.85, "margin": True},
         images=images,
@@ -74,9 +75,10 @@ def make_run(
                 "embedded_rows": np.arange(len(truth), dtype=np.int32),
                 "vectors": vectors.astype(np.float16),
                 "class_vectors": texts,
+                "history": changes_of(made, np.arange(len(truth)), len(truth)).astype(np.int32),
             },
             unlabeled=images,
-            history=history_of(after, n_classes) if adapted else (),
+            history=made,
             health=check_health(vectors, before, after, texts, 20.0) if adapted else None,
         ),
         sources={"images": str(images_folder), "classes": ",".join(names)},

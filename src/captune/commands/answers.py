@@ -111,7 +111,7 @@ def find(options: argparse.Namespace) -> None:
     flag("--undo", "undo your last answer"),
     _shared.METHOD,
     argument("--person", help="who answers (default: the user of this computer)"),
-    argument("--export", metavar="FILE", help="write all labels as CSV, or for Label Studio as .json"),
+    argument("--export", metavar="FILE", help="write all labels as a CSV table"),
     open_ended="answer",
     epilog="examples:\n"
     "  captune label RUN cats/12.jpg siamese\n"
@@ -134,7 +134,7 @@ def label(options: argparse.Namespace) -> None:
         write_report_of(options.run)
         say(f"Saved: {options.run}. {session.verification()}")
     if options.export:
-        say(f"{write_answers(options.export, session.answers.used().items())} labels: {options.export}")
+        say(f"{write_answers(options.export, session.answers.used())} labels: {options.export}")
     elif not is_new:
         say(f"No answers were given. {session!r}")
 

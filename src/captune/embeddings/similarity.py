@@ -20,10 +20,11 @@ def find_outliers_and_duplicates(vectors: Floats) -> tuple[Bools, Bools]:
     n_images = len(vectors)
     landmarks = np.random.default_rng(0).permutation(n_images)[:N_LANDMARKS]
     familiar, duplicate = np.full(n_images, -1.0, dtype=np.float32), np.zeros(n_images, dtype=np.bool_)
-    owners = np.empty(n_images, dtype=np.int64)
+    owners = np.zeros(n_images, dtype=np.int64)  # few images are all compared with each other
     everything = np.arange(n_images)
     for rows in row_parts(n_images, len(landmarks)):
-        owners[rows] = (vectors[rows] @ vectors[landmarks].T).argmax(axis=1)
+        if n_images > N_LANDMARKS:
+            owners[rows] = (vectors[rows] @ vectors[landmarks].T).argmax(axis=1)
         familiar[rows] = _similarity(vectors, everything[rows], landmarks)[0]
     order = np.argsort(owners, kind="stable")
     for members in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1):

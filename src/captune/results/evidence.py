@@ -36,14 +36,14 @@ class Evidence:
         arrays: `before_labels` (readable images,); `rows`, `before`, `after` of the saved images; `embedded_rows` and
             `vectors` of a sample; `class_vectors` and `logit_scale`; `history` (changes, 3), the epoch, readable image
             and class of each change of a pseudo-label, -1 if it was taken away.
-        unlabeled: The readable images without a label, which positions in `final` count.
-        final: The last pseudo-labels; None if the method makes none.
+        unlabeled: The readable images without a label, which positions in the pseudo-labels count.
+        history: The pseudo-labels after some epochs, the final ones last.
         health: The health check; None for a run without adaptation.
     """
 
     arrays: Mapping[str, NDArray[Any]]
     unlabeled: ImageCollection
-    final: PseudoLabels | None
+    history: Sequence[tuple[int, PseudoLabels]]
     health: HealthCheck | None
 
     def undone(self) -> Evidence:
@@ -59,16 +59,17 @@ class Evidence:
         arrays["class_vectors"] = unit_rows(np.add.reduceat(arrays["class_vectors"], starts, axis=0))
         changes = np.array(arrays["history"])
         changes[:, 2] = np.append(class_of, -1)[changes[:, 2]]
-        arrays["history"], final = changes, self.final
-        if final is not None:
-            final = replace(final, labels=class_of[final.labels], n_classes=len(n_parts), candidates=None)
-        return replace(self, arrays=arrays, final=final)
+        arrays["history"] = changes
+        made = [
+            (epoch, replace(labels, labels=class_of[labels.labels], n_classes=len(n_parts), candidates=None))
+            for epoch, labels in self.history[-1:]
+        ]
+        return replace(self, arrays=arrays, history=made)
 
     def pseudo_label_rows(self, names: Sequence[str]) -> Iterator[Sequence[object]]:
         """Yield the rows of `pseudo_labels.csv`."""
-        labels = self.final
-        for i, position in enumerate([] if labels is None else labels.image_index.tolist()):
-            assert labels is not None
+        labels = self.history[-1][1]
+        for i, position in enumerate(labels.image_index.tolist()):
             confidence, source = f"{labels.confidence[i]:.6f}", Source(int(labels.source[i])).name.lower()
             yield self.unlabeled.name(position), names[labels.labels[i]], confidence, int(labels.round[i]), source
 
@@ -127,7 +128,7 @@ def collect_evidence(
     return Evidence(
         arrays=arrays,
         unlabeled=unlabeled,
-        final=context.history[-1][1] if context.history else None,
+        history=tuple(context.history),
         health=check_health(*(vectors, before, after, texts, backbone.logit_scale), labeled=known[0], labels=known[1])
         if not is_same
         else None,

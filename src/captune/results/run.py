@@ -360,7 +360,7 @@ class Run(Displayed):
             if self.evidence is not None:
                 arrays = {name: np.ascontiguousarray(array) for name, array in self.evidence.arrays.items()}
                 write_whole(target / FILE, save_arrays(arrays))
-                if self.evidence.final is not None:
+                if self.evidence.history:
                     columns = ("path", "label", "confidence", "round", "source")
                     write_whole(target / PSEUDO_LABELS, table(columns, self.evidence.pseudo_label_rows(self.names)))
             described = {name: texts for name, texts in self.alignment.get("descriptions", {}).items() if texts}

@@ -9,19 +9,17 @@ Repeated looks are paid for: see `share_of_look`. docs/accept.md has the argumen
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from captune.core.arrays import Bools, Floats, Ints
 from captune.core.errors import InputError
 from captune.review.corrections import CHECK, PRECISION
 from captune.review.engine import applied
-from captune.review.estimate import exact_interval
 
 if TYPE_CHECKING:
     from captune.review.session import Session
@@ -45,10 +43,7 @@ class Acceptance:
         n_wrong: Wrong predictions among the checks; they are accepted with the label of the person.
         n_missing: Number of checks that are to be answered before anything is computed; 0 if all are.
         n_more: Number of further checks of the next look.
-        zones: Numbers of images, checks and wrong checks of each zone that was tested.
-        curve: What the most confident predictions are worth: `coverage`, the share of the images; `expected`, their
-            mean confidence; `n_checks` and `n_wrong` of a random sample of them, and the 95 % interval of their
-            precision, from `low` to `high`.
+        zones: Numbers of images, checks and wrong checks of each zone, the most confident predictions.
     """
 
     precision: float
@@ -61,7 +56,6 @@ class Acceptance:
     n_missing: int = 0
     n_more: int = 0
     zones: tuple[tuple[int, int, int], ...] = ()
-    curve: tuple[Mapping[str, float], ...] = ()
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -78,8 +72,8 @@ class Acceptance:
         if not len(self):
             zone = self.zones[-1][0] if self.zones else 0
             return (
-                f"No labels are certain to be {self.precision:.0%} right: among the {zone} most confident predictions "
-                f"there are {seen}. Answer suggestions first to improve the labels, or ask for less. {more}"
+                f"No labels are certain to be {self.precision:.0%} right: among the {zone} most confident "
+                f"predictions there are {seen}. Answer suggestions first to improve the labels, or ask for less. {more}"
             )
         return (
             f"{len(self)} of {self.n_images} predictions are accepted: at least {self.precision:.0%} are right, "
@@ -109,36 +103,12 @@ class Population:
     def planned(self, precision: float, stage: int) -> tuple[Ints, Bools]:
         """Return the planned zone, most confident first, and which of it is checked at a stage; both `(zone,)`."""
         n_checks = checks_of_stage(precision, stage)
-        order, mean = self._order()
+        order = np.lexsort((self.numbers, -self.confidence))
+        mean = np.cumsum(self.confidence[order], dtype=np.float64) / np.arange(1, len(order) + 1)
         zone = order[: max(int(np.count_nonzero(mean >= precision)), n_checks)]
         n = min(n_checks, len(zone))
         last = np.partition(self.numbers[zone], n - 1)[n - 1] if n else 0
         return zone, self.numbers[zone] <= last
-
-    def _order(self) -> tuple[Ints, NDArray[np.float64]]:
-        """Return the images, most confident first, and the mean confidence up to each of them."""
-        order = np.lexsort((self.numbers, -self.confidence))
-        mean = np.cumsum(self.confidence[order], dtype=np.float64) / np.arange(1, len(order) + 1)
-        return np.asarray(order, dtype=np.int64), mean
-
-    def curve(self) -> Iterator[dict[str, float]]:
-        """Yield the points of `Acceptance.curve`; without checks, the interval is 0 to 1."""
-        order, mean = self._order()
-        for size in _sizes(len(order)).tolist():
-            zone = order[:size]
-            # Those with the smallest numbers are a random sample, up to the first that nobody answered.
-            unanswered = self.numbers[zone][self.outcome[zone] < 0]
-            is_checked = self.numbers[zone] < unanswered.min() if len(unanswered) else np.ones(size, dtype=np.bool_)
-            n_checks, n_wrong = int(is_checked.sum()), int((is_checked & (self.outcome[zone] == 0)).sum())
-            low, high = exact_interval(1.0 - n_wrong / n_checks, n_checks) if n_checks else (0.0, 1.0)
-            yield {
-                "coverage": size / len(order),
-                "expected": float(mean[size - 1]),
-                "n_checks": n_checks,
-                "n_wrong": n_wrong,
-                "low": low,
-                "high": high,
-            }
 
     def progress(self, precision: float) -> tuple[int, Ints]:
         """Return the last stage whose checks are all answered (0: none), and the images to check for the next one."""
@@ -173,44 +143,30 @@ def accept(population: Population, precision: float, certainty: float, version: 
     if not 0.5 <= precision < 1.0 or not 0.5 <= certainty < 1.0:
         raise InputError(f"Expected precision and certainty from 0.5 to below 1, got {precision} and {certainty}.")
     stage, missing = population.progress(precision)
-    if not stage:
-        return Acceptance(
-            precision,
-            certainty,
-            missing[:0],
-            len(population.positions),
-            n_missing=len(missing),
-            curve=tuple(population.curve()),
-        )
+    n_images = len(population.positions)
+    if not stage or not n_images:
+        return Acceptance(precision, certainty, missing[:0], n_images, n_missing=len(missing))
     zone, is_checked = population.planned(precision, stage)
     allowed = (1.0 - certainty) * share_of_look(stage, version)
     is_wrong = is_checked & (population.outcome[zone] == 0)
-    sizes = _sizes(len(zone))
+    sizes = np.unique(np.linspace(0, len(zone), N_ZONES + 1).round().astype(np.int64)[1:])
     n_checks, n_wrong = (np.cumsum(one, dtype=np.int64)[sizes - 1] for one in (is_checked, is_wrong))
-    most_wrong = np.array(
-        [_most_wrong(int(s), int(n), precision, allowed) for s, n in zip(sizes, n_checks, strict=True)]
-    )
-    is_certain = n_wrong <= most_wrong
+    tests = zip(sizes.tolist(), n_checks.tolist(), strict=True)
+    most_wrong = np.array([_most_wrong(size, n, precision, allowed) for size, n in tests])
     start = _first_zone(population.confidence[zone], sizes, n_checks, most_wrong)
-    n_passed = int(np.argmin([*is_certain[start:], False]))  # until the first test fails
-    n_accepted = int(sizes[start + n_passed - 1]) if n_passed else 0
-    accepted = zone[:n_accepted]
+    n_passed = int(np.argmin([*(n_wrong <= most_wrong)[start:], False]))  # until the first test fails
+    accepted = zone[: int(sizes[start + n_passed - 1]) if n_passed else 0]
     return Acceptance(
         precision,
         certainty,
         population.positions[accepted[~population.is_nameless[accepted]]],
-        len(population.positions),
-        float(population.confidence[accepted].min()) if n_accepted else 1.0,
+        n_images,
+        float(population.confidence[accepted].min(initial=1.0)),
         int(is_checked.sum()),
         int(is_wrong.sum()),
         n_more=len(missing),
         zones=tuple(zip(sizes.tolist(), n_checks.tolist(), n_wrong.tolist(), strict=True)),
-        curve=tuple(population.curve()),
     )
-
-
-def _sizes(n_images: int) -> Ints:
-    return np.unique(np.linspace(0, n_images, N_ZONES + 1).round().astype(np.int64)[1:])
 
 
 @lru_cache(maxsize=4096)
@@ -243,23 +199,19 @@ def population_of(session: Session) -> Population:
     Images that a person labeled on purpose are not among them, and neither are those that nobody can name or that fit
     no class, unless they were drawn as checks: then the prediction counts as wrong.
     """
-    answers, n_images = session.answers, len(session.images)
-    predictions = session.predictions_without_checks()
+    predictions, n_images, names = session.predictions_without_checks(), len(session.images), session.names
     outcome, is_in, is_nameless = np.full(n_images, -1), ~predictions.is_rejected, np.zeros(n_images, dtype=np.bool_)
-    ids = {name: class_id for class_id, name in enumerate(session.names)}
-    for image, suggestion in answers.skipped.items():
-        if session.knows(image):
-            row = session.position(image)
-            outcome[row], is_nameless[row] = 0, True
-            is_in[row] &= suggestion in (CHECK, PRECISION)
-    for image, answer in answers.used().items():
-        if session.knows(image) and not answer.is_group:
-            row = session.position(image)
-            outcome[row], is_nameless[row] = ids.get(answer.label) == predictions.labels[row], answer.label not in ids
+    for row, suggestion in session.skipped.items():
+        outcome[row], is_nameless[row] = 0, True
+        is_in[row] &= suggestion in (CHECK, PRECISION)
+    for row, answer in session.labels.items():
+        if not answer.is_group:
+            is_nameless[row] = answer.label not in names
+            outcome[row] = not is_nameless[row] and names.index(answer.label) == predictions.labels[row]
             is_in[row] &= answer.is_check
     rows = np.flatnonzero(is_in)
     return Population(
-        rows, predictions.confidence[rows], session.random_numbers()[rows], outcome[rows], is_nameless[rows]
+        rows, predictions.confidence[rows], session.random_numbers[rows], outcome[rows], is_nameless[rows]
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, unquote, urlparse
 
 from captune.core.cards import read_json
 from captune.core.errors import InputError, nearest, raise_all
-from captune.core.files import is_file, table, write_json, write_whole
+from captune.core.files import is_file, table, write_whole
 from captune.core.text import is_unicode, one_form, shown
 from captune.data.images import PATH_COLUMNS, ImageCollection
 from captune.data.labels import LABEL_COLUMNS
@@ -80,38 +80,34 @@ def read_answers(path: str | Path) -> list[Filled]:
 
 def as_corrections(filled: Sequence[tuple[str, Filled]], session: Session) -> tuple[list[Correction], list[str]]:
     """Return answers from files as corrections, and those that are left alone because a group has other images now."""
-    groups = {group.digest(session.images): group.number for group in session.groups()} if filled else {}
+    groups = {group.digest(session.images): group for group in session.groups()} if filled else {}
     problems, left, made = list[str](), list[str](), list[Correction]()
     for path, one in filled:
-        found = session.find_name(one.image) if one.image else ""
-        if found is None:
+        row = session.find_row(one.image) if one.image else None
+        if one.image and row is None:
             problems.append(f"{path}: no image {one.image!r}")
         elif one.label and one.label not in (*session.names, NONE):
             problems.append(f"{path}: {one.label!r} is not a class.{nearest(one.label, session.names)}")
-        elif found:
+        elif row is not None:
             kind: Kind = "label" if one.label else "skip"
-            made.append(Correction(kind, one.label, (found,), suggestion=one.suggestion, person=session.person))
+            images = session.names_of(row)
+            made.append(Correction(kind, one.label, images, suggestion=one.suggestion, person=session.person))
         elif one.label and one.digest not in groups:
             left.append(f"group {one.group} ({one.label!r}) of {path} has other images now: answer it again")
         elif one.label:
-            number = groups[one.digest]
-            images = session.group_images(number)
-            made.append(Correction("label", one.label, images, group=number, person=session.person))
+            group = groups[one.digest]
+            images = session.names_of(group.images.tolist())
+            made.append(Correction("label", one.label, images, group=group.number, person=session.person))
     raise_all(first_few(problems), "Cannot use these answers (new classes must be added first)")
     return made, left
 
 
-def write_answers(path: str | Path, labels: Iterable[tuple[str, Answer]]) -> int:
-    """Write labels as a CSV table or, with .json, as tasks with annotations for Label Studio; return their number."""
-    listed = list(labels)
-    target = Path(path)
-    if target.suffix.lower() == ".json":
-        write_json(target, [_task(image, answer) for image, answer in listed])
-    else:
-        kinds = (a.suggestion if a.is_check else "group" if a.is_group else "image" for _, a in listed)
-        rows = ((image, a.label, kind, a.person) for (image, a), kind in zip(listed, kinds, strict=True))
-        write_whole(target, table(("path", "label", "source", "person"), rows))
-    return len(listed)
+def write_answers(path: str | Path, labels: Mapping[str, Answer]) -> int:
+    """Write labels by image name as a table, and return their number."""
+    kinds = (a.suggestion if a.is_check else "group" if a.is_group else "image" for a in labels.values())
+    rows = ((image, a.label, kind, a.person) for (image, a), kind in zip(labels.items(), kinds, strict=True))
+    write_whole(Path(path), table(("path", "label", "source", "person"), rows))
+    return len(labels)
 
 
 def _header(file: Path) -> list[str]:
@@ -187,9 +183,3 @@ def _image_of(data: dict[str, Any]) -> str:
     address = urlparse(str(data["image"]))
     inside = parse_qs(address.query).get("d")
     return inside[0] if inside else unquote(address.path).lstrip("/") if address.scheme else str(data["image"])
-
-
-def _task(image: str, answer: Answer) -> dict[str, Any]:
-    result = {"from_name": "label", "to_name": "image", "type": "choices", "value": {"choices": [answer.label]}}
-    data = {"image": image, "path": image, **({"kind": answer.suggestion} if answer.is_check else {})}
-    return {"data": data, "annotations": [{"result": [result], "completed_by": {"email": answer.person}}]}

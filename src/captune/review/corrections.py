@@ -41,11 +41,6 @@ LONGEST_SENTENCE = 2000
 LONGEST_IMAGE_NAME = 8192
 
 
-def now() -> str:
-    """Return the time in UTC, which is shown only."""
-    return datetime.now(timezone.utc).isoformat(timespec="microseconds")
-
-
 def current_person() -> str:
     """Return the name of the person at the keyboard: CAPTUNE_PERSON, or the user of the operating system."""
     with suppress(Exception):  # a container may have no user names
@@ -82,7 +77,7 @@ class Correction:
     suggestion: str = ""
     undoes: str = ""
     person: str = ""
-    time: str = field(default_factory=now)
+    time: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="microseconds"))
     number: int = 0
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -149,15 +144,14 @@ class Corrections:
             return len(new)
         with _opened_for_append(self.path) as file:
             self._read_from(file)
+            file.truncate(self._position)  # a line that was cut off was never confirmed
             for made in new:
                 numbered = self._numbered(made)
-                file.seek(0, os.SEEK_END)
-                file.write(numbered.line())
+                self._position += file.write(numbered.line())
                 file.flush()
                 os.fsync(file.fileno())
                 self._include(numbered)
                 self._n_lines += 1
-            self._position = file.tell()
         return len(new)
 
     def refresh(self) -> int:
@@ -185,8 +179,7 @@ class Corrections:
 
     def active(self) -> list[Correction]:
         """Return what holds now, without what was undone, in logical order: after everything its writer knew."""
-        ordered = sorted(self, key=lambda made: (made.number, made.id))
-        undone: set[str] = set()
+        ordered, undone = sorted(self, key=lambda made: (made.number, made.id)), set[str]()
         for made in reversed(ordered):  # an undo may itself be undone
             if made.kind == "undo" and made.id not in undone:
                 undone.add(made.undoes)
@@ -194,20 +187,13 @@ class Corrections:
 
     def last(self) -> Correction | None:
         """Return what an undo concerns: this person's last correction that still holds."""
-        own = [made for made in self.active() if made.person == self.person]
-        return own[-1] if own else None
+        return next((made for made in reversed(self.active()) if made.person == self.person), None)
 
     def undo(self, made: Correction) -> str:
         """Undo a correction and say which; the marks of a named group ("these not") go with its name."""
         place = (made.person, made.group, made.label)
-        marks = [
-            other
-            for other in self.active()
-            if made.kind == "label"
-            and made.group >= 0
-            and other.kind == "not"
-            and (other.person, other.group, other.label) == place
-        ]
+        is_group = made.kind == "label" and made.group >= 0
+        marks = [m for m in self.active() if is_group and m.kind == "not" and (m.person, m.group, m.label) == place]
         self.extend([Correction("undo", undoes=one.id, person=self.person) for one in (made, *marks)])
         whose = "" if made.person == self.person else f" of {made.person or 'somebody'}"
         return f"undid {made.kind!r} {made.label}".rstrip() + whose
@@ -244,45 +230,28 @@ class Corrections:
 
 def parse(line: bytes, source: str) -> Correction:
     """Return the correction in a line of JSON."""
-    try:
-        content = parse_json(line.decode("utf-8"))
-    except ValueError as error:
-        raise RunFolderError(f"{source} is not a correction: {line[:80]!r} ({error}).") from error
-    if not isinstance(content, dict):
-        raise RunFolderError(f"{source} is not a correction: {line[:80]!r}.")
     known = {entry.name for entry in fields(Correction)}
-    made = build_card(Correction, {key: value for key, value in content.items() if key in known}, source)
+    try:
+        content = {key: value for key, value in parse_json(line.decode("utf-8")).items() if key in known}
+    except (ValueError, AttributeError) as error:
+        raise RunFolderError(f"{source} is not a correction: {line[:80]!r} ({error}).") from error
+    made = build_card(Correction, content, source)
     raise_all(made.problems(), f"{source} cannot be used")
     return made
 
 
 @contextmanager
 def _opened_for_append(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for this process alone, without the end of a line that was cut off."""
+    """Open a file for this process alone."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab+") as file:
             if fcntl is not None:
                 with suppress(OSError):  # a file system without locks
                     fcntl.flock(file, fcntl.LOCK_EX)
-            _drop_torn_line(file)
             yield file
     except OSError as error:
         raise CaptuneError(
             f"The answer could not be saved in {str(path)!r}: {error.strerror or error}. Check permissions and free "
             "space, and answer again."
         ) from error
-
-
-def _drop_torn_line(file: IO[bytes]) -> None:
-    size = file.seek(0, os.SEEK_END)
-    end = size
-    while end:
-        start = max(0, end - 65536)
-        file.seek(start)
-        found = file.read(end - start).rfind(b"\n")
-        end = start + found + 1 if found >= 0 else start
-        if found >= 0:
-            break
-    if end < size:
-        file.truncate(end)

@@ -30,7 +30,6 @@ from captune.embeddings.similarity import find_outliers_and_duplicates
 from captune.methods.base import Context
 from captune.plan import Plan, change_settings
 from captune.results.classifier import Classifier, predict_collection
-from captune.results.evidence import Evidence
 from captune.results.finishing import Finished, environment_of, finish
 from captune.results.run import Run
 from captune.results.run_folder import update_review
@@ -70,9 +69,8 @@ class Engine:
         self, plan: Plan, backbone: Backbone | None = None, start: Start | None = None, quiet: bool = False
     ) -> None:
         self.folder: Path | None = None
-        self.plan = plan
+        self.plan, self.cache = plan, plan.cache
         self.runtime = runtime.start(plan.settings, quiet=True)
-        self.cache = plan.cache
         self.backbone = (backbone or plan.open_backbone(self.runtime)).to(self.runtime.device)
         loud = dataclasses.replace(self.runtime, quiet=quiet)
         embedded = embed_images(self.backbone, plan.images, self.cache, loud, plan.settings.batch_size)
@@ -80,18 +78,18 @@ class Engine:
             raise InputError(no_usable_image(plan.images, embedded.skipped))
         self.all_images, self._readable, self.skipped = plan.images, embedded.image_index, embedded.skipped
         self.images: ImageCollection = plan.images.subset(embedded.image_index)
+        self.rows = {self.images.name(i): i for i in range(len(self.images))}
+        """The position of each readable image by its name."""
+        self._embedded = Embeddings(embedded.vectors, self.rows)
         self.vectors: Floats = embedded.vectors
-        self._embedded = Embeddings(self.vectors, (self.images.name(i) for i in range(len(self.images))))
-        self._rows = {self._embedded.name(i): i for i in range(len(self._embedded))}
         self.start = start or self._start_of(plan)
         self._texts: dict[str, Floats] = {}
         self._keeps_zero_shot: bool | None = None
         self._last: Finished | None = None
         self.notes: list[str] = []
+        """What to tell with the next change, such as which method adapts if it is not the one of the run."""
         self.review: dict[str, Any] = {}
         """What run.json says about people's answers, such as the looks of `accept`."""
-        self.explanation = ""
-        """Which method adapts and why, if it is not the one of the run; told with the first change."""
 
     @property
     def settings(self) -> RunSettings:
@@ -127,23 +125,18 @@ class Engine:
     def on(self, images: ImageCollection) -> Engine:
         """Return the same on other images."""
         other = Engine(dataclasses.replace(self.plan, images=images), self.backbone, self.start, quiet=True)
-        other.folder, other.review, other.explanation = self.folder, self.review, self.explanation
+        other.folder, other.review, other.notes = self.folder, self.review, self.notes
         return other
 
     def adopt(self, classifier: Classifier) -> None:
         """Use an existing classifier until the next adaptation."""
         self.classifier = classifier
-        found = predict_collection(
-            classifier,
-            self.images,
-            self.cache,
-            self.runtime,
-            self.settings.batch_size,
-            EmbeddedImages(Positions(np.arange(len(self.images))), self.vectors, {}),
-        )
+        embedded = EmbeddedImages(Positions(np.arange(len(self.images))), self.vectors, {})
+        size = self.settings.batch_size
+        found = predict_collection(classifier, self.images, self.cache, self.runtime, size, embedded)
         self.probabilities = found.probabilities
 
-    def adapt(self, answers: Answers, training: Mapping[str, Answer]) -> Floats:
+    def adapt(self, answers: Answers, training: Mapping[int, Answer]) -> Floats:
         """Adapt to all images with the labels of some, and return the probabilities of all, `(images, classes)`.
 
         The parts of merged classes are adapted as classes of their own, and united afterward: a merge never moves an
@@ -152,7 +145,9 @@ class Engine:
         vocabulary = self.vocabulary(answers)
         backbone = self._remembered(vocabulary)
         task = self._task(vocabulary, answers, training, backbone)
-        context = Context(self.runtime, self.cache, self.settings.batch_size, self._describer(vocabulary))
+        offered = {name: list(texts) for name, texts in self.start.offered.items() if name in vocabulary.names}
+        describer = (describer_of(offered) if offered else None) or NoDescriber()
+        context = Context(self.runtime, self.cache, self.settings.batch_size, describer)
         plan = dataclasses.replace(self.plan, task=task, images=self._embedded)
         # Without labels, zero-shot is kept or not as in a run: decided once, until the method changes.
         has_labels = len(task.labeled) > 0
@@ -162,16 +157,16 @@ class Engine:
         n_parts = [len(answers.parts(name)) for name in answers.names]
         self.classifier = self._last.classifier.united(answers.names, n_parts)
         self.probabilities = self.classifier.unite(self._last.predictions.probabilities)
-        self.notes, self.explanation = [self.explanation] if self.explanation else [], ""
         return self.probabilities
 
     def vocabulary(self, answers: Answers) -> Vocabulary:
         """Return the parts of all classes with the descriptions that people gave; others are up to the method."""
-        parts = [part for name in answers.names for part in answers.parts(name)]
-        origins = [origin for name in answers.names for origin in answers.origins(name)]
-        plain = Vocabulary(tuple(parts), (self.settings.template,))
+        named = [
+            pair for name in answers.names for pair in zip(answers.parts(name), answers.origins(name), strict=True)
+        ]
+        plain = Vocabulary(tuple(part for part, _ in named), (self.settings.template,))
         described: dict[int, tuple[str, ...]] = {}
-        for part_id, (part, origin) in enumerate(zip(parts, origins, strict=True)):
+        for part_id, (part, origin) in enumerate(named):
             sentences = answers.descriptions.get(part, ())
             if not self.has_text_encoder:
                 described[part_id] = (origin,)
@@ -196,6 +191,10 @@ class Engine:
     def run(self, answers: Answers, predictions: Predictions, estimate: AccuracyEstimate) -> Run:
         """Return the current state as a run."""
         assert self._last is not None
+        n_parts = self.classifier.n_parts
+        evidence = self._last.collect(predictions if n_parts is None else self._last.predictions)
+        if evidence is not None and n_parts is not None:
+            evidence = evidence.united(n_parts, self.classifier.unite, predictions.probabilities)
         review = {
             **self.review,
             "accuracy": estimate.as_dict() if estimate else None,
@@ -209,7 +208,7 @@ class Engine:
             predictions=dataclasses.replace(predictions, image_index=self._readable),
             skipped=self.skipped,
             classifier=self.with_encoder(),
-            evidence=self._evidence(predictions),
+            evidence=evidence,
             review=review,
         )
 
@@ -236,25 +235,12 @@ class Engine:
             offered,
         )
 
-    def _evidence(self, predictions: Predictions) -> Evidence | None:
-        assert self._last is not None
-        n_parts = self.classifier.n_parts
-        found = self._last.collect(predictions if n_parts is None else self._last.predictions)
-        if found is None or n_parts is None:
-            return found
-        return found.united(n_parts, self.classifier.unite, predictions.probabilities)
-
-    def _describer(self, vocabulary: Vocabulary) -> Any:  # noqa: ANN401 (a describer)
-        offered = {name: list(texts) for name, texts in self.start.offered.items() if name in vocabulary.names}
-        return (describer_of(offered) if offered else None) or NoDescriber()
-
     def _task(
-        self, vocabulary: Vocabulary, answers: Answers, training: Mapping[str, Answer], backbone: Backbone
+        self, vocabulary: Vocabulary, answers: Answers, training: Mapping[int, Answer], backbone: Backbone
     ) -> AdaptationTask:
         ids, texts = {part: i for i, part in enumerate(vocabulary.names)}, embed_classes(backbone, vocabulary)
         known, unknown = list[tuple[int, int, bool]](), list[int]()
-        for image, answer in training.items():
-            row = self._rows[image]
+        for row, answer in training.items():
             if answer.label == NONE:
                 unknown.append(row)
                 continue
@@ -289,5 +275,7 @@ class Engine:
             return self.classifier
         tuner = type(old)(self.backbone, old.vocabulary, old.settings)
         tuner.load_state_dict(old.state_dict())
-        plain = Classifier(tuner.to(self.runtime.device), self.classifier.tuner_name, self.classifier.class_vectors)
-        return plain.united(self.classifier.names, self.classifier.n_parts or ())
+        own = self.classifier
+        return Classifier(
+            tuner.to(self.runtime.device), own.tuner_name, own.class_vectors, own.names, own.n_parts or ()
+        )

@@ -2,23 +2,24 @@
 
 Images that were labeled because they are informative say nothing about accuracy: they are neither typical nor
 unseen by the classifier. Checks are drawn separately, and never used for adaptation. Every image has a random number
-that depends on its name and the random seed alone, and checks are handed out by this number, smallest first. So the
-sample is independent of predictions and answers, whatever the classifier does later, and images that are added to a
-run take their place among the others.
+that depends on its embedding and the random seed alone, and checks are handed out by this number, smallest first. So
+the sample is independent of names, predictions and answers, whatever the classifier does later, and images that are
+added to a run take their place among the others.
 """
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
-from captune.core.arrays import Bools, Ints
+from captune.core.arrays import Bools, Floats, Ints
 
 FEWEST_CHECKS = 10
 
@@ -27,16 +28,7 @@ FEWEST_CHECKS = 10
 class AccuracyEstimate:
     """Accuracy estimated from checks, with 95 % intervals; fractions from 0 to 1, NaN without checks.
 
-    Attributes:
-        n_checks: Number of checked images.
-        n_correct: Number of them whose prediction is right.
-        accuracy: Estimated accuracy on the images that nobody labeled.
-        low: Lower end of its interval.
-        high: Upper end of its interval.
-        balanced_accuracy: Estimated mean accuracy of the classes among the checks.
-        balanced_low: Lower end of its interval.
-        balanced_high: Upper end of its interval.
-        n_classes: Number of classes among the checks.
+    `balanced_accuracy` is the mean accuracy of the `n_classes` classes among the checks.
     """
 
     n_checks: int = 0
@@ -77,11 +69,14 @@ def describe_accuracy(accuracy: AccuracyEstimate | Mapping[str, Any] | None, fol
     return f"{sentence}."
 
 
-def random_numbers(names: Iterable[str], seed: int) -> Ints:
-    """Return a random number for each image, which is independent of everything but its name and the seed."""
-    key = str(seed).encode()[:64]
-    digests = [blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8, key=key).digest() for name in names]
-    return np.frombuffer(b"".join(digests), dtype=">i8").astype(np.int64)
+def random_numbers(vectors: Floats, seed: int) -> Ints:
+    """Return a random number for each image, which depends on its embedding and the seed alone; copies differ."""
+    key, n_seen, numbers = str(seed).encode()[:64], Counter[bytes](), list[bytes]()
+    for row in vectors + np.float32(0):  # -0 is 0
+        image = blake2b(row.tobytes(), digest_size=16, key=key).digest()
+        numbers.append(blake2b(image + n_seen[image].to_bytes(8, "big"), digest_size=8).digest())
+        n_seen[image] += 1
+    return np.frombuffer(b"".join(numbers), dtype=">i8").astype(np.int64)
 
 
 def draw_checks(numbers: Ints, may_draw: Bools, count: int) -> Ints:

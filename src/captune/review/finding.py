@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from captune.core.arrays import Bools, Floats, Ints
+from captune.core.arrays import Bools, Floats, unit_rows
 from captune.core.errors import InputError, nearest
 from captune.data.vocabulary import NONE, fill
 from captune.embeddings.embed import embed_texts
@@ -24,14 +24,9 @@ SECOND_OPINION = "second opinion"
 
 @dataclass(frozen=True)
 class Found:
-    """An image that was found.
+    """An image that was found, with its current class.
 
-    Attributes:
-        position: Position of the image.
-        image: Name of the image.
-        label: Its current class.
-        confidence: Probability of this class.
-        similarity: Cosine similarity to the example, or to the words, beyond that to the class names; 0 without one.
+    `similarity` is the cosine similarity to the example, or to the words beyond that to the class names; 0 without one.
     """
 
     position: int
@@ -43,15 +38,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Query:
-    """What to look for.
-
-    Attributes:
-        words: What the images show, compared with them by the text encoder.
-        like: An image that they resemble.
-        label: Class that they are predicted as.
-        confidence: Lowest and highest confidence.
-        only: Filters, all of which must hold; see `FILTERS`.
-    """
+    """What to look for: words or an image `like` the images, their class, their confidence, and `FILTERS` that hold."""
 
     words: str = ""
     like: Image | None = None
@@ -82,16 +69,12 @@ def find_images(session: Session, query: Query, count: int, skip: int = 0) -> tu
         allowed &= _mask(session, name)
     if query.like is not None:
         allowed[session.position(query.like)] = False
-    chosen = _best_first(-confidence if scores is None else scores, allowed, count, skip)
+    order = np.argsort(confidence if scores is None else -scores, kind="stable")
+    chosen = order[allowed[order]][skip : skip + count]
+    similarity, names = np.zeros(len(allowed)) if scores is None else scores, session.names
     found = [
-        Found(
-            position=int(i),
-            image=session.images.name(int(i)),
-            label=session.names[predicted[i]],
-            confidence=float(confidence[i]),
-            similarity=0.0 if scores is None else float(scores[i]),
-        )
-        for i in chosen
+        Found(i, session.images.name(i), names[predicted[i]], float(confidence[i]), float(similarity[i]))
+        for i in chosen.tolist()
     ]
     return found, int(allowed.sum())
 
@@ -103,20 +86,16 @@ def _scores(session: Session, query: Query) -> Floats | None:
     """
     engine = session.engine
     if query.like is not None:
-        example = _unit(engine.vectors[session.position(query.like)])
+        example = engine.vectors[session.position(query.like)]
     elif query.words.strip():
         engine.check_texts()
         words, template = query.words.strip(), engine.settings.template
         names = embed_texts(engine.backbone, [fill(template, name) for name in session.names])
         asked = embed_texts(engine.backbone, [words, fill(template, words)])
-        example = _unit(asked.mean(axis=0)) - names.mean(axis=0)
+        example = unit_rows(asked.mean(axis=0)) - names.mean(axis=0)
     else:
         return None
     return np.asarray(engine.vectors @ example, dtype=np.float32)
-
-
-def _unit(vector: Floats) -> Floats:
-    return np.asarray(vector / max(float(np.linalg.norm(vector)), 1e-12), dtype=np.float32)
 
 
 def _mask(session: Session, name: str) -> Bools:
@@ -125,26 +104,15 @@ def _mask(session: Session, name: str) -> Bools:
         return session.engine.examined[name == "duplicates"]
     if name == "changed":
         return session.changed()
-    mask = np.zeros(len(session.images), dtype=np.bool_)
-    if name == "unlabeled":
-        mask[list(session.labels)] = True
-        return ~mask
-    if name == NONE:
-        images: Iterable[str] = [image for image, answer in session.answers.labels.items() if answer.label == NONE]
+    if name == "disagreed":
+        rows = [
+            session.position(image) for image in disagreements(session.corrections.active()) if session.knows(image)
+        ]
     else:
-        images = disagreements(session.corrections.active())
-    mask[[session.position(image) for image in images if session.knows(image)]] = True
-    return mask
-
-
-def _best_first(scores: Floats, allowed: Bools, count: int, skip: int) -> Ints:
-    """Return the positions with the highest scores, without sorting all of them."""
-    positions = np.flatnonzero(allowed)
-    wanted = min(skip + count, len(positions))
-    if wanted < len(positions):
-        positions = positions[np.argpartition(-scores[positions], wanted)[:wanted]]
-    order = np.lexsort((positions, -scores[positions]))
-    return np.asarray(positions[order][skip:wanted], dtype=np.int64)
+        rows = [row for row, answer in session.labels.items() if name == "unlabeled" or answer.label == NONE]
+    mask = np.zeros(len(session.images), dtype=np.bool_)
+    mask[rows] = True
+    return ~mask if name == "unlabeled" else mask
 
 
 def disagreements(corrections: Iterable[Correction]) -> dict[str, dict[str, str]]:

@@ -81,7 +81,7 @@ def _open_run(run: Run, images: Images | None, person: str | None, quiet: bool, 
     is_current = (run.review or {}).get("applied", begun) == now
     if run.method != engine.method and "method" not in settings:
         keep = option("method", run.method)
-        engine.explanation = f"Adapted with {engine.method}, which takes seconds, instead of {run.method} ({keep})"
+        engine.notes = [f"Adapted with {engine.method}, which takes seconds, instead of {run.method} ({keep})"]
     if is_current and not settings:
         engine.adopt(classifier)
     return Session(engine, corrections, plan.settings.seed)

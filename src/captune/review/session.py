@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from captune.core.errors import InputError, nearest
 from captune.data.images import ImageCollection
 from captune.data.inputs import Images
 from captune.data.task import NONE_ID
-from captune.data.vocabulary import NONE
 from captune.embeddings.predictions import Predictions
 from captune.results.classifier import Classifier
 from captune.results.run import Run
@@ -39,6 +39,7 @@ from captune.review.suggestions import (
     spread_checks,
 )
 
+T = TypeVar("T")
 Image = int | str
 """An image: its position or its name."""
 
@@ -53,13 +54,10 @@ class Session:
     def __init__(self, engine: Engine, corrections: Corrections | None = None, seed: int = 0) -> None:
         self.engine, self.seed = engine, seed
         self.corrections = Corrections() if corrections is None else corrections
-        self._owners: tuple[Ints, Floats] | None = None
-        self._by_name: dict[str, int] | None = None
-        self._random_numbers: Ints | None = None
         self.answers = self._collect()
         if not hasattr(engine, "probabilities") or engine.classifier.names != self.names:
             engine.adapt(self.answers, self.training(self.answers))
-        self._predictions = self._pinned(self.answers)
+        self._predictions = self._pinned()
         self._opened = self._predictions.labels, [self.answers.origins(name)[0] for name in self.names]
 
     @property
@@ -86,7 +84,12 @@ class Session:
     @property
     def labels(self) -> dict[int, Answer]:
         """Return the labels of images by position, those of whole groups included."""
-        return {self.position(image): answer for image, answer in self.answers.used().items() if self.knows(image)}
+        return self._here(self.answers.used())
+
+    @property
+    def skipped(self) -> dict[int, str]:
+        """Return the images that a person could not name by position, and why they were shown."""
+        return self._here(self.answers.skipped)
 
     @property
     def classifier(self) -> Classifier:
@@ -108,27 +111,24 @@ class Session:
         name, files with answers: filled tables, tables of labels, Label Studio exports (.json), or corrections of other
         people (.jsonl). `suggestion` is the kind of the suggestion that showed the images, or one for each of them.
         """
-        self.refresh()
+        known = self._now()
         if isinstance(answers, Mapping):
-            return self._label_each(answers, suggestion)
+            kinds = dict.fromkeys(answers, suggestion) if isinstance(suggestion, str) else suggestion
+            for label in answers.values():
+                known.check_class(label, may_add=True)
+            self.corrections.extend(
+                Correction("label", label, self.names_of(image), suggestion=kinds.get(image, ""), person=self.person)
+                for image, label in answers.items()
+            )
+            return self._update(f"labeled {len(answers)} images")
         if name is None:
             return self._import([answers] if isinstance(answers, (str, Path)) else list(answers))  # type: ignore[arg-type]
-        self.answers.check_class(name, may_add=True)
+        known.check_class(name, may_add=True)
         if not isinstance(suggestion, str):
             raise InputError("Expected one suggestion for images of one class.")
-        found = self._image_names(answers)  # type: ignore[arg-type]
+        found = self.names_of(answers)  # type: ignore[arg-type]
         what = f"labeled {len(found)} image{'s' if len(found) != 1 else ''} as {name!r}"
         return self._record(what, "label", name, images=found, suggestion=suggestion)
-
-    def _label_each(self, answers: Mapping[Image, str], suggestion: str | Mapping[Image, str]) -> Change:
-        for name in answers.values():
-            self.answers.check_class(name, may_add=True)
-        kinds = dict.fromkeys(answers, suggestion) if isinstance(suggestion, str) else suggestion
-        self.corrections.extend(
-            Correction("label", name, self._image_names(image), suggestion=kinds.get(image, ""), person=self.person)
-            for image, name in answers.items()
-        )
-        return self._update(f"labeled {len(answers)} images")
 
     def _import(self, files: Sequence[str | Path]) -> Change:
         """Record the answers in files; what is about other groups than today's is listed and left alone."""
@@ -141,23 +141,21 @@ class Session:
 
     def exclude(self, images: Image | Sequence[Image], name: str) -> Change:
         """Record that images are not of a class."""
-        self.refresh()
-        self.answers.check_class(name)
-        found = self._image_names(images)
+        self._now().check_class(name)
+        found = self.names_of(images)
         return self._record(f"{len(found)} images are not {name!r}", "not", name, images=found)
 
     def skip(self, images: Image | Sequence[Image], *, suggestion: str = "") -> Change:
         """Record that a person cannot name images, so that they are not suggested again."""
         self.refresh()
-        found = self._image_names(images)
+        found = self.names_of(images)
         return self._record(f"skipped {len(found)} images", "skip", images=found, suggestion=suggestion)
 
     def name_group(self, group: int, name: str, *, except_: Image | Sequence[Image] = ()) -> Change:
         """Record that a whole group is of a class, except for some of its images."""
-        self.refresh()
-        self.answers.check_class(name, may_add=True)
-        others = self._image_names(except_) if isinstance(except_, (int, str)) or len(except_) else ()
-        belonging = tuple(image for image in self.group_images(group) if image not in others)
+        self._now().check_class(name, may_add=True)
+        others, members = self.names_of(except_), self.names_of(self.group(group).images.tolist())
+        belonging = tuple(image for image in members if image not in others)
         if others:
             self.corrections.add("not", name, images=others, group=group)
         what = f"named group {group} ({len(belonging)} images) {name!r}"
@@ -165,8 +163,7 @@ class Session:
 
     def rename(self, old: str, new: str) -> Change:
         """Give a class another name; the name of another class merges them."""
-        self.refresh()
-        self.answers.check_class(old)
+        self._now().check_class(old)
         if new in self.names:
             return self.merge([old, new], new)
         return self._record(f"renamed {old!r} to {new!r}", "rename", self.answers.new_name(new, [old]), names=(old,))
@@ -186,22 +183,19 @@ class Session:
 
     def add(self, name: str, descriptions: Sequence[str] = ()) -> Change:
         """Add a class."""
-        self.refresh()
         self.engine.check_texts()
-        return self._record(f"added {name!r}", "add", self.answers.new_name(name), sentences=_sentences(descriptions))
+        return self._record(f"added {name!r}", "add", self._now().new_name(name), sentences=_sentences(descriptions))
 
     def remove(self, name: str) -> Change:
         """Remove a class that does not occur; labels of it are kept, but not used."""
-        self.refresh()
-        self.answers.check_class(name)
+        self._now().check_class(name)
         if len(self.names) < 3:
             raise InputError(f"Cannot remove {name!r}: at least two classes are needed.")
         return self._record(f"removed {name!r}", "remove", name)
 
     def describe(self, name: str, descriptions: Sequence[str]) -> Change:
         """Replace the descriptions of a class; one that was merged is one text from now on."""
-        self.refresh()
-        self.answers.check_class(name)
+        self._now().check_class(name)
         self.engine.check_texts()
         return self._record(f"described {name!r}", "describe", name, sentences=_sentences(descriptions))
 
@@ -238,30 +232,25 @@ class Session:
         if count < 1 or not 0 <= checks <= 1:
             raise InputError(f"Expected count of at least 1 and checks from 0 to 1, got {count} and {checks}.")
         ids = {name: class_id for class_id, name in enumerate(self.names)}
-        labels = np.full(len(self.images), -1)
-        for image, answer in self.training(groups=False).items():
-            labels[self.position(image)] = ids.get(answer.label, -1)
-        is_free = ~self._mask({*self.answers.labels, *self.answers.skipped, *self._image_names(except_)})
-        drawn = draw_checks(self.random_numbers(), is_free, round(checks * count))
+        labels, is_free = np.full(len(self.images), -1), np.ones(len(self.images), dtype=np.bool_)
+        for row, answer in self.training(self.answers).items():
+            labels[row] = -1 if answer.is_group else ids.get(answer.label, -1)
+        is_free[[*self._here({**self.answers.labels, **self.answers.skipped}), *map(self.position, except_)]] = False
+        drawn = draw_checks(self.random_numbers, is_free, round(checks * count))
         rest = np.setdiff1d(np.flatnonzero(is_free), drawn)
         n_rest = min(count - len(drawn), len(rest))
-        probabilities = self._predictions.probabilities
-        typical = choose_images(self.engine.vectors, probabilities, labels, rest, n_rest, self.seed)
-        found = spread_checks(typical, drawn)
-        return self._suggestions(found)
+        typical = choose_images(self.engine.vectors, self._predictions.probabilities, labels, rest, n_rest, self.seed)
+        return self._suggestions(spread_checks(typical, drawn))
 
     def suggest_checks(self, precision: float = 0.95, *, except_: Sequence[Image] = ()) -> list[Suggestion]:
         """Return the images that must be checked before labels are accepted at a precision, drawn at random."""
         self.refresh()
-        hidden = set(self._image_names(except_))
-        rows = [
-            row for row in population_of(self).progress(precision)[1].tolist() if self.images.name(row) not in hidden
-        ]
-        kinds = (PRECISION,) * len(rows)
-        return self._suggestions(Choice(np.asarray(rows, dtype=np.int64), np.ones(len(rows), dtype=np.int64), kinds))
+        missing = population_of(self).progress(precision)[1]
+        rows = missing[~np.isin(missing, [self.position(image) for image in except_])]
+        return self._suggestions(Choice(rows, np.ones_like(rows), (PRECISION,) * len(rows)))
 
     def _suggestions(self, found: Choice) -> list[Suggestion]:
-        return as_suggestions(found, self.images, self.names, self._predictions, self._group_of()[0])
+        return as_suggestions(found, self.images, self.names, self._predictions, self._clusters[0])
 
     def find(
         self,
@@ -288,23 +277,26 @@ class Session:
 
     def groups(self) -> list[Group]:
         """Return the groups of images that belong together, with their current names."""
-        is_labeled = self._mask([image for image, answer in self.answers.used().items() if not answer.is_group])
-        return describe_groups(*self._group_of(), self._predictions.probabilities, self.names, is_labeled)
+        is_labeled = np.zeros(len(self.images), dtype=np.bool_)
+        is_labeled[[row for row, answer in self.labels.items() if not answer.is_group]] = True
+        return describe_groups(*self._clusters, self._predictions.probabilities, self.names, is_labeled)
 
     def group(self, number: int) -> Group:
         """Return one group."""
         found = next((group for group in self.groups() if group.number == number), None)
         if found is None:
-            raise InputError(f"There is no group {number}. Groups: 0 to {int(self._group_of()[0].max())}.")
+            raise InputError(f"There is no group {number}. Groups: 0 to {int(self._clusters[0].max())}.")
         return found
 
     def estimate(self) -> AccuracyEstimate:
         """Return the accuracy on images that nobody labeled, from the checks; without checks, it says so."""
-        checks = {self.position(i): a for i, a in self.answers.used().items() if a.is_check and self.knows(i)}
-        numbers = self.random_numbers()
+        checks = {row: answer for row, answer in sorted(self.labels.items()) if answer.is_check}
+        if not checks:
+            return AccuracyEstimate()
         # Checks that were drawn among confident predictions count as far as they would have been drawn anyway.
+        numbers = self.random_numbers
         last = max((numbers[row] for row, a in checks.items() if a.suggestion == CHECK), default=-(2**63))
-        rows = [row for row, a in sorted(checks.items()) if a.suggestion == CHECK or numbers[row] <= last]
+        rows = [row for row, a in checks.items() if a.suggestion == CHECK or numbers[row] <= last]
         ids = {name: class_id for class_id, name in enumerate(self.names)}
         truth = np.asarray([ids.get(checks[row].label, NONE_ID) for row in rows], dtype=np.int64)
         found = self.predictions_without_checks()
@@ -328,7 +320,7 @@ class Session:
 
     def replace_images(self, images: ImageCollection) -> None:
         """Use other images with the same answers; those that are known already are not encoded again."""
-        self.__dict__.update(Session(self.engine.on(images), self.corrections, self.seed).__dict__)
+        self.__dict__ = Session(self.engine.on(images), self.corrections, self.seed).__dict__
 
     def run(self) -> Run:
         """Return the current state as a run."""
@@ -368,18 +360,29 @@ class Session:
 
     def knows(self, image: str) -> bool:
         """Return whether there is an image of this name."""
-        return image in self._positions()
+        return image in self.engine.rows
+
+    def find_row(self, image: str) -> int | None:
+        """Return the position of an image, given by name or, as the shell completes it, by any path to it."""
+        rows = self.engine.rows
+        if image in rows or self.images.kind != "files":
+            return rows.get(image)
+        path, root = Path(image).absolute(), self.images.root.absolute()
+        return rows.get(path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix())
 
     def position(self, image: Image) -> int:
-        """Return the position of an image, given by position, by name or, if it is a file, by any path to it."""
-        if isinstance(image, str):
-            found = self.find_name(image)
-            if found is None:
-                raise InputError(f"No image {image!r}.{nearest(image, list(self._positions())[:5000])}")
-            return self._positions()[found]
-        if not 0 <= image < len(self.images):
-            raise InputError(f"No image {image}: expected a position from 0 to {len(self.images) - 1}.")
-        return int(image)
+        """Return the position of an image that is given by position or as in `find_row`."""
+        found = self.find_row(image) if isinstance(image, str) else int(image)
+        if found is None:
+            raise InputError(f"No image {image!r}.{nearest(str(image), list(self.engine.rows)[:5000])}")
+        if not 0 <= found < len(self.images):
+            raise InputError(f"No image {found}: expected a position from 0 to {len(self.images) - 1}.")
+        return found
+
+    def names_of(self, images: Image | Sequence[Image]) -> tuple[str, ...]:
+        """Return the names of images, each once."""
+        several = [images] if isinstance(images, (int, str, np.integer)) else list(images)
+        return tuple(dict.fromkeys(self.images.name(self.position(image)) for image in several))
 
     def __repr__(self) -> str:
         found = self.estimate()
@@ -388,10 +391,14 @@ class Session:
 
     # Inside
 
+    def _now(self) -> Answers:
+        """Return the answers so far, with those that others gave meanwhile."""
+        self.refresh()
+        return self.answers
+
     def _record(self, what: str, kind: Kind, name: str = "", **details: Any) -> Change:  # noqa: ANN401
         self.corrections.add(kind, name, **details)
-        renamed = dict.fromkeys(details["names"], name) if kind in ("rename", "merge") else {}
-        return self._update(what, renamed)
+        return self._update(what, dict.fromkeys(details["names"], name) if kind in ("rename", "merge") else {})
 
     def _update(
         self, what: str, renamed: dict[str, str] | None = None, force: bool = False, notes: Sequence[str] = ()
@@ -401,8 +408,10 @@ class Session:
         answers = self._collect()
         if force or applied(answers) != applied(self.answers):  # checks and skipped images change nothing
             self.engine.adapt(answers, self.training(answers))
-        self._predictions, self.answers = self._pinned(answers), answers
+        self.answers = answers
+        self._predictions = self._pinned()
         told = [*notes, *self.engine.notes, *(problem for problem in answers.problems if problem not in problems)]
+        self.engine.notes = []
         return compare(what, before, (self._predictions.labels, self.names), told, renamed)
 
     def _collect(self) -> Answers:
@@ -416,78 +425,48 @@ class Session:
         answers.problems += self.corrections.problems
         return answers
 
-    def training(self, answers: Answers | None = None, groups: bool = True) -> dict[str, Answer]:
-        """Return the labels that adaptation may use: all but checks, and of images that are here."""
-        used = (self.answers if answers is None else answers).training().items()
-        return {image: answer for image, answer in used if self.knows(image) and (groups or not answer.is_group)}
+    def _here(self, found: Mapping[str, T]) -> dict[int, T]:
+        """Return what is known about images that are here, by position."""
+        rows = self.engine.rows
+        return {rows[image]: value for image, value in found.items() if image in rows}
 
-    def _pinned(self, answers: Answers, checks: bool = True) -> Predictions:
+    def training(self, answers: Answers) -> dict[int, Answer]:
+        """Return the labels that adaptation may use, by position: all but checks."""
+        return self._here(answers.training())
+
+    def _pinned(self, checks: bool = True) -> Predictions:
         """Return predictions in which images have the names that a person gave them, and none that a person denied."""
-        pinned = np.array(self.engine.probabilities)
-        ids = {name: i for i, name in enumerate(answers.names)}
-        for image, names in answers.excluded.items():
-            denied = [ids[name] for name in names if name in ids]
-            if denied and self.knows(image):
-                row = pinned[self.position(image)]
-                row[denied] = 0.0
-                row /= max(float(row.sum()), 1e-12)
-        for image, answer in answers.used().items():
-            is_used = not answer.is_group and (checks or not answer.is_check)
-            if is_used and answer.label in ids and self.knows(image):
-                row = pinned[self.position(image)]
-                row[:] = 0.0
-                row[ids[answer.label]] = 1.0
-        fits = self.engine.fits
-        if fits is not None:
-            fits = fits.copy()
-            for image, answer in answers.used().items():
-                if not answer.is_group and (checks or not answer.is_check) and self.knows(image):
-                    fits[self.position(image)] = 0.0 if answer.label == NONE else 1.0
+        pinned, fits = np.array(self.engine.probabilities), self.engine.fits
+        fits = None if fits is None else fits.copy()
+        ids = {name: i for i, name in enumerate(self.names)}
+        for row, names in self._here(self.answers.excluded).items():
+            if denied := [ids[name] for name in names if name in ids]:
+                pinned[row, denied] = 0.0
+                pinned[row] /= max(float(pinned[row].sum()), 1e-12)
+        for row, answer in self.labels.items():
+            if answer.is_group or (answer.is_check and not checks):
+                continue
+            if answer.label in ids:
+                pinned[row] = 0.0
+                pinned[row, ids[answer.label]] = 1.0
+            if fits is not None:
+                fits[row] = float(answer.label in ids)
         return Predictions(Positions(np.arange(len(pinned))), pinned, fits=fits, reject=self.engine.settings.reject)
 
     def predictions_without_checks(self) -> Predictions:
         """Return the predictions as if nobody had checked: what checks are compared with."""
-        return self._pinned(self.answers, checks=False)
+        return self._pinned(checks=False)
 
-    def _group_of(self) -> tuple[Ints, Floats]:
-        if self._owners is None:
-            # By the number of classes at the start: groups keep their numbers when classes change.
-            n_groups = count_groups(len(self.images), len(self.engine.start.names))
-            self._owners = cluster(self.engine.vectors, n_groups, self.seed)
-        return self._owners
+    @cached_property
+    def _clusters(self) -> tuple[Ints, Floats]:
+        # By the number of classes at the start: groups keep their numbers when classes change.
+        n_groups = count_groups(len(self.images), len(self.engine.start.names))
+        return cluster(self.engine.vectors, n_groups, self.seed)
 
-    def _positions(self) -> dict[str, int]:
-        if self._by_name is None:
-            self._by_name = {self.images.name(i): i for i in range(len(self.images))}
-        return self._by_name
-
-    def find_name(self, image: str) -> str | None:
-        """Return the name of an image that is given by name or, as the shell completes it, by path."""
-        known = self._positions()
-        if image in known or self.images.kind != "files":
-            return image if image in known else None
-        path, root = Path(image).absolute(), self.images.root.absolute()
-        inside = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
-        return inside if inside in known else None
-
+    @cached_property
     def random_numbers(self) -> Ints:
         """Return the random number of each image, by which checks are drawn."""
-        if self._random_numbers is None:
-            self._random_numbers = random_numbers(self._positions(), self.seed)
-        return self._random_numbers
-
-    def _mask(self, images: Mapping[str, Answer] | Sequence[str] | set[str]) -> Bools:
-        mask = np.zeros(len(self.images), dtype=np.bool_)
-        mask[[self.position(image) for image in images if self.knows(image)]] = True
-        return mask
-
-    def _image_names(self, images: Image | Sequence[Image]) -> tuple[str, ...]:
-        several = [images] if isinstance(images, (int, str, np.integer)) else list(images)
-        return tuple(dict.fromkeys(self.images.name(self.position(image)) for image in several))
-
-    def group_images(self, group: int) -> tuple[str, ...]:
-        """Return the names of the images of a group, the most typical first."""
-        return tuple(self.images.name(position) for position in self.group(group).images.tolist())
+        return random_numbers(self.engine.vectors, self.seed)
 
 
 def _sentences(descriptions: Sequence[str]) -> tuple[str, ...]:

@@ -152,11 +152,11 @@ def expected_change(session: Session, suggestions: Sequence[Suggestion]) -> floa
     because predictions are wrong more often than they say where names mislead.
     """
     generator, engine = np.random.default_rng(session.seed), copy.copy(session.engine)
-    before, training = engine.probabilities, session.training()
+    before, training = engine.probabilities, session.training(session.answers)
     for suggestion in suggestions:
         chances = np.sqrt(before[suggestion.position].astype(np.float64))
         name = session.names[int(generator.choice(len(chances), p=chances / chances.sum()))]
-        training[suggestion.image] = Answer(name)
+        training[suggestion.position] = Answer(name)
     is_other = engine.adapt(session.answers, training).argmax(axis=1) != before.argmax(axis=1)
     is_other[[suggestion.position for suggestion in suggestions]] = False
     return float(is_other.mean())

@@ -105,6 +105,16 @@ def test_suggestions_are_new_deterministic_and_cover_the_classes(world: tuple[Se
     assert set(labels[seen].tolist()) == set(range(4))
 
 
+def test_suggestions_and_checks_are_the_same_under_any_names_and_in_any_order() -> None:
+    images, texts, _ = make_world()
+    order = np.random.default_rng(3).permutation(N_IMAGES)
+    renamed = captune.Embeddings(images.vectors[order], [f"other-{i}" for i in range(N_IMAGES)])
+    one, other = captune.open_session(images, texts), captune.open_session(renamed, texts)
+    for ask in (lambda s: s.suggest(20, checks=0.5), lambda s: s.suggest_checks(0.8)):
+        found = [(suggestion.position, suggestion.kind) for suggestion in ask(one)]
+        assert [(int(order[again.position]), again.kind) for again in ask(other)] == found
+
+
 def test_skipped_and_shown_images_are_not_suggested_again(world: tuple[Session, Ints]) -> None:
     session, _ = world
     first = session.suggest(5)
