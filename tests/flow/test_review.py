@@ -118,6 +118,20 @@ def test_a_group_is_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert Corrections(run / "corrections.jsonl").active() == []
 
 
+def test_accept_and_update_are_told_where_the_images_are_now(
+    run: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    card["sources"]["images"] = str(tmp_path / "gone.npz:vectors")
+    (run / "run.json").write_text(json.dumps(card), encoding="utf-8")
+    now = f"{finished.parent / 'world.npz'}:vectors"
+    for command, told in (("accept", "must be checked"), ("update", "0 new images")):
+        assert main([command, str(run)]) == 2
+        assert "--images" in capsys.readouterr().err
+        assert main([command, str(run), "--images", now]) == 0
+        assert told in capsys.readouterr().out
+
+
 def test_labels_travel_as_csv_and_label_studio(run: Path, tmp_path: Path) -> None:
     assert main(["label", str(run), "image-00", "image-04", "cat"]) == 0
     assert main(["label", str(run), "--person", "anna", "image-01", "dog"]) == 0  # flags may stand anywhere

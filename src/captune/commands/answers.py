@@ -209,6 +209,7 @@ def estimate(options: argparse.Namespace) -> None:
 
 @command(
     _shared.RUN,
+    _shared.MOVED_IMAGES,
     argument("--precision", type=float, default=0.95, metavar="P", help="share of right labels (default: 0.95)"),
     argument("--certainty", type=float, default=0.95, metavar="C", help="of the promise (default: 0.95)"),
     out("folder for accepted.csv and certificate.json"),
@@ -238,12 +239,13 @@ def accept(options: argparse.Namespace) -> None:
 
 @command(
     _shared.RUN,
+    _shared.MOVED_IMAGES,
     argument("images", nargs="?", metavar="IMAGES", help="new images (default: new files in the folder of the run)"),
 )
 def update(options: argparse.Namespace) -> None:
     """Add new images to a run; answers, names and checks stay."""
     session = open_run(options, quiet=True)
-    found = session.update(options.images)
+    found = session.update(options.images or options.moved_images)
     if found.n_new or found.n_gone:
         session.save()
         write_report_of(options.run)
