@@ -16,6 +16,7 @@ from captune.core import registry
 from captune.core.arrays import unit_rows
 from captune.core.errors import InputError, ProblemList, UnknownNameError, nearest, raise_all
 from captune.core.files import is_file, is_folder
+from captune.core.named_models import named_models
 from captune.core.runtime import Runtime
 from captune.core.settings import NO_RESULT, RunSettings, build_run, plain
 from captune.data.images import ImageCollection
@@ -228,6 +229,10 @@ def _take_models(values: dict[str, Any]) -> tuple[Backbone | None, Describer | N
         models.append(model if isinstance(model, Backbone) else None)
         if isinstance(model, Backbone):
             values[key] = model.identifier
+        elif model in (named := named_models()):
+            values[key] = named[model].id
+            if key == "backbone":
+                values.setdefault("template", named[model].template or RunSettings.template)
     describer = describer_of(values.get("describer"))
     if describer is not None:
         values["describer"] = f"{registry.IN_MEMORY}{describer.argument or type(describer).__name__}"

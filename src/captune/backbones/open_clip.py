@@ -1,4 +1,4 @@
-"""Models of the open_clip library, as `model/pretrained tag` or `model/weights.safetensors` (extra: open_clip)."""
+"""Models of the open_clip library: `model/tag`, `model/file.safetensors` or `hf-hub:name` (extra: open_clip)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from captune.core.files import is_file
 from captune.data.views import Preprocessing
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+IN_FOLDER = "local-dir:"
+WITH_CONFIG = (IN_FOLDER, "hf-hub:")
+"""How names begin whose configuration is with their weights, as open_clip names them."""
 
 
 class OpenClip(Backbone):
@@ -94,7 +97,10 @@ class OpenClip(Backbone):
 
     def portable_id(self) -> str:
         """Return the id with an absolute path if the weights are a local file."""
-        model_name, _, weights = self.identifier.removeprefix("open_clip:").partition("/")
+        name = self.identifier.removeprefix("open_clip:")
+        if name.startswith(IN_FOLDER):
+            return f"open_clip:{IN_FOLDER}{Path(name.removeprefix(IN_FOLDER)).resolve()}"
+        model_name, _, weights = name.partition("/")
         path = Path(_hub.local_path(weights))
         is_local = weights.endswith(".safetensors") and is_file(path)
         return f"open_clip:{model_name}/{path.resolve()}" if is_local else self.identifier
@@ -150,6 +156,14 @@ def _library() -> Any:
 def _find(name: str) -> tuple[str, str, dict[str, Any]]:
     """Return the architecture, its weights (a tag or a file) and its configuration."""
     open_clip = _library()
+    if name.startswith(WITH_CONFIG):
+        try:
+            return name, "", open_clip.get_model_config(name)
+        except Exception as error:  # of the hub, the connection or the file
+            raise ModelError(
+                f"Cannot read open_clip_config.json of {name!r}: {str(error).splitlines()[0][:200]} Check the name and "
+                "the connection (downloading needs HF_HUB_OFFLINE unset)."
+            ) from error
     model_name, _, weights = name.partition("/")
     known = open_clip.list_models()
     if model_name not in known:

@@ -14,7 +14,7 @@ from captune.core import registry
 from captune.core.errors import CaptuneError, InputError
 
 ROLES = ("methods", "backbones", "tuners", "describers", "datasets", "exports")
-CHOICES = (*ROLES, "suites")
+CHOICES = (*ROLES, "models", "suites")
 
 
 @command(
@@ -88,7 +88,7 @@ def card(options: argparse.Namespace) -> None:
     argument("--data", metavar="ROOT", help="datasets: folder to look in"),
 )
 def list_(options: argparse.Namespace) -> None:
-    """Show the available methods, backbones and other plug-ins."""
+    """Show the available methods, backbones and other plug-ins, and models with short names."""
     if options.what != "datasets" and options.data:
         raise InputError(f"--data applies to datasets, not to {options.what or 'everything'}.")
     if options.what == "datasets":
@@ -104,6 +104,11 @@ def list_(options: argparse.Namespace) -> None:
 
 
 def _sentences(what: Any) -> list[tuple[str, str]]:  # noqa: ANN401 (one of CHOICES, which argparse has checked)
+    if what == "models":
+        from captune.core.named_models import named_models
+
+        # Each fact on a line of its own, without those that are empty.
+        return [(name, "\n".join(filter(None, vars(model).values()))) for name, model in named_models().items()]
     if what == "suites":
         from captune.benchmark.suite import shipped_suites, suite_title
 

@@ -156,16 +156,19 @@ def _is_partitioned(options: argparse.Namespace) -> bool:
 def _run_partitions(options: argparse.Namespace, task: Literal["embed", "predict"], model: str | None) -> None:
     """Compute the partitions of a job that are not finished, and print what there is."""
     from captune.core import registry
+    from captune.core.named_models import full_id
     from captune.partitions.job import ENGINES, Job, run_job
 
     engine = options.engine or "local"
     if engine not in ENGINES:
         raise InputError(f"--engine is {engine!r}, expected one of {', '.join(ENGINES)}.")
     names = ("partition_size", "top_k", "accelerator", "precision")
-    given = {name: getattr(options, name, None) for name in names} | {"model": model, "decoders": options.workers}
+    given = {name: getattr(options, name, None) for name in names} | {"decoders": options.workers}
     if task == "embed":
-        source, name = registry.split_id("backbones", model or Job.model, Job.model)
+        model = full_id(model or Job.model)
+        source, name = registry.split_id("backbones", model, Job.model)
         registry.load("backbones", source).check(name)
+    given["model"] = model
     job = Job(task, options.images, **{name: value for name, value in given.items() if value is not None})
     workers = options.processes or (1 if "://" in options.out else os.cpu_count() or 1)
     found = run_job(job, options.out, engine, workers, options.quiet)

@@ -124,6 +124,33 @@ def test_a_model_in_memory_is_the_model_on_disk(kind: str, saved: Callable[[str]
             assert backbone.encode_text(backbone.tokenize(TEXTS)).shape == (len(TEXTS), 24)
 
 
+@needs_open_clip
+def test_a_folder_with_its_configuration_is_the_same_model(saved: Callable[[str], str], tmp_path: Path) -> None:
+    """Models of a field, such as BioCLIP 2, are published so on the hub."""
+    from captune.backbones.open_clip import OpenClip
+
+    name = saved("tiny-quick")
+    (tmp_path / "open_clip_model.safetensors").write_bytes(Path(name.partition("/")[2]).read_bytes())
+    config = {"model_cfg": CONFIGS["tiny-quick"], "preprocess_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3}}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
+    expected, found = OpenClip.load(name), OpenClip.load(f"local-dir:{tmp_path}")
+    assert found.fingerprint() == expected.fingerprint()
+    assert found.prompted_sides() == OpenClip.prompt_towers(f"local-dir:{tmp_path}") == BOTH
+    assert found.preprocessing.mean == (0.5, 0.5, 0.5)
+    assert found.portable_id() == f"open_clip:local-dir:{tmp_path.resolve()}"
+    with torch.no_grad():
+        torch.testing.assert_close(found.encode_image(images()), expected.encode_image(images()))
+        for texts in (TEXTS, TEXTS[:3]):
+            tokens = expected.tokenize(texts)
+            torch.testing.assert_close(found.encode_text(found.tokenize(texts)), expected.encode_text(tokens))
+
+
+@needs_open_clip
+def test_a_folder_without_a_configuration_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"open_clip_config\.json"):
+        check_backbone(f"open_clip:local-dir:{tmp_path}")
+
+
 def test_a_model_that_only_resembles_open_clips_is_one_clear_error() -> None:
     class First(torch.nn.Module):
         """Like the model of CLIP's first release, which has no preprocessing."""
