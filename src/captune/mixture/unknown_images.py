@@ -12,6 +12,8 @@ from captune.labeling.neighbors import nearest_neighbors
 N_NEIGHBORS, NEIGHBOR_WIDTH, MOST_SMOOTHED = 10, 0.05, 4096
 """An image counts together with so many nearest ones, weighted by their similarity (in cosines of this width), unless
 there are more images than the third number."""
+SAME = 0.9999
+"""Cosine beyond which an image is taken for one of the reference, whose embeddings may have been rounded to float16."""
 TYPICAL_SHARE = 0.25
 """Share of the images predicted as a class, those nearest to its text, that show what the class looks like here."""
 ANSWER, ANSWER_WIDTH, ANSWER_NOISE = 3.0, 0.4, 0.1
@@ -48,7 +50,7 @@ def fit_to_names(
     order = canonical_order(images)
     ordered = images[order]
     center = ordered.mean(axis=0)
-    scores = _scores(ordered, texts, center)
+    scores = _scores(ordered, texts)
     answers = [
         np.empty((0, images.shape[1]), np.float32) if rows is None else as_embeddings(rows, "answers")
         for rows in (known, unknown)
@@ -60,31 +62,76 @@ def fit_to_names(
     return ranks
 
 
-def _scores(images: Floats, texts: Floats, center: Floats) -> Floats:
-    """Return a score of fit, `(images,)`, of mean 0 and standard deviation 1.
+def fit_of_new_images(image_embeddings: ArrayLike, class_embeddings: ArrayLike, reference: ArrayLike) -> Floats:
+    """Return the rank that each image would have among the images of `reference`, whatever the others are, `(images,)`.
 
-    The sum of four views: the largest cosine; how far it exceeds the cosines of the name to all images (some texts are
-    near to all images); the largest cosine once images and texts are centered; and the similarity to typical images of
-    the predicted class.
+    Examples:
+        >>> import numpy as np
+        >>> known = np.repeat(np.eye(2, 4), 9, axis=0) + 0.1 * np.random.default_rng(0).normal(size=(18, 4))
+        >>> new = np.eye(3, 4) + 0.1
+        >>> fit_of_new_images(new, np.eye(2, 4), known) < 0.1
+        array([False, False,  True])
     """
-    cosines = score_rows(images, len(texts), lambda rows: rows @ texts.T)
-    best, predicted = cosines.max(axis=1), cosines.argmax(axis=1)
-    beyond_name = (cosines - cosines.mean(axis=0)).max(axis=1)
-    centered, middle = unit_rows(images - center), unit_rows(texts - texts.mean(axis=0))
-    beyond_means = score_rows(centered, len(texts), lambda rows: rows @ middle.T).max(axis=1)
-    likeness = np.zeros(len(images), dtype=np.float32)
+    images, texts = as_embeddings(image_embeddings, "images"), as_embeddings(class_embeddings, "classes")
+    known = as_embeddings(reference, "reference")
+    known = known[canonical_order(known)]
+    totals = _totals(known, texts, known)
+    scores, here = _smoothed(totals, known, known), _smoothed(totals, known, images, _totals(images, texts, known))
+    low, high = (np.searchsorted(np.sort(scores), here, side=side) for side in ("left", "right"))
+    return np.asarray(((low + high) / 2 + 0.5) / (len(known) + 1), dtype=np.float32)
+
+
+def _scores(images: Floats, texts: Floats) -> Floats:
+    """Return a score of fit, `(images,)`, of mean 0 and standard deviation 1."""
+    return _standardized(_smoothed(_totals(images, texts, images), images, images))
+
+
+def _totals(images: Floats, texts: Floats, reference: Floats) -> Floats:
+    """Return the sum of four views of fit, each standardized over the reference, `(images,)`.
+
+    They are the largest cosine; how far it exceeds the cosines of the name to all images (some texts are near to all
+    images); the largest cosine once images and texts are centered; and the similarity to typical images of the
+    predicted class.
+    """
+    center, middle = reference.mean(axis=0), unit_rows(texts - texts.mean(axis=0))
+    shown = score_rows(reference, len(texts), lambda rows: rows @ texts.T)
+    best, predicted = shown.max(axis=1), shown.argmax(axis=1)
+    typical = np.zeros((len(texts), images.shape[1]), dtype=np.float32)
     for class_id in np.unique(predicted):
         own = np.flatnonzero(predicted == class_id)
-        typical = own[np.argsort(-best[own], kind="stable")][: max(1, int(TYPICAL_SHARE * len(own)))]
-        likeness[own] = centered[own] @ unit_rows((images[typical] - center).mean(axis=0, keepdims=True))[0]
-    views = (best, beyond_name, beyond_means, likeness)
-    total = np.sum([_standardized(view) for view in views], axis=0)
-    if N_NEIGHBORS < len(images) <= MOST_SMOOTHED:
-        near = nearest_neighbors(images, np.arange(len(images)), N_NEIGHBORS)
-        similar = np.einsum("nw,nkw->nk", centered, centered[near])
-        weights = np.exp((similar - similar.max(axis=1, keepdims=True)) / np.float32(NEIGHBOR_WIDTH))
-        total = total + (weights * total[near]).sum(axis=1) / weights.sum(axis=1)
-    return _standardized(total)
+        chosen = own[np.argsort(-best[own], kind="stable")][: max(1, int(TYPICAL_SHARE * len(own)))]
+        typical[class_id] = unit_rows((reference[chosen] - center).mean(axis=0, keepdims=True))[0]
+
+    def views(rows: Floats) -> tuple[Floats, ...]:
+        cosines = shown if rows is reference else score_rows(rows, len(texts), lambda part: part @ texts.T)
+        centered, classes = unit_rows(rows - center), cosines.argmax(axis=1)
+        beyond_means = score_rows(centered, len(texts), lambda part: part @ middle.T).max(axis=1)
+        likeness = np.zeros(len(rows), dtype=np.float32)
+        for class_id in np.unique(classes):
+            own = np.flatnonzero(classes == class_id)
+            likeness[own] = centered[own] @ typical[class_id]
+        return cosines.max(axis=1), (cosines - shown.mean(axis=0)).max(axis=1), beyond_means, likeness
+
+    expected = views(reference)
+    found = expected if images is reference else views(images)
+    return np.sum([_standardized(view, usual) for view, usual in zip(found, expected, strict=True)], axis=0)
+
+
+def _smoothed(totals: Floats, reference: Floats, images: Floats, own: Floats | None = None) -> Floats:
+    """Return totals plus those of similar images of the reference; `own` are the totals of other images."""
+    if not N_NEIGHBORS < len(reference) <= MOST_SMOOTHED:
+        return totals if own is None else own
+    center = reference.mean(axis=0)
+    places, rows = unit_rows(reference - center), unit_rows(images - center)
+    if own is None:
+        near = nearest_neighbors(reference, np.arange(len(reference)), N_NEIGHBORS)
+    else:
+        distances = score_rows(images, len(reference), lambda part: -part @ reference.T)
+        distances[distances < -SAME] = 1.0  # the image itself, which is no neighbor
+        near = np.argsort(distances, axis=1, kind="stable")[:, :N_NEIGHBORS]
+    similar = np.einsum("nw,nkw->nk", rows, places[near])
+    weights = np.exp((similar - similar.max(axis=1, keepdims=True)) / np.float32(NEIGHBOR_WIDTH))
+    return (totals if own is None else own) + (weights * totals[near]).sum(axis=1) / weights.sum(axis=1)
 
 
 def _corrected(scores: Floats, images: Floats, center: Floats, known: Floats, unknown: Floats) -> Floats:
@@ -103,8 +150,9 @@ def _corrected(scores: Floats, images: Floats, center: Floats, known: Floats, un
     return np.asarray(scores + kernel @ np.linalg.solve(among, wanted - before), dtype=np.float32)
 
 
-def _standardized(values: Floats) -> Floats:
-    return np.asarray((values - values.mean()) / max(float(values.std()), 1e-5), dtype=np.float32)
+def _standardized(values: Floats, usual: Floats | None = None) -> Floats:
+    usual = values if usual is None else usual
+    return np.asarray((values - usual.mean()) / max(float(usual.std()), 1e-5), dtype=np.float32)
 
 
 def _ranks(values: Floats) -> Floats:

@@ -5,24 +5,28 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from safetensors.numpy import load_file
 
 from captune.backbones.base import load_backbone
 from captune.core import runtime
 from captune.core.arrays import Floats
 from captune.core.errors import CaptuneError, InputError, RunFolderError
-from captune.core.files import digest
+from captune.core.files import digest, is_file
 from captune.data.images import ImageCollection, escaped
 from captune.data.loading import load_batches
 from captune.data.partition_folder import Finished, PartitionFolder, arrow, part_name, read_embeddings, sidecar_name
 from captune.data.views import WeakView
-from captune.embeddings.embed import encode_pixels
+from captune.embeddings.embed import embed_classes, encode_pixels
+from captune.mixture.unknown_images import fit_of_new_images
 from captune.partitions.job import Outcome, read_plan
 from captune.partitions.sources import open_source
 from captune.results.classifier import Classifier
+from captune.results.evidence import FILE as EVIDENCE
 from captune.results.image_classifier import load, top_k
 
 MODEL = "_model.json"
@@ -37,6 +41,7 @@ class _Rows(NamedTuple):
     reasons: list[str | None]
     embeddings: Floats | None
     probabilities: Floats | None
+    fits: Floats | None
 
 
 class Worker:
@@ -59,6 +64,7 @@ class Worker:
             self.backbone = None if self.classifier.tuner.edits_images else self.classifier.backbone
         elif self.backbone is not None:
             self.backbone.to(self.engine.device)
+        self.fits = self._read_fits()
         self._check_model()
 
     def run(self, number: int) -> Outcome:
@@ -106,21 +112,36 @@ class Worker:
                 found.append(encode_pixels(model, batch.pixels) if is_embedded else model.score_views(batch.pixels))
         rows = np.concatenate(found)
         if self.backbone is None:
-            return _Rows(names, keys, reasons, None, rows)
-        return _Rows(names, keys, reasons, rows, None if self.classifier is None else self._score(rows))
+            return _Rows(names, keys, reasons, None, rows, None)
+        return _Rows(names, keys, reasons, rows, *((None, None) if self.classifier is None else self._score(rows)))
 
     def _score_partition(self, folder: PartitionFolder, number: int) -> _Rows:
         """Predict from the embeddings of another job's partition."""
         facts = folder.read_table(number, ["path", "digest", "reason"]).to_pydict()
         vectors = read_embeddings(folder, number)[1]
-        return _Rows(facts["path"], facts["digest"], facts["reason"], None, self._score(vectors))
+        return _Rows(facts["path"], facts["digest"], facts["reason"], None, *self._score(vectors))
 
-    def _score(self, vectors: Floats) -> Floats:
+    def _score(self, vectors: Floats) -> tuple[Floats, Floats | None]:
+        """Return probabilities `(images, classes)`, and how well images fit the names if the run can tell."""
         if self.classifier is None:
             raise InputError(f"{self.job.input!r} has embeddings already.")
         if not len(vectors):
-            return np.empty((0, len(self.classifier.names)), dtype=np.float32)
-        return self.classifier.score_embeddings(vectors)
+            return np.empty((0, len(self.classifier.names)), dtype=np.float32), None if self.fits is None else vectors
+        return self.classifier.score_embeddings(vectors), None if self.fits is None else self.fits(vectors)
+
+    def _read_fits(self) -> Callable[[Floats], Floats] | None:
+        """Return how fit is measured, among the images whose embeddings the run has kept; None if it has none."""
+        file = Path(self.job.model) / EVIDENCE
+        if self.backbone is None or not isinstance(self.classifier, Classifier) or not is_file(file):
+            return None
+        try:
+            kept = load_file(file).get("vectors")
+        except Exception as error:  # safetensors raises errors of many classes
+            raise RunFolderError(f"{str(file)!r} is damaged: {error}. Copy the run again, or adapt again.") from error
+        if kept is None:
+            return None
+        texts = embed_classes(self.backbone, self.classifier.vocabulary)
+        return lambda vectors: fit_of_new_images(vectors, texts, kept)
 
     def _encode(self, rows: _Rows) -> bytes:
         """Return a partition as Parquet; equal content has equal bytes."""
@@ -149,6 +170,9 @@ class Worker:
             values = np.take_along_axis(rows.probabilities, best, axis=1)
             columns["label"] = column(text, lambda row: names[best[row, 0]])
             columns["confidence"] = column(number, lambda row: values[row, 0].item())
+            if rows.fits is not None:
+                fits = rows.fits
+                columns["fits"] = column(number, lambda row: fits[row].item())
             if self.job.top_k > 1:
                 columns["labels"] = column(arrays.list_(text), lambda row: [names[c] for c in best[row]])
                 columns["confidences"] = column(arrays.list_(number), lambda row: values[row].tolist())

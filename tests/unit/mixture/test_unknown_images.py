@@ -7,7 +7,7 @@ import pytest
 
 from captune.core.arrays import Bools, Floats, unit_rows
 from captune.core.errors import InputError
-from captune.mixture.unknown_images import fit_to_names
+from captune.mixture.unknown_images import fit_of_new_images, fit_to_names
 
 
 def make(seed: int = 0) -> tuple[Floats, Floats, Bools]:
@@ -45,3 +45,18 @@ def test_a_share_of_the_images_is_below_that_rank() -> None:
     assert fit_to_names(images[:0], texts).shape == (0,)
     with pytest.raises(InputError, match="one width"):
         fit_to_names(images, texts[:, 1:])
+
+
+def test_new_images_have_the_rank_that_they_would_have_among_the_others() -> None:
+    rng = np.random.default_rng(0)
+    images = unit_rows(3 * np.eye(6, 32)[rng.integers(0, 6, 600)] + rng.normal(size=(600, 32)))
+    texts = unit_rows(np.eye(5, 32) + 0.05)  # of the first five; no name describes the last
+    together = fit_to_names(images, texts)
+    known, new = images[:300], images[300:]
+    again = fit_of_new_images(known, texts, known.astype(np.float16))  # some images change their best name
+    assert np.quantile(np.abs(again - fit_to_names(known, texts)), 0.9) < 0.01
+    alone = fit_of_new_images(new, texts, known)
+    assert np.corrcoef(alone, together[300:])[0, 1] > 0.9
+    # The others do not count, not even if no name fits any of them.
+    worst = new[together[300:] < 0.1]
+    assert np.allclose(fit_of_new_images(worst, texts, known), alone[together[300:] < 0.1], atol=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import tarfile
@@ -175,6 +176,14 @@ def test_a_run_is_adapted_to_partitions_and_predicts_them(
         assert [row["label"] for row in table] == [classifier.names[c] for c in expected.argmax(axis=1)]
         assert np.allclose([row["confidence"] for row in table], expected.max(axis=1), atol=1e-5)
         assert all(row["labels"][0] == row["label"] and len(row["confidences"]) == 2 for row in table)
+        # Here the images are those of the run, so they have the ranks of its predictions but for float16 and one more.
+        fits = dict(csv_rows(run_folder / "predictions.csv"))
+        assert np.allclose([row["fits"] for row in table], [float(fits[row["path"]]) for row in table], atol=0.06)
+
+
+def csv_rows(path: Path) -> list[tuple[str, str]]:
+    with path.open(encoding="utf-8") as file:
+        return [(row["path"], row["fits"]) for row in csv.DictReader(file)]
 
 
 def test_embeddings_of_another_model_are_refused(run_folder: Path, embedded: Path, tmp_path: Path) -> None:
