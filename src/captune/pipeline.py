@@ -103,7 +103,10 @@ def carry_out(
                 if report:
                     _write_report(folder, engine)
         if folder is not None and engine.is_writer and not keep_checkpoints:
-            _drop_checkpoints(folder, engine)  # last, so that a killed process never loses its training
+            try:
+                drop_checkpoints(folder / CHECKPOINTS)  # last, so that a killed process never loses its training
+            except OSError as error:
+                engine.say(f"The run is saved, but its checkpoints could not be deleted: {error}")
     return run
 
 
@@ -142,13 +145,6 @@ def _key(plan: Plan, environment: Mapping[str, Any]) -> str:
     """Return a digest of everything that training depends on, so that only the same run resumes from a checkpoint."""
     inputs = ("data_fingerprint", "backbone_fingerprint", "versions")
     return digest_of({**plan.training_facts(), **{name: environment[name] for name in inputs}})
-
-
-def _drop_checkpoints(folder: Path, engine: runtime.Runtime) -> None:
-    try:
-        drop_checkpoints(folder / CHECKPOINTS)
-    except OSError as error:
-        engine.say(f"The run is saved, but its checkpoints could not be deleted: {error}")
 
 
 def _write_report(folder: Path, engine: runtime.Runtime) -> None:

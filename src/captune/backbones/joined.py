@@ -56,15 +56,15 @@ class Joined(Backbone):
     @classmethod
     def load(cls, name: str) -> Joined:
         """Load both encoders."""
-        weight, first, second = _parts(name)
-        return cls(load_backbone(first), _load_second(second), weight)
+        weight, first, second = _load_parts(name)
+        return cls(load_backbone(first), second, weight)
 
     @classmethod
     def restore(cls, name: str, names: Sequence[str], tensors: Mapping[str, Tensor]) -> Joined:
         """Load both encoders of a saved classifier; the first may have state."""
-        weight, first, second = _parts(name)
+        weight, first, second = _load_parts(name)
         source, own = registry.split_id("backbones", first, DEFAULT_BACKBONE)
-        return cls(registry.load("backbones", source).restore(own, names, tensors), _load_second(second), weight)
+        return cls(registry.load("backbones", source).restore(own, names, tensors), second, weight)
 
     def portable_id(self) -> str:
         """Return the id with those of both encoders."""
@@ -124,16 +124,13 @@ class Joined(Backbone):
         return np.pad(texts, ((0, 0), (0, self.second_width)))
 
 
-def _load_second(identifier: str) -> Backbone | int:
-    is_width = identifier.startswith(WIDTH)
-    return int(identifier.removeprefix(WIDTH)) if is_width else load_backbone(identifier)
-
-
-def _parts(name: str) -> tuple[float, str, str]:
+def _load_parts(name: str) -> tuple[float, str, Backbone | int]:
+    """Return the weight, the id of the first encoder and the loaded second one, or its width."""
     weight, _, rest = name.partition("|")
     first, _, second = rest.rpartition("|")
     try:
-        return float(weight), first, second
+        width = int(second.removeprefix(WIDTH)) if second.startswith(WIDTH) else None
+        return float(weight), first, load_backbone(second) if width is None else width
     except ValueError:
         raise ModelError(
             f"'joined:{name}' is not a pair of encoders: expected joined:WEIGHT|FIRST|SECOND. To use a second encoder, "
