@@ -108,6 +108,8 @@ def run_job(job: Job, out: str, engine: str = "local", workers: int = 1, quiet: 
     compute = import_module(f"captune.partitions.engines.{engine}").compute
     failed, computed, n_done = dict[int, str](), 0, 0
     last, images, seconds = time.monotonic(), 0, 0.0
+    n_workers = max(1, min(workers, len(pending)))
+    where = f"{n_workers} worker{'s' if n_workers > 1 else ''}"
     for outcome in compute(folder.address, pending, workers) if pending else ():
         n_done, now = n_done + 1, time.monotonic()
         if outcome.finished is None:
@@ -115,10 +117,10 @@ def run_job(job: Job, out: str, engine: str = "local", workers: int = 1, quiet: 
         else:
             computed += not outcome.was_done
             images, seconds = images + outcome.finished.images, seconds + outcome.finished.seconds
-        if n_done in (1, min(workers, len(pending)), len(pending)) or now - last > SECONDS_BETWEEN_LINES:
-            left = duration(seconds / n_done * (len(pending) - n_done) / workers)  # from what the first ones took
-            rate = images / max(seconds, 1e-9) * workers
-            tell(f"{n_done} of {len(pending)} partitions, {rate:,.0f} images/s, {left} left on {workers} workers.")
+        if n_done in (1, n_workers, len(pending)) or now - last > SECONDS_BETWEEN_LINES:
+            left = duration(seconds / n_done * (len(pending) - n_done) / n_workers)  # from what the first ones took
+            rate = images / max(seconds, 1e-9) * n_workers
+            tell(f"{n_done} of {len(pending)} partitions, {rate:,.0f} images/s, {left} left on {where}.")
             last = now
     if failed:
         listed = [f"{part_name(number)}: {problem}" for number, problem in sorted(failed.items())[:5]]
@@ -133,10 +135,12 @@ def summarize(folder: PartitionFolder) -> dict[str, Any]:
     """Return the size of a job and how much of it is finished, from the sidecars."""
     _, partitions = read_plan(folder)
     found = [facts for facts in map(folder.finished, range(len(partitions))) if facts is not None]
+    seconds = sum(facts.seconds for facts in found)
     return {
         "partitions": len(partitions),
         "finished": len(found),
         "images": sum(facts.images for facts in found),
         "skipped": sum(facts.images - facts.readable for facts in found),
-        "worker_seconds": round(sum(facts.seconds for facts in found), 1),
+        "worker_seconds": round(seconds, 1),
+        "worker_seconds_left": round(seconds / max(len(found), 1) * (len(partitions) - len(found)), 1),
     }
