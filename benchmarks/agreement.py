@@ -33,6 +33,8 @@ from captune.embeddings.cache import EmbeddingCache
 from captune.methods.base import Context
 
 METHODS = ("zero_shot", "transductive", "auto", "cap")
+PEERS = ("zero_shot", "transclip", "zlap")
+"""Methods that get the descriptions of all classes; the others decide themselves."""
 
 
 def open_bed(path: Path, described: bool) -> tuple[Precomputed, AdaptationTask, Describer]:
@@ -56,6 +58,8 @@ def run(path: Path, described: bool, name: str, changes: dict[str, Any], seed: i
     backbone, task, describer = open_bed(path, described)
     method_class = registry.load("methods", name)
     settings = {**method_class.presets.get("quick", {}), **(changes if name == "cap" else {})}
+    if described and name in PEERS:
+        settings["describe"] = "all"
     method = method_class(build(method_class.Settings, settings, "settings"))
     with tempfile.TemporaryDirectory() as folder:
         engine = runtime.start(seed=seed, workers=0, quiet=True)

@@ -67,15 +67,14 @@ def generated_pages() -> Iterator[tuple[str, str]]:
 
 def commands_page() -> str:
     """Return the reference of the command line, made from its parsers."""
-    from captune.cli import COMMANDS, _parser
+    from captune.cli import _parser
 
     parser = _parser()
     subparsers = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     summaries = {action.dest: action.help for action in subparsers._choices_actions}
     parts = ["# Command line", "`captune COMMAND --help` shows the same on screen. Exit codes: 0 success, 2 invalid "]
     parts[-1] += "input, 1 unexpected error, 130 interrupted."
-    for name in COMMANDS:
-        command = subparsers.choices[name]
+    for name, command in subparsers.choices.items():
         parts += [f"## captune {name}", f"{_sentence(summaries[name] or '')}"]
         usage = command.format_usage().removeprefix("usage: ").strip()
         parts.append(f"```text\n{usage}\n```")

@@ -43,14 +43,14 @@ def test_the_three_commands_run(captune: Any, place: Path, backbone: str) -> Non
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_command_parses(words: list[str]) -> None:
-    assert _parser().parse_args(words).command == words[0]
+    assert _parser().parse_args(words).name == words[0]
 
 
 @pytest.mark.parametrize("text", TABLE)
 def test_commands_in_sentences_exist(captune: Any, text: str) -> None:
     words = shlex.split(text.replace("METHOD", "zero_shot"))
     if words[0] != "list" and "--help-settings" not in words:  # it would do the work itself
-        assert _parser().parse_args(words).command == words[0]
+        assert _parser().parse_args(words).name == words[0]
         return
     answer = captune(*words)
     assert answer.code == 0, answer.err
