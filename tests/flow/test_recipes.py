@@ -96,7 +96,7 @@ def check_crops() -> None:
 
 def check_timm() -> None:
     assert Path("for-timm/class_map.txt").read_text().split() == Path("classes.txt").read_text().split()
-    assert {path.name for path in Path("for-timm").iterdir() if path.is_dir()} == {"train", "validation", "test"}
+    assert {path.name for path in Path("for-timm").iterdir() if path.is_dir()} == {"train", "val", "test"}
     assert next(Path("for-torchvision/train").glob("*/*")).exists()
 
 
