@@ -26,7 +26,7 @@ from captune.web.review.review_app import reviewing
 from captune.web.server import Limits, Service, running
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync")
-DESK, TALL, PHONE = {"width": 1280, "height": 860}, {"width": 1280, "height": 1280}, {"width": 390, "height": 844}
+DESK, TALL = {"width": 1280, "height": 860}, {"width": 1280, "height": 1280}
 
 
 class Camera:
@@ -82,19 +82,15 @@ def photograph_reports(camera: Camera, demo: Path, aerial: Path | None, scratch:
     """Take the reports of the demo and of the aerial run, its comparison, and the audit."""
     run = write_report([demo / "run"], scratch / "demo.html").as_uri()
     camera.take("report-light", run, size=TALL)
-    camera.take("report-dark", run, "dark", TALL)
-    camera.take("report-phone-dark", run, "dark", PHONE)
     camera.take("report-map-light", run, at="map")
     both = write_report([demo / "zero_shot", demo / "run"], scratch / "both.html", "folders").as_uri()
     camera.take("report-compare-light", both)
     audit = write_report([demo / "audit"], scratch / "audit.html").as_uri()
     camera.take("audit-light", audit, at="classes")
-    camera.take("audit-dark", audit, "dark", at="mismatch")
     if aerial is not None:
         page = write_report([aerial], scratch / "aerial.html", "folders").as_uri()
         camera.take("report-ucmerced-light", page, size=TALL)
         camera.take("report-ucmerced-dark", page, "dark", TALL, at="mistakes")
-        camera.take("report-ucmerced-phone", page, size=PHONE, at="classes")
 
 
 def photograph_service(camera: Camera, run: Path, photo: Path) -> None:
@@ -105,7 +101,6 @@ def photograph_service(camera: Camera, run: Path, photo: Path) -> None:
         running(service, app),
     ):
         camera.take("serve-light", service.address, photo=str(photo))
-        camera.take("serve-phone-dark", service.address, "dark", PHONE, photo=str(photo))
 
 
 def photograph_review(camera: Camera, run: Path, scratch: Path) -> None:
@@ -115,7 +110,6 @@ def photograph_review(camera: Camera, run: Path, scratch: Path) -> None:
         camera.answer_all(service.address)
         first = f"{service.address}#suggestions"
         camera.take("review-suggestions-light", first, seconds=2, wait_for="#choices button")
-        camera.take("review-suggestions-phone-dark", first, "dark", PHONE, seconds=2, wait_for="#choices")
         camera.take("review-search-light", f"{service.address}#search", seconds=3, wait_for=".tile")
         camera.take("review-groups-dark", f"{service.address}#groups", "dark", seconds=3, wait_for="article.group")
         camera.take("review-classes-light", f"{service.address}#classes", seconds=2)

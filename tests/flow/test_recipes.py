@@ -21,17 +21,22 @@ BEGINNING, *RECIPES = re.split(r"^## ", PAGE, flags=re.MULTILINE)
 SECTIONS = {text.partition("\n")[0]: text for text in RECIPES}
 
 
-def run_blocks(text: str) -> None:
+def run_blocks(text: str, patch: pytest.MonkeyPatch) -> None:
     """Run the blocks of Python and of commands; commands of captune run in this process."""
     for language, block in re.findall(r"```(\w+)\n(.*?)```", text, flags=re.DOTALL):
         if language == "python":
             exec(compile(block, "recipes.md", "exec"), {})
+            continue
+        if language == "yaml":
+            Path(block.splitlines()[0].removeprefix("# ")).write_text(block, encoding="utf-8")
             continue
         assert language == "sh"
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             if words[0] == "captune":
                 assert main(words[1:]) == 0, line
+            elif words[0] == "export":
+                patch.setenv(*words[1].split("=", 1))
             else:
                 subprocess.run(line, shell=True, check=True)
 
@@ -94,14 +99,10 @@ def check_crops() -> None:
     assert sum(known[f"{number}.jpg-0.jpg"] == name for number, name in enumerate(classes)) >= 8
 
 
-def check_timm() -> None:
-    assert Path("for-timm/class_map.txt").read_text().split() == Path("classes.txt").read_text().split()
-    assert {path.name for path in Path("for-timm").iterdir() if path.is_dir()} == {"train", "val", "test"}
-    assert next(Path("for-torchvision/train").glob("*/*")).exists()
-
-
-def check_yolo() -> None:
-    assert {path.name for path in Path("for-yolo").iterdir() if path.is_dir()} == {"train", "val", "test"}
+def check_dataset() -> None:
+    assert Path("dataset/class_map.txt").read_text().split() == Path("classes.txt").read_text().split()
+    assert {path.name for path in Path("dataset").iterdir() if path.is_dir()} == {"train", "val", "test"}
+    assert len(list(Path("dataset").rglob("*.png"))) == len(rows("dataset/labels.csv"))
 
 
 def check_label_studio() -> None:
@@ -125,8 +126,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "New photos tomorrow": check_update,
     "Images of no class": check_no_class,
     "Boxes from MegaDetector": check_crops,
-    "ImageFolder for timm": check_timm,
-    "YOLO": check_yolo,
+    "ImageFolder for timm, torchvision or YOLO": check_dataset,
     "Label Studio": check_label_studio,
     "100,000 images on one GPU": check_large,
 }
@@ -139,7 +139,7 @@ def beginning(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (base / "here").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(base / "here")
-        run_blocks(BEGINNING)
+        run_blocks(BEGINNING, patch)
     return shutil.copytree(base / "here", base / "copy")
 
 
@@ -153,7 +153,7 @@ def test_the_recipe_runs(name: str, beginning: Path, monkeypatch: pytest.MonkeyP
     shutil.rmtree(here)
     monkeypatch.chdir(shutil.copytree(beginning, here))
     PREPARATIONS.get(name, lambda: None)()
-    run_blocks(SECTIONS[name])
+    run_blocks(SECTIONS[name], monkeypatch)
     CHECKS[name]()
 
 
