@@ -197,15 +197,12 @@ def _read_projections(path: Path, widths: dict[str, int], embed_dim: int) -> tup
     try:
         weights = load_file(str(path))
         log_scale = weights["logit_scale"].item()
-        projections = nn.ModuleDict(
-            {
-                side: nn.Linear(width, embed_dim, bias=f"{side}_projection.bias" in weights)
-                for side, width in widths.items()
-            }
-        )
-        projections.load_state_dict(
-            {name.replace("_projection.", "."): weights[name] for name in weights if "_projection." in name}
-        )
+        has_bias = {side: f"{side}_projection.bias" in weights for side in widths}
+        projections = nn.ModuleDict({side: nn.Linear(widths[side], embed_dim, has_bias[side]) for side in widths})
+        parts = {
+            name.replace("_projection.", "."): tensor for name, tensor in weights.items() if "_projection." in name
+        }
+        projections.load_state_dict(parts)
     except Exception as error:  # missing and damaged files, tensors and shapes raise unrelated errors
         raise ModelError(
             f"The projections {str(path)!r} do not fit: {error}. Expected 'logit_scale', visual_projection.weight and "
