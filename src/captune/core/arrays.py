@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -30,10 +31,19 @@ Rows = NewType("Rows", Ints)
 Bools: TypeAlias = NDArray[np.bool_]
 """Masks."""
 
+KEY_BYTES = 16
+Keys: TypeAlias = NDArray[np.uint8]
+"""Digests of contents, which caches use as keys: `(items, 16)`, or one digest `(16,)`."""
+
 LARGE_BYTES = 1 << 28
 """Larger arrays are memory-mapped."""
 CHUNK_BYTES = 1 << 24
 """Size of the parts that are computed at once."""
+
+
+def content_key(content: bytes) -> Keys:
+    """Return the digest that caches use for an image, `(16,)`."""
+    return np.frombuffer(hashlib.blake2b(content, digest_size=KEY_BYTES).digest(), dtype=np.uint8)
 
 
 def unit_rows(vectors: Floats) -> Floats:

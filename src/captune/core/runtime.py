@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import cache, cached_property, partial
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +20,7 @@ from captune.core import distributed, launching
 from captune.core.errors import InputError
 from captune.core.progress import Advance, say, show_progress
 from captune.core.restoring import quiet_loggers
-from captune.core.settings import WHERE, RunSettings
-from captune.core.text import option
+from captune.core.settings import WHERE, RunSettings, build
 
 if TYPE_CHECKING:
     import torch
@@ -116,7 +115,7 @@ class Runtime:
         is_shown = self.shows_progress and not self.quiet and self.is_writer and total > 0
         started = time.monotonic()
         try:
-            with show_progress(what, total) if is_shown else nullcontext(_show_nothing) as advance:
+            with show_progress(what, total) if is_shown else nullcontext(lambda n, note="": None) as advance:
                 yield advance
         finally:
             self.spent[what] = self.spent.get(what, 0.0) + time.monotonic() - started
@@ -130,20 +129,8 @@ def threads_for(multiply_adds: float) -> Iterator[None]:
         return
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    torch = sys.modules.get("torch")
-    before = torch.get_num_threads() if torch is not None else 1
     with threadpool_limits(1):
-        if torch is not None:
-            torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            if torch is not None:
-                torch.set_num_threads(before)
-
-
-def _show_nothing(n: int, note: str = "") -> None:
-    """Count without showing anything."""
+        yield
 
 
 def start(
@@ -158,19 +145,15 @@ def start(
     Other settings than those of devices, workers and the seed are ignored.
     """
     given = {**(asdict(settings) if isinstance(settings, RunSettings) else settings or {}), **changes}
-    own = RunSettings(**{name: given[name] for name in ("seed", "workers", *WHERE) if name in given})
+    own = build(RunSettings, {name: given[name] for name in ("seed", "workers", *WHERE) if name in given}, "settings")
     devices, num_nodes = _launched_size() or (own.devices, 1)
-    n_workers = count_workers(own.workers, devices)
+    n_workers = default_workers(devices) if own.workers == -1 else own.workers
     if n_workers and not _can_lock():
         n_workers = 0
         if not quiet:
             say("Images are decoded without worker processes, because there is no shared memory here (/dev/shm).")
-    is_on_cpu, is_single = _device_kind(own.accelerator) == "cpu", own.precision == "32-true"
-    if not is_single and is_on_cpu and _emulates_half_precision() and not quiet:
-        faster = option("precision", "32-true")
-        say(f"This processor has no instructions for {own.precision}: {faster} is many times faster.")
     make = cache(partial(_start_fabric, own.accelerator, devices, num_nodes, own.precision))
-    is_plain = devices * num_nodes == 1 and is_single and is_on_cpu
+    is_plain = devices * num_nodes == 1 and own.precision == "32-true" and _device_kind(own.accelerator) == "cpu"
     if is_plain and not launching.is_launched():
         import torch
 
@@ -243,14 +226,6 @@ def _make_fabric(accelerator: str, devices: int, num_nodes: int, precision: str)
         ) from error
 
 
-def _emulates_half_precision() -> bool:
-    """Return whether this is an x86 processor from before AVX-512."""
-    import torch
-
-    is_x86 = platform.machine().lower() in ("x86_64", "amd64")
-    return is_x86 and not torch.backends.cpu.get_cpu_capability().startswith(("AVX512", "AMX"))
-
-
 def _device_kind(accelerator: str) -> str:
     import torch
 
@@ -267,15 +242,6 @@ def seed_everything(seed: int) -> None:
     np.random.seed(seed % 2**32)  # libraries may still draw from the legacy state
     torch.manual_seed(seed)
     torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import the compiler, for seconds
-
-
-def count_workers(given: int, devices: int = 1) -> int:
-    """Return the number of workers that decode images for one device: as given, or its share of the cores."""
-    if given == -1:
-        return default_workers(devices)
-    if given < 0:
-        raise InputError(f"workers = {given}: expected 0 or more, or -1 for one per core.")
-    return given
 
 
 @cache
@@ -297,11 +263,17 @@ def default_workers(n_processes: int = 1) -> int:
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages that a result depends on."""
-    import platform
-    from importlib.metadata import PackageNotFoundError, version
-
     found = {"python": platform.python_version(), "platform": platform.platform()}
-    for package in ("captune", "torch", "transformers", "lightning-fabric", "scikit-learn", "numpy", "pillow"):
+    for package in (
+        "captune",
+        "torch",
+        "transformers",
+        "tokenizers",
+        "lightning-fabric",
+        "scikit-learn",
+        "numpy",
+        "pillow",
+    ):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -15,10 +15,9 @@ from typing import Annotated, Any, Literal, TypeVar
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import TypeAdapter, ValidationError
 
-from captune.core import strict_yaml
 from captune.core.errors import InputError, ProblemList, nearest, raise_all
 from captune.core.files import is_file, is_folder
-from captune.core.strict_yaml import describe_error, load_yaml
+from captune.core.strict_yaml import ERRORS, load_yaml, read_yaml_file
 from captune.core.text import shown
 
 T = TypeVar("T")
@@ -151,12 +150,7 @@ def build_run(
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """Read a settings file; duplicate keys, or anything but a mapping, are an error."""
-    try:
-        content = load_yaml(Path(path).read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"The settings file {str(path)!r} cannot be read: {error.strerror}.") from error
-    except strict_yaml.ERRORS as error:
-        raise InputError(f"The settings file {str(path)!r} is not valid YAML: {describe_error(error)}") from error
+    content = read_yaml_file(path, "settings file")
     if content is None:
         return {}
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
@@ -208,7 +202,7 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
             continue
         try:
             values[key.strip()] = load_yaml(text)
-        except strict_yaml.ERRORS:
+        except ERRORS:
             problems.append(f"the value of {shown(pair)} is not valid YAML; quote it")
     raise_all(problems, "These --set overrides cannot be used")
     return values

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError, features
 
+from captune.core.arrays import Keys, content_key
 from captune.core.errors import InputError
-from captune.data.keys import Keys, content_key
 from captune.data.shards import Span, locate
 
 MOST_PIXELS = 100_000_000

@@ -197,16 +197,20 @@ def from_paths(paths: Iterable[str | os.PathLike[str]], root: str | Path | None 
 
 
 def _from_entries(entries: Iterable[str], base: Path, heading: str, guard: _RootGuard) -> ImageCollection:
-    invalid, counts, files, real = list[str](), Counter[str](), list[str](), _real_folder()
+    invalid, counts, files, real = list[str](), Counter[str](), list[str](), real_path()
     for number, line in enumerate(entries, start=1):
         entry = line.strip() if len(line) <= MOST_CHARACTERS else ""
         if not entry or "\0" in entry:
-            length = f"a path of {len(line):,} characters" if len(line) > MOST_CHARACTERS else "an empty path"
-            invalid.append(f"row {number} has {'a NUL character in its path' if entry else length}")
+            kind = (
+                f"of {len(line):,} characters"
+                if len(line) > MOST_CHARACTERS
+                else "that is empty or has a NUL character"
+            )
+            invalid.append(f"row {number} has a path {kind}")
             continue
         path = os.path.join(base, entry)  # noqa: PTH118 (this runs once per image)
         guard.check(path)
-        counts[real(os.path.normpath(path))] += 1
+        counts[real(path)] += 1
         files.append(path)
         if len(files) > MOST_NAMES:
             raise InputError(
@@ -264,27 +268,17 @@ def tidy(name: str) -> str:
     return name if is_tidy else str(PurePath(name))
 
 
-def _real_folder() -> Callable[[str], str]:
-    """Return a function that resolves links and dots in the folder of a path, and remembers folders it has seen."""
+def real_path() -> Callable[[str | Path], str]:
+    """Return a function that resolves all links of a path, and remembers folders it has seen."""
     folders = lru_cache(maxsize=1024)(os.path.realpath)
 
-    def real(path: str) -> str:
-        parent, name = os.path.split(path)
-        return os.path.join(folders(parent), name)  # noqa: PTH118
-
-    return real
-
-
-def real_path() -> Callable[[str | Path], str]:
-    """Return a function that resolves all links of a path."""
-    real_folder = _real_folder()
-
     def real(path: str | Path) -> str:
+        parent, name = os.path.split(path)
         try:
-            inside = real_folder(os.fspath(path))
+            inside = os.path.join(folders(parent), name)  # noqa: PTH118
+            is_plain = name not in ("", ".", "..") and not os.path.islink(inside)  # noqa: PTH114
         except ValueError:  # a NUL character, which no file name has
             return os.fspath(path)
-        is_plain = os.path.basename(inside) not in ("", ".", "..") and not os.path.islink(inside)  # noqa: PTH114, PTH119
         return os.path.normcase(inside if is_plain else os.path.realpath(path))
 
     return real
@@ -314,22 +308,21 @@ class Unused:
     """What was found in a folder and is not used: how many of each kind, and the first of them."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._first: dict[str, str] = {}
+        self._found: dict[str, tuple[int, str]] = {}
 
     def add(self, kind: str, name: str, count: int = 1) -> None:
         """Count files or folders of a kind, such as 'hidden files'."""
-        self._counts[kind] = self._counts.get(kind, 0) + count
-        self._first.setdefault(kind, name)
+        before, first = self._found.get(kind, (0, name))
+        self._found[kind] = before + count, first
 
     def total(self) -> int:
         """Return how many files and folders are not used."""
-        return sum(self._counts.values())
+        return sum(count for count, _ in self._found.values())
 
     def sentence(self, place: str) -> str:
         """Return one line that accounts for everything that is not used, empty if there is nothing."""
-        kinds = (f"{kind}: {count} (the first is {self._first[kind]!r})" for kind, count in self._counts.items())
-        return f"Not used in {place}: {'; '.join(kinds)}." if self._counts else ""
+        kinds = (f"{kind}: {count} (the first is {first!r})" for kind, (count, first) in self._found.items())
+        return f"Not used in {place}: {'; '.join(kinds)}." if self._found else ""
 
 
 def walk(folder: Path, unused: Unused) -> Iterator[str]:

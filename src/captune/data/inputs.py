@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from captune.core.arrays import Keys, content_key, evenly_spaced
 from captune.core.errors import InputError, nearest
 from captune.core.files import is_file
 from captune.data.decoding import EncodedImage, ImageData, UnreadableImageError, as_image, is_image_array, read_bytes
 from captune.data.images import PATH_COLUMNS, ImageCollection, ItemCollection, find_images, from_paths, no_usable_image
-from captune.data.keys import Keys, content_key
 from captune.data.partition_folder import is_partition_folder
 from captune.data.precomputed import Embeddings, check_names, is_array_file
 from captune.data.shards import SUFFIXES
@@ -45,9 +45,7 @@ def collect_images(
     is_one = isinstance(source, Image.Image) or (isinstance(source, np.ndarray) and _is_one_image(source))
     if is_one and not single:
         raise InputError("Expected several images, got one. Pass a list, or classify a single image with predict.")
-    if single and isinstance(source, (str, os.PathLike)) and _is_image_file(Path(source)):
-        return ImageCollection((Path(source),), Path(source).parent)
-    images = MemoryImages([source]) if is_one else _collect(source, root, column)
+    images = _collect([source] if is_one else source, root, column, single)
     if len(images) == 0:
         raise InputError(no_usable_image(images, {}))
     return images
@@ -63,33 +61,30 @@ def describe_source(source: object) -> str:
     return f"<{type(source).__name__}{length}>"
 
 
-def _collect(source: Any, root: str | Path | None, column: str) -> ImageCollection:  # noqa: ANN401, PLR0911
+def _collect(source: Any, root: str | Path | None, column: str, single: bool) -> ImageCollection:  # noqa: ANN401
     if isinstance(source, ImageCollection):
         return source
     if isinstance(source, (str, os.PathLike)):
-        return _from_path(source, root)
+        return _from_path(os.fspath(source), root, single)
+    names = None
     table = _table_column(source, column)
     if table is not None:
-        return _from_items(*table, root)
-    if hasattr(source, "detach"):  # a tensor
-        source = source.detach().cpu().numpy()
-    if isinstance(source, np.ndarray):
-        return _from_array(source, root)
-    if hasattr(source, "tolist") and hasattr(source, "index"):  # a pandas Series
-        return _from_items(source.tolist(), None, root)
-    is_endless = any(cls.__name__ == "IterableDataset" for cls in type(source).__mro__)
-    if isinstance(source, Mapping) or is_endless:
-        hint = " Name one of its splits." if isinstance(source, Mapping) else " Make it a map-style dataset."
-        raise InputError(f"{EXPECTED}, got {type(source).__name__}.{hint}")
-    if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
-        return _from_items(source, None, root)
-    if isinstance(source, Iterable):
-        return _from_items(list(source), None, root)
-    raise InputError(f"{EXPECTED}, got {type(source).__name__}.")
-
-
-def _is_image_file(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and is_file(path)
+        source, names = table
+    elif isinstance(source, np.ndarray) or hasattr(source, "detach"):
+        source = _array_items(source)
+    elif hasattr(source, "tolist") and hasattr(source, "index"):  # a pandas Series
+        source = source.tolist()
+    elif isinstance(source, Mapping):
+        raise InputError(f"{EXPECTED}, got {type(source).__name__}. Name one of its splits.")
+    elif any(cls.__name__ == "IterableDataset" for cls in type(source).__mro__):
+        raise InputError(f"{EXPECTED}, got {type(source).__name__}. Make it a map-style dataset.")
+    elif not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
+        if not isinstance(source, Iterable):
+            raise InputError(f"{EXPECTED}, got {type(source).__name__}.")
+        source = list(source)
+    if isinstance(source, (list, tuple)) and source and all(isinstance(item, (str, os.PathLike)) for item in source):
+        return from_paths(source, root)
+    return MemoryImages(source, names)
 
 
 def _is_one_image(array: NDArray[Any]) -> bool:
@@ -97,34 +92,30 @@ def _is_one_image(array: NDArray[Any]) -> bool:
     return is_image_array(array) and not (array.ndim == 2 and array.dtype.kind == "f")
 
 
-def _from_path(source: str | os.PathLike[str], root: str | Path | None) -> ImageCollection:
-    if not os.fspath(source):  # an empty variable of the shell would be the current folder
+def _from_path(source: str, root: str | Path | None, single: bool) -> ImageCollection:
+    if not source:  # an empty variable of the shell would be the current folder
         raise InputError("The path of the images is empty.")
     path = Path(source)
-    if is_partition_folder(os.fspath(source)):
-        return Embeddings.from_partitions(os.fspath(source))
-    if is_array_file(path):
-        return Embeddings.from_file(path)
-    return find_images(os.fspath(source), root)
+    if single and path.suffix.lower() in SUFFIXES and is_file(path):
+        return ImageCollection((path,), path.parent)
+    if is_partition_folder(source):
+        return Embeddings.from_partitions(source)
+    return Embeddings.from_file(path) if is_array_file(path) else find_images(source, root)
 
 
-def _from_array(array: NDArray[Any], root: str | Path | None) -> ImageCollection:
+def _array_items(array: Any) -> Any:  # noqa: ANN401
+    """Return the images of an array or a tensor, or the paths in it."""
+    array = array.detach().cpu().numpy() if hasattr(array, "detach") else array
     if array.dtype.kind in "OUS":
-        return _from_items(array.tolist(), None, root)
-    if array.ndim == 4:
-        return MemoryImages(array)
+        return array.tolist()
     if array.ndim == 2 and array.dtype.kind == "f":
         raise InputError(
             f"An array of shape {array.shape} can be embeddings or a gray image. Pass captune.Embeddings(vectors) for "
             "embeddings, or a list of images."
         )
-    raise InputError(f"{EXPECTED}, got an array of shape {array.shape}.")
-
-
-def _from_items(items: Any, names: Sequence[str] | None, root: str | Path | None) -> ImageCollection:  # noqa: ANN401
-    if isinstance(items, (list, tuple)) and items and all(isinstance(item, (str, os.PathLike)) for item in items):
-        return from_paths(items, root)
-    return MemoryImages(items, names)
+    if array.ndim != 4:
+        raise InputError(f"{EXPECTED}, got an array of shape {array.shape}.")
+    return array
 
 
 def _table_column(source: Any, column: str) -> tuple[Any, Sequence[str] | None] | None:  # noqa: ANN401
@@ -141,38 +132,24 @@ def _table_column(source: Any, column: str) -> tuple[Any, Sequence[str] | None] 
         chosen = _choose(source.column_names, column or (with_images[0] if with_images else ""))
         if chosen not in with_images:
             return source[chosen][:], None
-        # Undecoded, an image has the same content as its file, and the cache knows it.
+        # Undecoded, an image has the same content as its file, and the cache knows it; a row is a mapping.
         undecoded = type(source.features[chosen])(decode=False)
-        return _Column(source.select_columns([chosen]).cast_column(chosen, undecoded), chosen), None
+        return source.select_columns([chosen]).cast_column(chosen, undecoded), None
     return None
 
 
 def _choose(columns: Sequence[str], wanted: str) -> str:
     lowered = {str(name).lower(): name for name in columns}
-    if wanted:
-        if wanted in columns:
-            return wanted
-        raise InputError(f"No column {wanted!r}.{nearest(wanted, map(str, columns))} Found: {', '.join(lowered)}.")
-    found = next((lowered[name] for name in (*PATH_COLUMNS, *IMAGE_KEYS) if name in lowered), None)
-    if found is None:
+    if wanted in columns:
+        return wanted
+    found = [lowered[name] for name in (*PATH_COLUMNS, *IMAGE_KEYS) if name in lowered]
+    if wanted or not found:
+        problem = f"No column {wanted!r}.{nearest(wanted, lowered)}" if wanted else "Which column has the images?"
         raise InputError(
-            f"Which column has the images? Found: {', '.join(lowered) or 'none'}. Name it with image_column, or "
-            "call it 'image' or 'path'."
+            f"{problem} Found: {', '.join(map(str, columns)) or 'none'}. Name it with image_column, or call it 'image' "
+            "or 'path'."
         )
-    return found
-
-
-class _Column:
-    """One column of a Hugging Face dataset, read row by row."""
-
-    def __init__(self, table: Any, name: str) -> None:  # noqa: ANN401
-        self._table, self._name = table, name
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def __getitem__(self, row: int) -> Any:  # noqa: ANN401
-        return self._table[int(row)][self._name]
+    return found[0]
 
 
 class MemoryImages(ItemCollection):
@@ -205,7 +182,7 @@ class MemoryImages(ItemCollection):
         digest = hashlib.blake2b(digest_size=16)
         for position in range(len(self)):
             digest.update(f"{self.name(position)}\n".encode())
-        for position in np.unique(np.linspace(0, len(self) - 1, min(len(self), MOST_READ)).astype(np.int64)).tolist():
+        for position in evenly_spaced(len(self), MOST_READ).tolist():
             try:
                 digest.update(self.read(position).key.tobytes())
             except UnreadableImageError:
@@ -256,7 +233,8 @@ def image_data(item: Any) -> ImageData:  # noqa: ANN401 (datasets return anythin
 def _of_mapping(item: Mapping[Any, Any]) -> Any:  # noqa: ANN401
     if item.get("bytes") is not None:  # an undecoded image of a Hugging Face dataset
         return item["bytes"]
-    key = next((key for key in (*IMAGE_KEYS, "path") if item.get(key) is not None), None)
+    keys = item if len(item) == 1 else (*IMAGE_KEYS, "path")
+    key = next((key for key in keys if item.get(key) is not None), None)
     if key is None:
         raise UnreadableImageError(f"no image among {', '.join(map(str, item))}, expected one of {IMAGE_KEYS}")
     return item[key]

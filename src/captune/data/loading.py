@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from captune.core.arrays import Bools, Ints
+from captune.core.arrays import KEY_BYTES, Bools, Ints, Keys
 from captune.core.errors import CaptuneError
 from captune.data.decoding import RANGE, UnreadableImageError
 from captune.data.images import ImageCollection
-from captune.data.keys import KEY_BYTES, Keys
 
 View = Callable[[Image.Image, int, Keys], NDArray[np.uint8]]
 """Turns an RGB image, its position and the digest of its content into the model's input `(height, width, 3)`."""

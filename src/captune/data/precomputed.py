@@ -49,9 +49,9 @@ class Embeddings(ItemCollection):
     """Id of the backbone, if it is known."""
 
     def __init__(self, vectors: Any, names: Iterable[str] | None = None, second: Any = None) -> None:  # noqa: ANN401
-        scaled, was_scaled = unit_vectors(vectors, "embeddings", "image")
+        scaled, was_scaled = unit_vectors(vectors, "embeddings")
         super().__init__(scaled, check_names(names, len(scaled)))
-        others = None if second is None else unit_vectors(second, "second embeddings", "image")[0]
+        others = None if second is None else unit_vectors(second, "second embeddings")[0]
         if others is not None and len(others) != len(scaled):
             raise InputError(f"Expected {len(scaled)} second embeddings, one per image, got {len(others)}.")
         self.__dict__.update(was_scaled=was_scaled, second_items=others)
@@ -59,12 +59,13 @@ class Embeddings(ItemCollection):
     @classmethod
     def from_file(cls, path: str | Path) -> Embeddings:
         """Read embeddings from .npy, .npz, .safetensors or Parquet; `file:key` names the array or column."""
-        vectors = read_array(path, VECTOR_KEYS, "embeddings", n_axes=2)
-        file, _ = split_key(path)
-        stored = _open_arrays(file)
-        key = next((key for key in SECOND_KEYS if key in stored), None)
-        second = None if key is None else _load(stored, key, file)
-        return cls(vectors, _stored_names(path, len(vectors)), second)
+        stored = _Arrays(path)
+        vectors = stored.choose(VECTOR_KEYS, "embeddings", n_axes=2)
+        second = next((stored[key] for key in SECOND_KEYS if key in stored), None)
+        # In a file that also has class texts, `names` are those of the classes.
+        keys = [key for key in NAME_KEYS if key in stored and not (key == "names" and "texts" in stored)]
+        arrays = [array for array in map(stored.__getitem__, keys) if array.shape == vectors.shape[:1]]
+        return cls(vectors, next((array.tolist() for array in arrays if array.dtype.kind in "UO"), None), second)
 
     @classmethod
     def from_partitions(cls, address: str) -> Embeddings:
@@ -129,7 +130,7 @@ class ClassTexts:
 
     def __post_init__(self) -> None:
         names = tuple(str(name).strip() for name in self.names)
-        vectors, _ = unit_vectors(self.vectors, "class texts", "class")
+        vectors, _ = unit_vectors(self.vectors, "class texts")
         scale = float(self.logit_scale)
         if len(names) != len(vectors):
             raise InputError(f"Expected one text embedding per class, got {len(vectors)} for {len(names)} names.")
@@ -141,19 +142,18 @@ class ClassTexts:
     @classmethod
     def from_file(cls, path: str | Path) -> ClassTexts:
         """Read an .npz file with `names`, `texts` (or `vectors`) and, optionally, `logit_scale`."""
-        file, _ = split_key(path)
-        stored = _open_arrays(file) if file.suffix.lower() == ".npz" else {}
-        if "names" not in stored:
+        stored = _Arrays(path)
+        if stored.suffix != ".npz" or "names" not in stored:
             raise InputError(
-                f"No class names in {str(file)!r}: expected an .npz file with 'names' (classes), 'texts' "
+                f"No class names in {str(path)!r}: expected an .npz file with 'names' (classes), 'texts' "
                 "(classes, width) and, optionally, 'logit_scale'."
             )
-        names, scale = _load(stored, "names", file), _load(stored, "logit_scale", file, 100.0)
+        scale: Any = stored["logit_scale"] if "logit_scale" in stored else 100.0  # noqa: SIM401 (it has no get)
         try:
             logit_scale = float(scale)
         except (TypeError, ValueError):
-            raise InputError(f"'logit_scale' in {str(file)!r} is {shown(scale)}, expected one number.") from None
-        return cls(tuple(names.tolist()), read_array(path, TEXT_KEYS, "class texts", n_axes=2), logit_scale)
+            raise InputError(f"'logit_scale' in {str(path)!r} is {shown(scale)}, expected one number.") from None
+        return cls(tuple(stored["names"].tolist()), stored.choose(TEXT_KEYS, "class texts", n_axes=2), logit_scale)
 
     @property
     def width(self) -> int:
@@ -164,7 +164,7 @@ class ClassTexts:
         return f"ClassTexts({len(self.names)} classes, width {self.width}, logit_scale {self.logit_scale:g})"
 
 
-def unit_vectors(vectors: Any, what: str, one: str) -> tuple[Floats, bool]:  # noqa: ANN401 (any array)
+def unit_vectors(vectors: Any, what: str) -> tuple[Floats, bool]:  # noqa: ANN401 (any array)
     """Return vectors of length one in float32, and whether they had another length before."""
     if hasattr(vectors, "detach"):
         vectors = vectors.detach().cpu().float().numpy()
@@ -174,8 +174,7 @@ def unit_vectors(vectors: Any, what: str, one: str) -> tuple[Floats, bool]:  # n
         array = np.empty(0)
     if array.ndim != 2 or array.dtype.kind not in "fiu" or not array.size:
         raise InputError(
-            f"Expected {what} as a numeric array of shape ({one}s, width), got shape {array.shape} and type "
-            f"{array.dtype}.".replace("classs", "classes")
+            f"Expected {what} as a numeric array of two axes, got shape {array.shape} and type {array.dtype}."
         )
     largest, wrong = 0.0, list[str]()
 
@@ -184,11 +183,11 @@ def unit_vectors(vectors: Any, what: str, one: str) -> tuple[Floats, bool]:  # n
         with np.errstate(over="ignore"):
             part = array[rows].astype(np.float32)
             lengths = np.linalg.norm(part, axis=1, keepdims=True)
-        is_usable = np.isfinite(lengths[:, 0]) & (lengths[:, 0] > 0)  # values above 1e19 have no finite length
+        is_usable = np.isfinite(lengths) & (lengths > 0)  # values above 1e19 have no finite length
         wrong.extend(str(rows.start + row) for row in np.flatnonzero(~is_usable).tolist())
         largest = max(largest, float(np.abs(lengths[is_usable] - 1).max(initial=0.0)))
         # Vectors that were scaled before keep their bits, so that saved ones have the same fingerprint.
-        is_scaled = (np.abs(lengths - 1) < 1e-5) | ~is_usable[:, None]
+        is_scaled = (np.abs(lengths - 1) < 1e-5) | ~is_usable
         return np.asarray(part / np.where(is_scaled, 1, lengths), dtype=np.float32)
 
     scaled = fill_rows(len(array), array.shape[1], scale)
@@ -236,24 +235,7 @@ def is_array_file(path: str | Path) -> bool:
 
 def read_array(path: str | Path, keys: Sequence[str], what: str, n_axes: int) -> NDArray[Any]:
     """Return an array of a file: the one that `file:key` names, the first of the usual keys, or the only candidate."""
-    file, key = split_key(path)
-    stored = _open_arrays(file)
-    if key and key not in stored:
-        raise InputError(f"No {key!r} in {str(file)!r}. It has: {', '.join(stored)}.")
-    chosen = key or next((name for name in keys if name in stored), "")
-    if not chosen:
-        kinds = "f" if n_axes == 2 else "iuUSf"
-        fitting = [n for n, a in _described(stored, file) if a.ndim == n_axes and a.dtype.kind in kinds]
-        fitting = [name for name in fitting if name not in SECOND_KEYS]
-        if len(fitting) != 1:
-            found = ", ".join(fitting or stored) or "nothing"
-            example = f"{file}:{fitting[0] if fitting else keys[0]}"
-            raise InputError(f"Which array of {str(file)!r} has the {what}? Found: {found}. Name it, as in {example}")
-        chosen = fitting[0]
-    array = np.asarray(_load(stored, chosen, file))
-    if array.ndim != n_axes:
-        raise InputError(f"{chosen!r} in {str(file)!r} has shape {array.shape}, expected {n_axes} axes for {what}.")
-    return array
+    return _Arrays(path).choose(keys, what, n_axes)
 
 
 def check_memory(n_bytes: int, what: str) -> None:
@@ -266,55 +248,72 @@ def check_memory(n_bytes: int, what: str) -> None:
         )
 
 
-def _described(stored: Any, file: Path) -> list[tuple[str, NDArray[Any]]]:  # noqa: ANN401
-    return [(name, np.asarray(_load(stored, name, file))) for name in stored]
+class _Arrays:
+    """The arrays of a file by name; each is read when it is asked for."""
 
+    def __init__(self, path: str | Path) -> None:
+        self.file, self.key = split_key(path)
+        self.suffix = self.file.suffix.lower()
+        if not is_file(self.file):
+            raise InputError(f"No file {str(self.file)!r}.")
+        try:
+            self._stored = self._open()
+        except CaptuneError:
+            raise
+        except Exception as error:  # damaged files raise anything from zlib.error to MemoryError
+            reason = str(error).rstrip(".") or type(error).__name__
+            raise InputError(f"{str(self.file)!r} is not a readable {self.suffix} file: {reason}.") from error
 
-def _open_arrays(file: Path) -> Any:  # noqa: ANN401 (a mapping from names to arrays, read when they are asked for)
-    if not is_file(file):
-        raise InputError(f"No file {str(file)!r}.")
-    suffix = file.suffix.lower()
-    try:
-        if suffix == ".npy":
-            return {"vectors": np.load(file, mmap_mode="r", allow_pickle=False)}
-        if suffix == ".npz":
-            stored = np.load(file, mmap_mode="r", allow_pickle=False)
-            if isinstance(stored, np.ndarray):  # a renamed .npy file
-                return {"vectors": stored}
-            for entry in stored.zip.infolist():  # a few compressed megabytes may hold gigabytes of zeros
-                check_memory(entry.file_size, f"{entry.filename.removesuffix('.npy')!r} in {str(file)!r}")
-            return stored
-        if suffix == ".safetensors":
-            return _read_safetensors(file)
-        return _ParquetColumns(file)
-    except CaptuneError:
-        raise
-    except Exception as error:  # damaged files raise anything from zlib.error to MemoryError
-        raise InputError(f"{str(file)!r} is not a readable {suffix} file: {_reason(error)}.") from error
+    def _open(self) -> Any:  # noqa: ANN401 (a mapping)
+        if self.suffix == ".parquet":
+            return _ParquetColumns(self.file)
+        if self.suffix == ".safetensors":
+            from safetensors.torch import load_file  # NumPy has no bfloat16
 
+            return {name: tensor.float().numpy() for name, tensor in load_file(str(self.file)).items()}
+        stored = np.load(self.file, mmap_mode="r", allow_pickle=False)
+        if isinstance(stored, np.ndarray):
+            return {"vectors": stored}
+        for entry in stored.zip.infolist():  # a few compressed megabytes may hold gigabytes of zeros
+            check_memory(entry.file_size, f"{entry.filename.removesuffix('.npy')!r} in {str(self.file)!r}")
+        return stored
 
-def _load(stored: Any, key: str, file: Path, default: Any = None) -> Any:  # noqa: ANN401
-    try:
-        return stored[key] if key in stored or default is None else default
-    except Exception as error:  # see _open_arrays
-        raise InputError(
-            f"{key!r} in {str(file)!r} cannot be read: {_reason(error)}. Save plain arrays, for example "
-            "np.array(names, dtype=str) instead of Python objects."
-        ) from error
+    def __contains__(self, name: object) -> bool:
+        return name in self._stored
 
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        try:
+            return np.asarray(self._stored[name])
+        except CaptuneError:
+            raise
+        except Exception as error:  # as above
+            raise InputError(
+                f"{name!r} in {str(self.file)!r} cannot be read: {str(error).rstrip('.') or type(error).__name__}. "
+                "Save plain arrays, for example np.array(names, dtype=str) instead of Python objects."
+            ) from error
 
-def _reason(error: Exception) -> str:
-    return str(error).rstrip(".") or type(error).__name__
-
-
-def _read_safetensors(file: Path) -> dict[str, NDArray[Any]]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file  # NumPy has no bfloat16
-
-    try:
-        return {name: tensor.float().numpy() for name, tensor in load_file(str(file)).items()}
-    except SafetensorError as error:
-        raise ValueError(str(error)) from error
+    def choose(self, keys: Sequence[str], what: str, n_axes: int) -> NDArray[Any]:
+        """Return the array that the path names, the first with a usual name, or the only one that fits."""
+        if self.key and self.key not in self:
+            raise InputError(f"No {self.key!r} in {str(self.file)!r}. It has: {', '.join(self._stored)}.")
+        chosen = self.key or next((name for name in keys if name in self), "")
+        if not chosen:
+            kinds = "f" if n_axes == 2 else "iuUSf"
+            arrays = {name: self[name] for name in self._stored if name not in SECOND_KEYS}
+            fitting = [name for name, array in arrays.items() if array.ndim == n_axes and array.dtype.kind in kinds]
+            if len(fitting) != 1:
+                found = ", ".join(fitting or self._stored) or "nothing"
+                example = f"{self.file}:{fitting[0] if fitting else keys[0]}"
+                raise InputError(
+                    f"Which array of {str(self.file)!r} has the {what}? Found: {found}. Name it, as in {example}"
+                )
+            chosen = fitting[0]
+        array = self[chosen]
+        if array.ndim != n_axes:
+            raise InputError(
+                f"{chosen!r} in {str(self.file)!r} has shape {array.shape}, expected {n_axes} axes for {what}."
+            )
+        return array
 
 
 def _parquet_schema(file: Path) -> Any:  # noqa: ANN401
@@ -369,13 +368,3 @@ class _ParquetColumns:
         if len(column) == 0 or column.null_count or len(values) % len(column):
             raise ValueError("its vectors are missing or differ in length")
         return np.asarray(values).reshape(len(column), -1)
-
-
-def _stored_names(path: str | Path, n_images: int) -> list[str] | None:
-    """Return the names of the images that a file holds beside their embeddings."""
-    file, _ = split_key(path)
-    stored = _open_arrays(file)
-    # In a file that also has class texts, `names` are those of the classes.
-    keys = [key for key in NAME_KEYS if key in stored and not (key == "names" and "texts" in stored)]
-    arrays = (np.asarray(_load(stored, key, file)) for key in keys)
-    return next((array.tolist() for array in arrays if array.shape == (n_images,) and array.dtype.kind in "UO"), None)

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
+from captune.core.arrays import KEY_BYTES, Keys, content_key
 from captune.core.files import digest
 from captune.data.images import ImageCollection
-from captune.data.keys import KEY_BYTES, Keys, content_key
 
 SECONDS_UNTIL_SETTLED = 2.0
 

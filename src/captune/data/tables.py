@@ -57,13 +57,10 @@ def read_lines(path: Path) -> Iterator[str]:
     except OSError as error:
         raise InputError(f"Cannot read the list {str(path)!r}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        pickled = path.suffix.lower() in (".pt", ".pth", ".pkl", ".pickle")
-        hint = (
-            "Save embeddings as .npy, .npz or .safetensors."
-            if pickled
-            else "To classify one image, use captune predict."
-        )
-        raise InputError(f"{str(path)!r} is not a text file of paths ({error.reason}). {hint}") from error
+        raise InputError(
+            f"{str(path)!r} is not a text file with one entry per line ({error.reason}). To classify one image, use "
+            "captune predict; save embeddings as .npy, .npz or .safetensors."
+        ) from error
 
 
 def _csv(path: Path) -> Iterator[list[str]]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from PIL import Image
 
+from captune.core.arrays import Keys
 from captune.core.errors import ModelError
-from captune.data.keys import Keys
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -57,19 +57,24 @@ class Preprocessing:
         """Return height and width of the model's input."""
         return self.image_size, self.image_size
 
+    @property
+    def parts(self) -> tuple[Preprocessing, ...]:
+        """Return the preprocessing of each image encoder."""
+        return (self,)
+
+    def stack(self, views: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+        """Join the views `(side, side, 3)` of all encoders; here there is one."""
+        return views[0]
+
     def normalize(self, pixels: NDArray[np.uint8]) -> Tensor:
         """Turn views `(images, height, width, 3)` into the model's input `(images, 3, height, width)`."""
         import torch
 
-        # Channels are moved to the front while they are bytes: with strided floats this takes ten times longer.
-        channels = torch.from_numpy(np.require(pixels, requirements="W")).permute(0, 3, 1, 2).contiguous()
-        batch = channels.to(torch.float32)
-        mean = torch.tensor(self.mean).view(1, 3, 1, 1)
-        std = torch.tensor(self.std).view(1, 3, 1, 1)
-        return batch.div_(255.0).sub_(mean).div_(std)
+        return torch.from_numpy(self.standardize(pixels))
 
     def standardize(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return the same values as `normalize`, slower but without PyTorch."""
+        """Return the same as an array, without PyTorch."""
+        # Channels are moved to the front while they are bytes: with strided floats this takes ten times longer.
         batch = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)).astype(np.float32)
         batch /= np.float32(255.0)
         batch -= np.asarray(self.mean, dtype=np.float32).reshape(1, 3, 1, 1)
@@ -93,6 +98,11 @@ class TwoViews(Preprocessing):
         return cls(**vars(first), second=second)
 
     @property
+    def parts(self) -> tuple[Preprocessing, ...]:
+        """Return the preprocessing of each image encoder."""
+        return self, self.second
+
+    @property
     def shape(self) -> tuple[int, int]:
         """Return height and width of both views together."""
         sides = self.image_size, self.second.image_size
@@ -108,15 +118,8 @@ class TwoViews(Preprocessing):
         side, other = self.image_size, self.second.image_size
         return pixels[:, :, :side, :side], pixels[:, :, side : side + other, :other]
 
-    def normalize(self, pixels: NDArray[np.uint8]) -> Tensor:
-        """Turn both views into the inputs of their models, `(images, 3, height, width)`."""
-        import torch
-
-        first, second = pixels[:, : self.image_size], pixels[:, self.image_size :]
-        return torch.cat([super().normalize(first), self.second.normalize(second)], dim=2)
-
     def standardize(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return the same values as `normalize`, slower but without PyTorch."""
+        """Return both views as the inputs of their models, `(images, 3, height, width)`."""
         first, second = pixels[:, : self.image_size], pixels[:, self.image_size :]
         return np.concatenate([super().standardize(first), self.second.standardize(second)], axis=2)
 
@@ -131,21 +134,18 @@ def preprocessing_of(values: dict[str, Any]) -> Preprocessing:
 
 def weak_view(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.uint8]:
     """Resize and crop an RGB image as the model expects, before normalization, `(height, width, 3)`."""
-    if isinstance(preprocessing, TwoViews):
-        return preprocessing.stack([_weak_view(image, one) for one in (preprocessing, preprocessing.second)])
-    return _weak_view(image, preprocessing)
+    return preprocessing.stack([_resize_and_crop(image, one) for one in preprocessing.parts])
 
 
-def _weak_view(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.uint8]:
+def _resize_and_crop(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.uint8]:
     side, resample = preprocessing.image_size, _FILTERS[preprocessing.resample]
     if preprocessing.resize == 0:
         return np.asarray(image.resize((side, side), resample))
     image = _central(image)
     width, height = image.size
-    shorter = min(width, height)
     # The longer side is truncated, not rounded, as in the reference preprocessing of CLIP.
-    wide = preprocessing.resize if width == shorter else int(preprocessing.resize * width / height)
-    high = preprocessing.resize if height == shorter else int(preprocessing.resize * height / width)
+    wide = preprocessing.resize if width <= height else int(preprocessing.resize * width / height)
+    high = preprocessing.resize if height <= width else int(preprocessing.resize * height / width)
     resized = image.resize((wide, high), resample)
     left, top = (wide - side) // 2, (high - side) // 2
     return np.asarray(resized.crop((left, top, left + side, top + side)))
@@ -180,15 +180,11 @@ def strong_view(
 ) -> NDArray[np.uint8]:
     """Return a random resized crop (aspect ratio 3/4 to 4/3) with a random flip, `(height, width, 3)`."""
     box, flips = _random_box(image.size, generator, smallest_area), generator.random() < flip
-
-    def view_of(one: Preprocessing) -> NDArray[np.uint8]:
-        side = one.image_size
-        view = np.asarray(image.resize((side, side), _FILTERS[one.resample], box=box))
-        return np.ascontiguousarray(view[:, ::-1]) if flips else view
-
-    if isinstance(preprocessing, TwoViews):
-        return preprocessing.stack([view_of(preprocessing), view_of(preprocessing.second)])
-    return view_of(preprocessing)
+    views = []
+    for one in preprocessing.parts:
+        view = np.asarray(image.resize((one.image_size, one.image_size), _FILTERS[one.resample], box=box))
+        views.append(np.ascontiguousarray(view[:, ::-1]) if flips else view)
+    return preprocessing.stack(views)
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,9 @@ from typing import Any
 
 import yaml
 
-from captune.core import strict_yaml
 from captune.core.errors import InputError, raise_all
 from captune.core.files import is_file, is_folder, write_whole
-from captune.core.strict_yaml import compose_yaml, describe_error, load_yaml
+from captune.core.strict_yaml import read_yaml_file
 from captune.core.text import invalid_character, is_unicode, look, one_form, shown
 from captune.data.tables import first_few, is_table, read_columns, read_lines
 
@@ -168,16 +167,9 @@ def _folder_names(folder: Path) -> tuple[str, ...]:
 
 
 def _file_names(path: Path) -> tuple[str, ...]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"The class file {str(path)!r} is not UTF-8 text: {error.reason}.") from error
     if path.suffix.lower() not in (".yaml", ".yml"):
-        return tuple(one_form(line) for line in text.splitlines() if line.strip())
-    try:
-        content: Any = load_yaml(text)
-    except strict_yaml.ERRORS as error:
-        raise InputError(f"The class file {str(path)!r} is not valid YAML: {describe_error(error)}") from error
+        return tuple(one_form(line) for line in read_lines(path))
+    content = read_yaml_file(path, "class file")
     if isinstance(content, Mapping):
         content = content.get("classes", content.get("names"))
     if not isinstance(content, list):
@@ -248,46 +240,21 @@ def write_descriptions(path: str | Path, descriptions: Mapping[str, Sequence[str
 
 
 def read_descriptions(path: str | Path) -> dict[str, list[str]]:
-    """Read a descriptions file, or raise one error that lists all problems by line."""
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-        # Every scalar is read as text: a class can be called "on" or "747".
-        root = compose_yaml(text)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise InputError(f"The descriptions file {str(path)!r} cannot be read: {reason}.") from error
-    except strict_yaml.ERRORS as error:
-        raise InputError(f"The descriptions file {str(path)!r} is not valid YAML: {describe_error(error)}") from error
-    if root is None:
-        return {}
-    if not isinstance(root, yaml.MappingNode):
+    """Read a descriptions file, or raise one error that lists all problems."""
+    content = read_yaml_file(path, "descriptions file", as_text=True) or {}
+    if not isinstance(content, Mapping):
         raise InputError(f"The descriptions file {str(path)!r} must map class names to lists of sentences.")
     found: dict[str, list[str]] = {}
     problems: list[str] = []
-    for key, value in root.value:
-        line = key.start_mark.line + 1
-        if not isinstance(key, yaml.ScalarNode) or not key.value.strip():
-            problems.append(f"line {line}: a class name must be text")
-            continue
-        name = one_form(key.value)
-        if name in found:
-            problems.append(f"line {line}: duplicate class {name!r}")
-        sentences, wrong = _sentences(name, value)
-        found[name] = sentences
-        problems += wrong
+    for key, sentences in content.items():
+        name = one_form(key)
+        if not name or name in found:
+            problems.append(f"the class {shown(name)} is {'listed twice' if name else 'empty'}")
+        elif not isinstance(sentences, list) or not sentences:
+            problems.append(f"{shown(name)} must have a list of sentences, each after '- '")
+        else:
+            wrong = [s for s in sentences if not isinstance(s, str) or not s.strip() or not is_unicode(s)]
+            problems += [f"a sentence of {shown(name)} is {shown(sentence)}, expected text" for sentence in wrong]
+            found[name] = [str(sentence).strip() for sentence in sentences]
     raise_all(problems, f"The descriptions file {str(path)!r} cannot be used")
     return found
-
-
-def _sentences(name: str, node: yaml.Node) -> tuple[list[str], list[str]]:
-    line = node.start_mark.line + 1
-    if not isinstance(node, yaml.SequenceNode) or not node.value:
-        return [], [f"line {line}: {name!r} must have a list of sentences, each after '- '"]
-    sentences, problems = [], []
-    for entry in node.value:
-        text = entry.value.strip() if isinstance(entry, yaml.ScalarNode) else ""
-        if text and is_unicode(text):
-            sentences.append(text)
-        else:
-            problems.append(f"line {entry.start_mark.line + 1}: a sentence of {name!r} is empty or not text")
-    return sentences, problems

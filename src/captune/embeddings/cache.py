@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from captune.core.arrays import Ints, is_embedding, is_large
+from captune.core.arrays import KEY_BYTES, Ints, Keys, is_embedding, is_large
 from captune.core.errors import CaptuneError
 from captune.core.files import cache_folder, digest, drop_leftovers, write_whole
 from captune.data.images import ImageCollection
-from captune.data.keys import KEY_BYTES, Keys, KeySet
 from captune.data.stamps import stamp_images
 
 ENCODING = "1"
@@ -63,6 +62,34 @@ class EmbeddingCache:
         folder = self.folder / "texts" / digest(json.dumps([ENCODING, model, *texts]).encode(), 16)
         drop_leftovers(folder)
         return CacheShard(folder, width)
+
+
+class KeySet:
+    """A set of digests that also knows the row each one came from; cheap to send to worker processes."""
+
+    def __init__(self, keys: Keys) -> None:
+        flat = _flat(keys)
+        self._rows = np.argsort(flat, kind="stable")
+        self._sorted = flat[self._rows]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, key: object) -> bool:
+        return bool(self.find(np.asarray(key))[0] >= 0)
+
+    def find(self, keys: Keys) -> Ints:
+        """Return the first row of each digest, -1 for unknown ones."""
+        wanted = _flat(keys)
+        if not len(self):
+            return np.full(len(wanted), -1, dtype=np.int64)
+        places = np.minimum(np.searchsorted(self._sorted, wanted), len(self) - 1)
+        return np.where(self._sorted[places] == wanted, self._rows[places], -1)
+
+
+def _flat(keys: Keys) -> NDArray[np.bytes_]:
+    # NumPy ignores trailing zeros of byte strings, which is harmless here: all digests have the same length.
+    return np.ascontiguousarray(keys, dtype=np.uint8).reshape(-1).view(f"S{KEY_BYTES}")
 
 
 class CacheShard:

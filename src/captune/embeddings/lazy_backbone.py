@@ -7,12 +7,9 @@ the cache thus needs neither weights nor tokenizer. When weights are loaded afte
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +20,15 @@ from torch import Tensor, nn
 
 from captune.backbones.base import Backbone, Edit, Tokens
 from captune.core import registry
-from captune.core.arrays import Floats
-from captune.core.cards import read_json
-from captune.core.errors import ModelError
-from captune.core.files import digest, write_json
+from captune.core.arrays import Floats, content_key
+from captune.core.cards import add_digest, check_digest, read_json
+from captune.core.errors import CaptuneError, ModelError
+from captune.core.files import write_json
+from captune.core.runtime import versions
 from captune.core.settings import DEFAULT_BACKBONE
-from captune.data.keys import content_key
 from captune.data.stamps import stamp_files
 from captune.data.views import Preprocessing
 from captune.embeddings.cache import CacheShard, EmbeddingCache
-
-LIBRARIES = ("captune", "torch", "transformers", "tokenizers")
 
 
 @dataclass(frozen=True)
@@ -45,37 +40,49 @@ class BackboneFacts:
     logit_scale: float
     preprocessing: Preprocessing
 
-    def digest(self) -> str:
-        """Return a digest that tells damaged facts."""
-        return digest(repr(self).encode())
-
 
 def open_backbone(identifier: str, cache: EmbeddingCache) -> Backbone:
     """Return a backbone that loads its weights when they are needed; now, if nothing is remembered about them."""
-    source, name = registry.split_id("backbones", identifier, DEFAULT_BACKBONE)
-    backbone_class: type[Backbone] = registry.load("backbones", source)
-    stamp = _stamp(backbone_class, identifier, name)
-    if stamp is None:  # a source that cannot tell its files, or files that were written just now
+    backbone_class, name, path = _find(identifier, cache)
+    if path is None:  # a source that cannot tell its files, or files that were written just now
         return _load(backbone_class, name)
-    facts, loaded = _remembered(cache, stamp), None
+    facts, loaded = _remembered(path), None
     if facts is None:
         loaded = _load(backbone_class, name)
         facts = BackboneFacts(loaded.fingerprint(), loaded.embed_dim, loaded.logit_scale, loaded.preprocessing)
-        write_json(_path(cache, stamp), {"facts": dataclasses.asdict(facts), "digest": facts.digest()})
-    return LazyBackbone(identifier, facts, partial(cache.open_texts, stamp), backbone_class, name, loaded)
+        write_json(path, add_digest(asdict(facts)))
+    return LazyBackbone(identifier, facts, partial(cache.open_texts, path.stem), backbone_class, name, loaded)
+
+
+def is_remembered(identifier: str, cache: EmbeddingCache) -> bool:
+    """Return whether a model was loaded before and its files have not changed, so that they need no check."""
+    path = _find(identifier, cache)[2]
+    return path is not None and _remembered(path) is not None
+
+
+def _find(identifier: str, cache: EmbeddingCache) -> tuple[type[Backbone], str, Path | None]:
+    """Return the class and the name of a model, and where the cache remembers it; None if its files have no stamp."""
+    source, name = registry.split_id("backbones", identifier, DEFAULT_BACKBONE)
+    backbone_class: type[Backbone] = registry.load("backbones", source)
+    files = backbone_class.files(name)
+    stamp = stamp_files(files, f"{identifier}\n{versions()}") if files else None
+    return backbone_class, name, None if stamp is None else cache.folder / "backbones" / f"{stamp}.json"
+
+
+def _remembered(path: Path) -> BackboneFacts | None:
+    """Return what is remembered about a model, or None if there is nothing or it is damaged."""
+    try:
+        content = read_json(path)
+        check_digest(content, str(path))
+        return TypeAdapter(BackboneFacts).validate_python(content)
+    except (OSError, ValueError, AttributeError, CaptuneError):  # pydantic's errors are ValueErrors
+        return None
 
 
 def _load(backbone_class: type[Backbone], name: str) -> Backbone:
     """Load a model; whether and when this happens does not change what a run draws, though models may draw weights."""
     with torch.random.fork_rng():
         return backbone_class.load(name)
-
-
-def is_remembered(identifier: str, cache: EmbeddingCache) -> bool:
-    """Return whether a model was loaded before and its files have not changed, so that they need no check."""
-    source, name = registry.split_id("backbones", identifier, DEFAULT_BACKBONE)
-    stamp = _stamp(registry.load("backbones", source), identifier, name)
-    return stamp is not None and _remembered(cache, stamp) is not None
 
 
 class LazyBackbone(Backbone):
@@ -95,7 +102,7 @@ class LazyBackbone(Backbone):
         self._facts, self._open_texts, self._device = facts, open_texts, torch.device("cpu")
         self._class, self._name = backbone_class, name
         if loaded is not None:
-            self.__dict__["loaded"] = loaded
+            self.loaded = loaded
 
     @cached_property
     def loaded(self) -> Backbone:
@@ -107,11 +114,6 @@ class LazyBackbone(Backbone):
                 f"The weights of {self.identifier!r} changed while they were in use. Start again with the new ones."
             )
         return found.to(self._device)
-
-    @property
-    def is_loaded(self) -> bool:
-        """Return whether the weights are in memory."""
-        return "loaded" in self.__dict__
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (the towers, and what only some backbones have)
         if name.startswith("_"):
@@ -146,7 +148,7 @@ class LazyBackbone(Backbone):
     def to(self, device: torch.device) -> Backbone:
         """Move the weights to a device, or load them there later."""
         self._device = device
-        if self.is_loaded:
+        if "loaded" in vars(self):
             self.loaded.to(device)
         return self
 
@@ -168,28 +170,3 @@ class LazyBackbone(Backbone):
             vectors = encode(texts)
             shard.add(keys, vectors)
             return vectors
-
-
-def _stamp(backbone_class: type[Backbone], identifier: str, name: str) -> str | None:
-    files = backbone_class.files(name)
-    return stamp_files(files, "\n".join([identifier, *map(_version, LIBRARIES)])) if files else None
-
-
-def _version(library: str) -> str:
-    with suppress(PackageNotFoundError):
-        return version(library)
-    return ""
-
-
-def _remembered(cache: EmbeddingCache, stamp: str) -> BackboneFacts | None:
-    """Return what is remembered about a model, or None if there is nothing or it is damaged."""
-    try:
-        content = read_json(_path(cache, stamp))
-        facts = TypeAdapter(BackboneFacts).validate_python(content["facts"])
-        return facts if content["digest"] == facts.digest() else None
-    except (OSError, ValueError, TypeError, KeyError, ModelError):  # pydantic's errors are ValueErrors
-        return None
-
-
-def _path(cache: EmbeddingCache, stamp: str) -> Path:
-    return cache.folder / "backbones" / f"{stamp}.json"

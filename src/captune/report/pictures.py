@@ -12,7 +12,7 @@ import numpy as np
 
 from captune.core.arrays import evenly_spaced
 from captune.data.decoding import UnreadableImageError, decode, read_bytes
-from captune.embeddings.projection import project
+from captune.embeddings.similarity import project
 from captune.report.drawing import SERIES
 from captune.report.measures import TRUSTED, Measures
 from captune.results.run import Run

@@ -14,12 +14,11 @@ from PIL import Image
 from torch import Tensor
 
 from captune.core import distributed
-from captune.core.arrays import Floats, Ints
+from captune.core.arrays import Floats, Ints, Keys
 from captune.core.errors import TrainingError
 from captune.core.runtime import Runtime
 from captune.core.text import option
 from captune.data.images import ImageCollection
-from captune.data.keys import Keys
 from captune.data.loading import load_batches
 from captune.data.views import Preprocessing, strong_view, view_generator, weak_view
 from captune.tuners.base import Tuner

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toys import write_images
 
+from captune.core.arrays import content_key
 from captune.core.errors import InputError, MissingExtraError
 from captune.data import images
 from captune.data.images import ImageCollection, find_images
-from captune.data.keys import content_key
 from captune.data.labels import read_labels
 from captune.data.shards import is_shard
 
@@ -253,7 +253,7 @@ def test_parquet_tables_of_other_types(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="expected text or numbers"):
             find_images(tmp_path / "m.parquet")
     parquet.write_table(arrow.table({"path": arrow.nulls(2)}), tmp_path / "m.parquet")
-    with pytest.raises(InputError, match="empty path"):
+    with pytest.raises(InputError, match="is empty"):
         find_images(tmp_path / "m.parquet")
     labels = arrow.table({"path": ["000.png", "001.png"], "label": [1.0, float("nan")]})
     parquet.write_table(labels, tmp_path / "labels.parquet")

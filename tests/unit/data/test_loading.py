@@ -12,9 +12,9 @@ import pytest
 import torch
 from PIL import Image
 
+from captune.core.arrays import Keys, content_key
 from captune.core.errors import CaptuneError
 from captune.data.images import ImageCollection, find_images
-from captune.data.keys import Keys, content_key
 from captune.data.loading import LoadedBatch, _BatchDataset, load_batches
 from captune.data.views import Preprocessing, WeakView, strong_view, view_generator
 

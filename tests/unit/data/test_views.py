@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from captune.core.arrays import content_key
 from captune.core.errors import ModelError
-from captune.data.keys import content_key
 from captune.data.views import (
     Preprocessing,
     StrongView,

@@ -20,9 +20,8 @@ from captune.core import arrays, runtime
 from captune.core.errors import CaptuneError
 from captune.core.files import LEFTOVERS, digest, write_whole
 from captune.data.images import find_images
-from captune.data.keys import KeySet
 from captune.embeddings import cache as cache_module
-from captune.embeddings.cache import EmbeddingCache, default_folder
+from captune.embeddings.cache import EmbeddingCache, KeySet, default_folder
 from captune.embeddings.embed import EmbeddedImages, embed_images
 
 

@@ -88,18 +88,6 @@ def test_logits_are_not_rounded() -> None:
         assert torch.equal(tuner.logits(images, classes), exact)
 
 
-@pytest.mark.parametrize(("capability", "is_slow"), [("AVX2", True), ("AVX512", False)])
-def test_emulated_half_precision_is_announced(
-    capability: str, is_slow: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    runtime.start(precision="bf16-mixed", accelerator="cpu", workers=0)
-    assert ("no instructions for bf16-mixed" in capsys.readouterr().err) == is_slow
-    runtime.start(precision="32-true", accelerator="cpu", workers=0)
-    assert "instructions" not in capsys.readouterr().err
-
-
 def test_embeddings_of_another_precision_are_not_taken_from_the_cache(tmp_path: Path) -> None:
     images, cache, backbone = (
         find_images(write_images(tmp_path / "p", 6)),

@@ -21,7 +21,7 @@ import numpy as np
 from captune.core.errors import CaptuneError, InputError
 from captune.data.inputs import collect_images
 from captune.data.vocabulary import NONE
-from captune.embeddings.projection import project, project_quickly
+from captune.embeddings.similarity import project, project_quickly
 from captune.exports.base import export
 from captune.report.page import write_report
 from captune.review.answers import Answer

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from captune.embeddings.projection import project, project_quickly
+from captune.embeddings.similarity import project, project_quickly
 
 
 def test_a_map_is_computed_once(tmp_path: Path) -> None:
