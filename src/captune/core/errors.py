@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
-from typing import TypeVar
+from importlib import import_module
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -85,6 +86,14 @@ def portable(error: CaptuneError) -> CaptuneError:
     """Return the same error as one of the classes above, which another process can raise by name."""
     kind = next(kind for kind in type(error).__mro__ if kind.__module__ == __name__)
     return error if kind is type(error) else kind(str(error))
+
+
+def import_extra(module: str, extra: str) -> Any:  # noqa: ANN401 (a module)
+    """Import a module of an optional dependency, or raise the error with the pip command."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise missing_extra(module.split(".", maxsplit=1)[0], extra) from error
 
 
 def missing_extra(package: str, extra: str) -> MissingExtraError:

@@ -83,12 +83,11 @@ def read_bytes(path: Path, span: Span | None = None) -> bytes:
     The path may point into a tar shard, `shard.tar/member`; `span` gives the location if it is known already.
     """
     try:
-        if span is None:
-            try:
-                facts = path.stat()
-            except NotADirectoryError:
-                return _read_member(path)
-        else:
+        try:
+            facts = (path if span is None else span.shard).stat()
+        except NotADirectoryError:
+            if (span := locate(path)) is None:
+                raise
             facts = span.shard.stat()
         if not stat.S_ISREG(facts.st_mode):
             raise UnreadableImageError("not a regular file")  # reading a pipe could block forever
@@ -97,28 +96,17 @@ def read_bytes(path: Path, span: Span | None = None) -> bytes:
             raise UnreadableImageError("the file is empty")
         if size > MOST_BYTES:
             raise UnreadableImageError(f"the file has {size:,} bytes, the limit is {MOST_BYTES:,}")
-        return path.read_bytes() if span is None else _read_span(span)
-    except (OSError, ValueError) as error:  # a name with a NUL character is a ValueError
-        raise UnreadableImageError((getattr(error, "strerror", None) or "cannot be read").lower()) from error
-
-
-def _read_span(span: Span) -> bytes:
-    with span.shard.open("rb") as file:
-        file.seek(span.offset)
-        content = file.read(span.size)
-    if len(content) < span.size:
-        raise UnreadableImageError("its shard was truncated since it was indexed")
+        with (path if span is None else span.shard).open("rb") as file:
+            file.seek(0 if span is None else span.offset)
+            content = file.read(size)
+    except UnreadableImageError:
+        raise
+    except (OSError, ValueError, InputError) as error:  # a name with a NUL character is a ValueError
+        reason = str(error) if isinstance(error, InputError) else getattr(error, "strerror", None) or "cannot be read"
+        raise UnreadableImageError(reason[:1].lower() + reason[1:]) from error
+    if len(content) < size:
+        raise UnreadableImageError("it was truncated since it was found")
     return content
-
-
-def _read_member(path: Path) -> bytes:
-    try:
-        span = locate(path)
-    except InputError as error:
-        raise UnreadableImageError(str(error)) from None
-    if span is None:
-        raise UnreadableImageError("not a directory")
-    return read_bytes(path, span)
 
 
 def decode(content: bytes, smallest: int | None = None) -> Image.Image:

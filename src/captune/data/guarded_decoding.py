@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import resource
+import select
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,14 @@ from captune.core.errors import CaptuneError
 from captune.data.decoding import MOST_PIXELS, UnreadableImageError, decode, measure
 from captune.data.views import Preprocessing, preprocessing_of, weak_view
 
+try:
+    import resource
+except ImportError:  # without POSIX limits, only the deadline and the limit on pixels hold
+    resource = None  # type: ignore[assignment]
+
 MOST_MEMORY = 1_000_000_000
 """Bytes that decoding one image may take, enough for 100 million pixels."""
 SECONDS_TO_START = 30.0
-READY = b"ready"
 _INHERITED = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR", "LANG")
 _PROGRAM = "import sys; sys.path[:] = {path}; from captune.data.guarded_decoding import work; work({memory})"
 
@@ -44,7 +48,6 @@ class GuardedDecoder:
     def __init__(self, max_memory: int = MOST_MEMORY, max_pixels: int = MOST_PIXELS) -> None:
         self.max_memory, self.max_pixels = max_memory, max_pixels
         self._process: subprocess.Popen[bytes] | None = None
-        self._pipes: tuple[Connection, Connection] | None = None
 
     def view(
         self, content: bytes, preprocessing: Preprocessing, seconds: float, smallest: int | None = None
@@ -63,12 +66,14 @@ class GuardedDecoder:
 
     def close(self) -> None:
         """End the process."""
-        process, self._process, pipes, self._pipes = self._process, None, self._pipes, None
+        process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.wait()
-        for pipe in pipes or ():
-            pipe.close()
+            for pipe in (process.stdin, process.stdout):
+                with suppress(OSError):  # unsent bytes of an image that took too long
+                    assert pipe is not None
+                    pipe.close()
 
     def __enter__(self) -> GuardedDecoder:
         return self
@@ -77,71 +82,63 @@ class GuardedDecoder:
         self.close()
 
     def _ask(self, content: bytes, wish: dict[str, Any], seconds: float) -> NDArray[np.uint8]:
-        is_late = False
-        try:
-            sender, receiver = self._pipes or self._start()
-            sender.send_bytes(json.dumps(wish | {"max_pixels": self.max_pixels}).encode())
-            sender.send_bytes(content)
-            is_late = not receiver.poll(max(0.0, seconds))
-            if not is_late:
-                answer = json.loads(receiver.recv_bytes())
-                if "error" in answer:
-                    raise (CostlyImageError if answer["is_costly"] else UnreadableImageError)(answer["error"])
-                return np.frombuffer(receiver.recv_bytes(), dtype=np.uint8).reshape(answer["shape"])
-        except (OSError, EOFError):  # the process ended
-            pass
+        process = self._process or self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        answer, is_late = None, False
+        with suppress(OSError):  # the process ended while it was reading
+            _send(process.stdin, wish | {"size": len(content), "max_pixels": self.max_pixels}, content)
+            is_late = not _arrives(process.stdout, seconds)
+            answer = None if is_late else _receive(process.stdout)
+        if answer is not None and "error" not in answer:
+            pixels = process.stdout.read(int(np.prod(answer["shape"])))
+            if len(pixels) == np.prod(answer["shape"]):
+                return np.frombuffer(pixels, dtype=np.uint8).reshape(answer["shape"])
+        elif answer is not None:
+            raise (CostlyImageError if "costly" in answer else UnreadableImageError)(str(answer["error"]))
         self.close()
         if is_late:
             raise CostlyImageError(f"decoding takes more than {seconds:.3g} seconds")
         raise UnreadableImageError("its decoder crashed")
 
-    def _start(self) -> tuple[Connection, Connection]:
+    def _start(self) -> subprocess.Popen[bytes]:
         """Start the process and wait until it is ready, so that its start takes no time from an image."""
         program = _PROGRAM.format(path=[entry for entry in sys.path if entry], memory=self.max_memory)
         kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-        self._process = subprocess.Popen(
+        self._process = process = subprocess.Popen(
             [sys.executable, "-I", "-c", program],  # isolated: no modules from the working directory
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=kept | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
         )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        pipes = (
-            Connection(os.dup(self._process.stdin.fileno()), readable=False),
-            Connection(os.dup(self._process.stdout.fileno()), writable=False),
-        )
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._pipes = pipes
-        with suppress(OSError, EOFError):
-            if pipes[1].poll(SECONDS_TO_START) and pipes[1].recv_bytes() == READY:
-                return pipes
-        self.close()
-        raise CaptuneError("The process that decodes images did not start. Is there enough memory?")
+        assert process.stdout is not None
+        if not _arrives(process.stdout, SECONDS_TO_START) or _receive(process.stdout) is None:
+            self.close()
+            raise CaptuneError("The process that decodes images did not start. Is there enough memory?")
+        return process
 
 
 def work(max_memory: int) -> None:
     """Decode images from standard input until it ends."""
-    receiver, sender = Connection(0, writable=False), Connection(1, readable=False)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    limit = _address_space() + max_memory
-    with suppress(ValueError, OSError):  # macOS refuses it
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    sender.send_bytes(READY)
-    with suppress(EOFError):
-        while True:
-            wish, content = json.loads(receiver.recv_bytes()), receiver.recv_bytes()
-            try:
-                pixels = np.ascontiguousarray(_decode(content, wish))
-            except (UnreadableImageError, MemoryError) as error:
-                message = "not enough memory to decode it" if isinstance(error, MemoryError) else str(error)
-                is_costly = isinstance(error, CostlyImageError)
-                sender.send_bytes(json.dumps({"error": message, "is_costly": is_costly}).encode())
-            else:
-                sender.send_bytes(json.dumps({"shape": pixels.shape}).encode())
-                sender.send_bytes(pixels.reshape(-1).data)
+    given, answers = sys.stdin.buffer, sys.stdout.buffer
+    if resource is not None:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        limit = _address_space() + max_memory
+        with suppress(ValueError, OSError):  # macOS refuses it
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    _send(answers, {"ready": True})
+    while (wish := _receive(given)) is not None:
+        try:
+            pixels = np.ascontiguousarray(_decode(given.read(wish["size"]), wish))
+        except CostlyImageError as error:
+            _send(answers, {"error": str(error), "costly": True})
+        except UnreadableImageError as error:
+            _send(answers, {"error": str(error)})
+        except MemoryError:
+            _send(answers, {"error": "not enough memory to decode it"})
+        else:
+            _send(answers, {"shape": pixels.shape}, pixels.data)
 
 
 def _decode(content: bytes, wish: dict[str, Any]) -> NDArray[np.uint8]:
@@ -161,3 +158,23 @@ def _address_space() -> int:
         return pages * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 500_000_000
+
+
+def _arrives(pipe: IO[bytes], seconds: float) -> bool:
+    """Return whether something arrives in time; Windows cannot wait for a pipe, there only the other limits hold."""
+    if not hasattr(select, "poll"):
+        return True
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    return bool(poll.poll(1000 * max(0.0, seconds)))
+
+
+def _send(pipe: IO[bytes], head: dict[str, Any], content: bytes | memoryview | Sequence[int] = b"") -> None:
+    pipe.write(json.dumps(head).encode("ascii") + b"\n")
+    pipe.write(content)  # type: ignore[arg-type]
+    pipe.flush()
+
+
+def _receive(pipe: IO[bytes]) -> dict[str, Any] | None:
+    line = pipe.readline()
+    return json.loads(line) if line.endswith(b"\n") else None

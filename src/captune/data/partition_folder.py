@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from captune.core.arrays import Floats, empty_rows
-from captune.core.errors import CaptuneError, InputError, MissingExtraError, RunFolderError, missing_extra
+from captune.core.errors import CaptuneError, InputError, MissingExtraError, RunFolderError, import_extra
 from captune.core.files import digest, is_file, write_whole
 
 FORMAT, VERSION = "captune-partitions", 1
@@ -174,9 +174,4 @@ def is_local(fs: Any) -> bool:  # noqa: ANN401
 
 def arrow(module: str = "") -> Any:  # noqa: ANN401
     """Return pyarrow or one of its modules, which is an optional dependency."""
-    from importlib import import_module
-
-    try:
-        return import_module(f"pyarrow.{module}" if module else "pyarrow")
-    except ImportError as error:
-        raise missing_extra("pyarrow", "parquet") from error
+    return import_extra(f"pyarrow.{module}" if module else "pyarrow", "parquet")

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captune.core.arrays import Floats, available_memory, fill_rows, row_parts, take_rows
-from captune.core.errors import CaptuneError, InputError, missing_extra
+from captune.core.errors import CaptuneError, InputError, import_extra
 from captune.core.files import is_file
 from captune.core.text import is_unicode, shown
 from captune.data.decoding import ImageData
@@ -318,12 +318,8 @@ class _Arrays:
 
 def _parquet_schema(file: Path) -> Any:  # noqa: ANN401
     try:
-        from pyarrow import ArrowException, parquet
-    except ImportError as error:
-        raise missing_extra("pyarrow", "parquet") from error
-    try:
-        return parquet.read_schema(file)
-    except (ArrowException, OSError) as error:
+        return import_extra("pyarrow.parquet", "parquet").read_schema(file)
+    except (OSError, ValueError) as error:  # errors of Arrow are ValueErrors
         raise InputError(f"{str(file)!r} is not a readable Parquet file: {error}.") from error
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from captune.core.errors import InputError, missing_extra, raise_all
+from captune.core.errors import InputError, import_extra, raise_all
 from captune.core.text import shown
 
 MOST_SHOWN = 10
@@ -72,11 +72,7 @@ def _csv(path: Path) -> Iterator[list[str]]:
 
 
 def _parquet(path: Path, wanted: Sequence[Sequence[str]]) -> Iterator[list[str]]:
-    try:
-        import pyarrow as arrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise missing_extra("pyarrow", "parquet") from error
+    arrow, parquet = import_extra("pyarrow", "parquet"), import_extra("pyarrow.parquet", "parquet")
     accepted = {name for options in wanted for name in options}
     try:
         schema = parquet.read_schema(path)

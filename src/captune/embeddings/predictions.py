@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from captune.core.arrays import Bools, Floats, Ints, Positions, check_probabilities, row_parts
-from captune.core.errors import InputError, missing_extra
+from captune.core.errors import InputError, import_extra
 from captune.core.text import Displayed
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import NONE
@@ -74,10 +74,7 @@ class Predictions(Displayed):
 
         With `probabilities`, there is also a column for each class.
         """
-        try:
-            from pandas import DataFrame, Index
-        except ImportError as error:
-            raise missing_extra("pandas", "pandas") from error
+        pandas = import_extra("pandas", "pandas")
         names = np.asarray(self.names or np.arange(self.probabilities.shape[1]), dtype=object)
         labels = np.where(self.is_rejected, NONE, names[self.labels])
         columns: dict[str, object] = {"label": labels, "confidence": self.confidence}
@@ -88,7 +85,8 @@ class Predictions(Displayed):
         if probabilities:
             of_classes = [f"{name} (class)" if name in columns else name for name in names]
             columns |= dict(zip(of_classes, self.probabilities.T, strict=True))
-        return DataFrame(columns, index=Index(self.image_index, name="image"))
+        table: DataFrame = pandas.DataFrame(columns, index=pandas.Index(self.image_index, name="image"))
+        return table
 
     def summary(self) -> dict[str, object]:
         """Return the size, the mean confidence and the classes that no image has."""

@@ -275,10 +275,10 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_file_without_rights_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.jpg").write_bytes(PHOTO)
 
-    def refuse(path: Path) -> bytes:
+    def refuse(path: Path, mode: str) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)  # root may read everything, so rights alone prove nothing
+    monkeypatch.setattr(Path, "open", refuse)  # root may read everything, so rights alone prove nothing
     with pytest.raises(UnreadableImageError, match="permission denied"):
         read_bytes(tmp_path / "a.jpg")
 
