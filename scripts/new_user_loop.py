@@ -33,15 +33,15 @@ def main() -> int:
     given, accuracy, spent = 0, 0.0, 0.0
     while True:
         accuracy = 100 * session.classifier.evaluate(options.folder / "test", "folders").accuracy
-        print(f"{given:3} answers: {accuracy:.1f} % on test images, {spent:.1f} s since the first look", flush=True)
+        print(f"{given:3} answers: {accuracy:.1f} % on test images, {spent:.1f} s of adapting", flush=True)
         if accuracy >= options.aim or given >= options.most:
             break
         clock = time.perf_counter()
-        looks = session.suggest(min(options.batch, options.most - given))
-        answers = {look.position: Path(look.image).parts[0] for look in looks}
-        change = session.label(answers, suggestion={look.position: look.kind for look in looks})
+        suggestions = session.suggest(min(options.batch, options.most - given))
+        answers = {one.position: Path(one.image).parts[0] for one in suggestions}
+        change = session.label(answers, suggestion={one.position: one.kind for one in suggestions})
         spent += time.perf_counter() - clock
-        given += len(looks)
+        given += len(suggestions)
         print(change.sentence)
     print(session.verification())
     with tempfile.TemporaryDirectory() as folder:
