@@ -14,7 +14,7 @@ import numpy as np
 from captune.benchmark.cells import Results
 from captune.benchmark.splits import SETTING_TITLES
 from captune.benchmark.suite import Suite
-from captune.benchmark.tables import NUMBERS
+from captune.benchmark.tables import NUMBERS, over_seeds
 from captune.core.files import table, write_whole
 from captune.report.drawing import GREY, SERIES, Drawing, new_figure, shown, style
 
@@ -39,8 +39,8 @@ class Row(NamedTuple):
 
     def mean(self, number: str) -> float | None:
         """Return the mean of one of the numbers of tables over the seeds that have it."""
-        values = [value for cell in self.cells if (value := NUMBERS[number](cell)) is not None]
-        return float(np.mean(values)) if values else None
+        found = over_seeds([value for cell in self.cells if (value := NUMBERS[number](cell)) is not None])
+        return found and found.mean
 
     def per_class(self) -> list[float | None]:
         """Return the accuracy of each class, the mean over seeds."""
@@ -50,9 +50,8 @@ class Row(NamedTuple):
     def group_numbers(self, name: str) -> dict[tuple[int, ...], float]:
         """Return `ece` or `accuracy` of each confused group that all seeds have, the mean over seeds."""
         found = [{tuple(group["classes"]): group[name] for group in cell["groups"]} for cell in self.cells]
-        return {
-            key: float(np.mean([own[key] for own in found])) for key in found[0] if all(key in own for own in found)
-        }
+        common = [group for group in found[0] if all(group in own for own in found)]
+        return {group: float(np.mean([own[group] for own in found])) for group in common}
 
 
 class Panel(NamedTuple):

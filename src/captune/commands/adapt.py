@@ -152,7 +152,7 @@ def _print_summary(run: Run, folder: Path) -> None:
 
     names = run.classifier.names
     counts = np.bincount(run.predictions.labels, minlength=len(names))
-    choice = next((facts for facts in run.rounds if facts.get("step") == "choice"), run.settings)
+    choice = run.choice
     say(f"{len(run.predictions.image_index)} images, {len(counts)} classes, method {choice['method']}.")
     most = ", ".join(f"{names[c]} {counts[c]}" for c in np.argsort(-counts, kind="stable")[:3])
     say(f"Most often predicted: {most}. Never predicted: {int((counts == 0).sum())} classes.")

@@ -64,7 +64,7 @@ def data_card(
 
 def method_of(run: Run) -> str:
     """Return how the labels were made."""
-    choice = next((facts for facts in run.rounds if facts.get("step") == "choice"), run.settings)
+    choice = run.choice
     preset = f" with the preset {choice['preset']}" if choice.get("preset") else ""
     described = f", descriptions by `{_cell(run.settings['describer'])}`" if run.settings.get("describer") else ""
     return (

@@ -28,23 +28,26 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
     if any(run.names != runs[0].names for run in runs):
         raise InputError("These runs cannot be compared: their classes, or the order of their classes, differ.")
     measures = [Measures(run) for run in runs]
-    has_truth = all(one.has_truth for one in measures)
-    values: list[Any] = [one.accuracies(after=True) if has_truth else one.counts(after=True) for one in measures]
-    columns = [
-        Column(name, known(column), style="{:.1%}") if has_truth else Column(name, column.tolist())
-        for name, column in zip(names, values, strict=True)
-    ]
-    sizes = np.sum([one.counts(after=True) for one in measures], axis=0)
-    columns, left_out = capped([Column("Class", runs[0].names, "name"), *columns], sizes)
+    has_truth, same = all(one.has_truth for one in measures), _same_images(runs)
+    columns = [Column("Class", runs[0].names, "name")]
+    for name, one in zip(names, measures, strict=True):
+        counts = one.counts(after=True).tolist()
+        columns.append(
+            Column(name, known(one.accuracies(after=True)), style="{:.1%}") if has_truth else Column(name, counts)
+        )
+    columns, left_out = capped(columns, np.sum([one.counts(after=True) for one in measures], axis=0))
     differences, settings = _differences(runs)
-    same = _same_images(runs)
-    shares = _shares(names, runs, same)
+    labels = [run.labels[rows] for run, rows in zip(runs, same, strict=True)] if len(same[0]) else []
+    shares = [
+        {"name": name, "values": [f"{(own != other).mean():.1%}" for other in labels]}
+        for name, own in zip(names, labels, strict=False)
+    ]
     sections = [("differences", "What differs"), ("numbers", "Side by side")]
     sections += [("disagreements", "Disagreements")] if shares else []
     return {
         "title": f"captune: {len(runs)} runs compared",
-        "headline": _headline(names, measures, has_truth, same),
-        "notes": _notes(runs, has_truth, same),
+        "headline": _headline(names, measures, has_truth, labels),
+        "notes": _notes(runs, has_truth, len(same[0])),
         "contents": [*sections, ("classes", "Classes")],
         "n_classes": f"{runs[0].n_classes:,}",
         "names": names,
@@ -67,38 +70,26 @@ def _same_images(runs: Sequence[Run]) -> list[Ints]:
     return [np.asarray([place[name] for name in common], dtype=np.int64) for place in places]
 
 
-def _headline(names: Sequence[str], measures: Sequence[Measures], has_truth: bool, same: Sequence[Ints]) -> str:
+def _headline(names: Sequence[str], measures: Sequence[Measures], has_truth: bool, labels: Sequence[Ints]) -> str:
     if has_truth:
         accuracies = [one.metrics[1].accuracy for one in measures]
-        best = int(np.argmax(accuracies))
         told = ", ".join(f"{name} {value:.1%}" for name, value in zip(names, accuracies, strict=True))
-        return f"{names[best]} gets the most labeled images right ({told})."
-    if not len(same[0]):
+        return f"{names[int(np.argmax(accuracies))]} gets the most labeled images right ({told})."
+    if not labels:
         return "The runs have no image in common."
-    labels = np.stack([one.run.labels[rows] for one, rows in zip(measures, same, strict=True)])
-    return f"The runs agree on {(labels == labels[0]).all(axis=0).mean():.1%} of {count(labels.shape[1], 'image')}."
+    agree = (np.stack(labels) == labels[0]).all(axis=0)
+    return f"The runs agree on {agree.mean():.1%} of {count(len(agree), 'image')}."
 
 
-def _notes(runs: Sequence[Run], has_truth: bool, same: Sequence[Ints]) -> list[str]:
+def _notes(runs: Sequence[Run], has_truth: bool, n_common: int) -> list[str]:
     notes = []
-    if len({run.card["environment"].get("data_fingerprint") for run in runs}) > 1:
-        notes.append(f"The runs used different images, {len(same[0]):,} of them in common: compare them with care.")
+    if len({run.environment.get("data_fingerprint") for run in runs}) > 1:
+        notes.append(f"The runs used different images, {n_common:,} of them in common: compare them with care.")
     if not has_truth:
         notes.append("Which run is right was not verified. To check: captune report RUN RUN --labels folders")
-    elif any(run.card.get("sources", {}).get("labels") for run in runs):
+    elif any(run.sources.get("labels") for run in runs):
         notes.append("Some of the labeled images were used for training, which favors the runs that used them.")
     return notes
-
-
-def _shares(names: Sequence[str], runs: Sequence[Run], same: Sequence[Ints]) -> list[dict[str, Any]]:
-    """Return the matrix of runs: the share of images that two runs put into different classes."""
-    if not len(same[0]):
-        return []
-    labels = [run.labels[rows] for run, rows in zip(runs, same, strict=True)]
-    return [
-        {"name": name, "values": [f"{(own != other).mean():.1%}" for other in labels]}
-        for name, own in zip(names, labels, strict=True)
-    ]
 
 
 def _disagreements(names: Sequence[str], runs: Sequence[Run], same: Sequence[Ints]) -> list[Exchange]:
@@ -133,35 +124,33 @@ def _numbers(measures: Sequence[Measures], has_truth: bool) -> list[dict[str, An
             rows[name] = [style.format(metric(one.metrics[1], key)) for one in measures]
     else:
         rows["Classes never predicted"] = [str(int((one.counts(after=True) == 0).sum())) for one in measures]
-        checks = [one.run.card.get("health") for one in measures]
+        checks = [one.run.health for one in measures]
         rows["Health check"] = [check["verdict"] if check else "–" for check in checks]
         rows["Agreement between similar images"] = [f"{c['agreement_after']:.2f}" if c else "–" for c in checks]
     rows["Mean confidence"] = [f"{one.run.confidence.mean():.2f}" for one in measures]
     labels = [one.run.pseudo_labels for one in measures]
     rows["Pseudo-labels"] = ["–" if one is None else f"{int(one.sum()):,}" for one in labels]
     rows["Images"] = [f"{len(one.run.labels):,}" for one in measures]
-    seconds = [one.run.card["environment"].get("seconds") for one in measures]
+    seconds = [one.run.environment.get("seconds") for one in measures]
     rows["Time"] = ["–" if one is None else duration(one) for one in seconds]
     notes = {name: meaning for _, name, *_, meaning in METRICS}
     return [{"name": name, "note": notes.get(name, ""), "values": values} for name, values in rows.items()]
 
 
-def _differences(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _differences(runs: Sequence[Run]) -> list[list[dict[str, Any]]]:
     """Return what differs: first images, labels, descriptions and method, then all other settings."""
-    sources = [run.card.get("sources", {}) for run in runs]
     described = [sum(1 for texts in run.alignment.get("descriptions", {}).values() if texts) for run in runs]
-    rows: dict[str, list[str]] = {
-        "Labels for training": [str(source.get("labels") or "none") for source in sources],
+    keys = list(dict.fromkeys(key for run in runs for key in run.settings))
+    others = {key: [as_text(run.settings.get(key)) for run in runs] for key in keys}
+    first: dict[str, list[str]] = {
+        "Labels for training": [str(run.sources.get("labels") or "none") for run in runs],
         "Answers of people": [as_text((run.card.get("review") or {}).get("n_labels")) for run in runs],
         "Classes with descriptions": [f"{n:,}" for n in described],
-        "Images": [str(source.get("images", "–")) for source in sources],
-        "Result that was kept": [str(run.card.get("kept", "adapted")).replace("_", "-") for run in runs],
+        "Images": [str(run.sources.get("images", "–")) for run in runs],
+        "Result that was kept": [run.kept.replace("_", "-") for run in runs],
+        **{key.capitalize(): others.pop(key) for key in FIRST if key in others},
     }
-    keys = list(dict.fromkeys(key for run in runs for key in run.card["settings"]))
-    others = {key: [as_text(run.card["settings"].get(key)) for run in runs] for key in keys}
-    first = {key.capitalize(): others.pop(key) for key in FIRST if key in others}
-    return _rows_that_differ({**rows, **first}), _rows_that_differ(others)
-
-
-def _rows_that_differ(rows: dict[str, list[str]]) -> list[dict[str, Any]]:
-    return [{"name": name, "values": values} for name, values in rows.items() if len(set(values)) > 1]
+    return [
+        [{"name": name, "values": values} for name, values in rows.items() if len(set(values)) > 1]
+        for rows in (first, others)
+    ]

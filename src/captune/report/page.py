@@ -82,28 +82,22 @@ def write_report(
     """
     if not folders:
         raise InputError("Expected at least one run folder.")
-    runs = [Run.read(folder, labels, images) for folder in folders]
+    runs, drawings = [Run.read(folder, labels, images) for folder in folders], list[Drawing]()
     if len(runs) > 1:
-        drawings: list[Drawing] = []
-        page = write_page(Path(out or COMPARISON), "compare.html.j2", compare_runs(runs))
+        page, template, content = Path(out or COMPARISON), "compare.html.j2", compare_runs(runs)
     else:
         content, drawings = _describe(runs[0])
         now, before = _read_states(runs[0])
         content["since"] = _describe_changes(now, before)
-        page = write_page(Path(out) if out is not None else Path(folders[0]) / REPORT, "page.html.j2", content)
-        if out is None:
-            write_json(runs[0].folder / LAST_REPORT, {"now": now, "before": before})
+        page, template = Path(folders[0]) / REPORT if out is None else Path(out), "page.html.j2"
+    if page.is_dir():
+        raise InputError(f"The report {str(page)!r} is a folder, expected the path of an HTML file.")
+    write_whole(page, render(template, content))
+    if out is None and len(runs) == 1:
+        write_json(runs[0].folder / LAST_REPORT, {"now": now, "before": before})
     for drawing in drawings if figures is not None else ():
         drawing.write(Path(str(figures)))
     return page
-
-
-def write_page(target: Path, template: str, content: Mapping[str, Any]) -> Path:
-    """Write a page from a template."""
-    if target.is_dir():
-        raise InputError(f"The report {str(target)!r} is a folder, expected the path of an HTML file.")
-    write_whole(target, render(template, content))
-    return target
 
 
 def _describe(run: Run) -> tuple[dict[str, Any], list[Drawing]]:

@@ -11,7 +11,7 @@ from captune.report.class_table import Column, capped, changes, class_columns, h
 from captune.report.drawing import Drawing, draw_concentration, draw_confidence, draw_training
 from captune.report.measures import MOST_COMPARED, Measures
 from captune.report.pictures import class_galleries, image_map, unsure_pictures
-from captune.report.summary import count, describe_top, repeating
+from captune.report.summary import chosen_method, count, describe_top, repeating
 from captune.results.metrics import Metrics
 from captune.results.run import Run
 
@@ -61,9 +61,10 @@ def describe_run(run: Run) -> tuple[dict[str, Any], list[Drawing]]:
     """Return the content of a run's page, and all its figures."""
     measures = Measures(run)
     galleries, is_audit = class_galleries(measures), run.method == "audit"
+    what = "audit" if is_audit else f"report: {chosen_method(run)}"
     columns, left_out = capped(class_columns(measures), measures.counts(after=True))
     content: dict[str, Any] = {
-        "title": f"captune {'audit' if is_audit else f'report: {run.method}'} on {count(run.n_classes, 'class')}",
+        "title": f"captune {what} on {count(run.n_classes, 'class')}",
         "top": describe_top(measures),
         "is_adapted": run.is_adapted,
         "is_audit": is_audit,
@@ -137,7 +138,7 @@ def _numbers(measures: Measures) -> dict[str, Any] | None:
 
 
 def _health(measures: Measures) -> list[dict[str, Any]] | None:
-    found = measures.run.card.get("health")
+    found = measures.run.health
     if not found or measures.has_truth:
         return None
     change = f"{100 * found['expected_change']:+.1f} points"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+import numpy as np
+
+from captune.core.arrays import evenly_spaced
 from captune.core.progress import duration
 from captune.core.settings import RunSettings
 from captune.embeddings.similarity import find_outliers_and_duplicates
-from captune.report.class_table import MOST_NAMES, Column, listing
+from captune.report.class_table import Column, listing
 from captune.report.measures import TRUSTED, Measures
+from captune.report.pictures import pictures_of
 from captune.results.health import ADVICE
 from captune.results.run import Run
 from captune.results.run_folder import DESCRIPTIONS
@@ -36,28 +39,30 @@ HEADLINES = {
 
 def describe_top(measures: Measures) -> dict[str, Any]:
     """Return the first section: inputs, outputs, the verdict with its evidence, and the next commands."""
+    run = measures.run
     return {
-        "inputs": _inputs(measures.run),
+        "inputs": _inputs(run),
         "outputs": _outputs(measures),
         "verdict": _verdict(measures),
         "findings": findings(measures),
-        "shipping": _shipping(measures.run),
+        "shipping": _shipping(run),
         "next": next_steps(measures),
-        "n_classes": measures.run.n_classes,
+        "n_classes": run.n_classes,
     }
 
 
 def _inputs(run: Run) -> list[str]:
     skipped = f" ({count(len(run.skipped_files), 'file')} skipped)" if run.skipped_files else ""
-    found = [
+    source, colon, name = str(run.settings.get("backbone", "?")).partition(":")
+    model = f"{source}:{PurePath(name).name}" if PurePath(name).is_absolute() else f"{source}{colon}{name}"
+    n_described = sum(1 for texts in run.alignment.get("descriptions", {}).values() if texts)
+    return [
         f"{count(len(run.labels), 'image')}{skipped}",
         f"{count(run.n_classes, 'class name')}",
-        f"the image and text model {_short(run.card['settings'].get('backbone', '?'))}",
+        f"the image and text model {model}",
+        *(["labels for training"] if run.sources.get("labels") else []),
+        *([f"descriptions of {count(n_described, 'class')}"] if n_described else []),
     ]
-    if run.card.get("sources", {}).get("labels"):
-        found.append("labels for training")
-    n_described = sum(1 for texts in run.alignment.get("descriptions", {}).values() if texts)
-    return [*found, f"descriptions of {count(n_described, 'class')}"] if n_described else found
 
 
 def _outputs(measures: Measures) -> list[str]:
@@ -69,35 +74,43 @@ def _outputs(measures: Measures) -> list[str]:
         found.append(f"adaptation changed the class of {count(n_changed, 'image')} ({share:.0%})")
     n_used = int((measures.counts(after=True) > 0).sum())
     found.append(f"{n_used:,} of {count(run.n_classes, 'class')} predicted for at least one image")
-    seconds = run.card["environment"].get("seconds")
+    seconds = run.environment.get("seconds")
     time = f", in {duration(seconds)}" if isinstance(seconds, (int, float)) else ""
-    return [*found, f"a classifier for new images, made by the method {run.method}{time}"]
+    return [*found, f"a classifier for new images, made by the method {chosen_method(run)}{time}"]
 
 
-def findings(measures: Measures) -> list[dict[str, str]]:
-    """Return what to look at before the result is used, whatever the verdict: a title, the names, and where to look."""
-    run, found = measures.run, []
+def chosen_method(run: Run) -> str:
+    """Return the method of a run, and with `auto`, the one that it chose."""
+    chosen = str(run.choice.get("method", "?"))
+    return chosen if chosen == run.method else f"{chosen} ({run.method})"
 
-    def add(title: str, names: Sequence[str], section: str, most: int = MOST_NAMES) -> None:
-        if names:
-            found.append({"title": f"{title} ({len(names):,})", "names": listing(names, most), "section": section})
 
-    counts = measures.counts(after=True)
-    unsure = (counts > 0) & (measures.highest_confidence < TRUSTED)
+def findings(measures: Measures) -> list[dict[str, Any]]:
+    """Return what to look at before the result is used: a title with names and where to look, or with pictures."""
+    run, counts, rows = measures.run, measures.counts(after=True), measures.embedded_rows
     absent = run.absent_names
-    add(
-        "Names that mislead the model", [run.names[c] for c in measures.mismatched], "mismatch" if run.alignment else ""
-    )
-    add("Names that no image seems to show", absent, "classes")
     empty = [name for name, n in zip(run.names, counts, strict=True) if n == 0 and name not in set(absent)]
-    add("Classes that no image was given", empty, "classes")
-    doubtful = [run.names[c] for c in unsure.nonzero()[0]]
-    add(f"Classes without an image above {TRUSTED:.0%} confidence", doubtful, "classes")
-    if len(rows := measures.embedded_rows) >= FEWEST_COMPARED:
+    unsure = np.flatnonzero((counts > 0) & (measures.highest_confidence < TRUSTED))
+    misleading = [run.names[c] for c in measures.mismatched]
+    found: list[dict[str, Any]] = [
+        {"title": f"{title} ({len(names):,})", "names": listing(names), "section": section, "pictures": []}
+        for title, names, section in (
+            ("Names that mislead the model", misleading, "mismatch" if run.alignment else ""),
+            ("Names that no image seems to show", absent, "classes"),
+            ("Classes that no image was given", empty, "classes"),
+            (f"Classes without an image above {TRUSTED:.0%} confidence", [run.names[c] for c in unsure], "classes"),
+        )
+        if names
+    ]
+    if len(rows) >= FEWEST_COMPARED:
         among = "" if len(rows) == len(run.labels) else f" among {len(rows):,} images"
-        outliers, duplicates = find_outliers_and_duplicates(measures.vectors)
-        for title, is_one in ("Images unlike all others", outliers), ("Images with a near duplicate", duplicates):
-            add(f"{title}{among}", [run.readable.name(int(row)) for row in rows[is_one]], "", MOST_FILES)
+        titles = ("Images unlike all others", "Images with a near duplicate")
+        for title, is_one in zip(titles, find_outliers_and_duplicates(measures.vectors), strict=True):
+            if n := int(is_one.sum()):
+                own = rows[is_one].tolist()
+                names = listing([run.readable.name(row) for row in own], MOST_FILES)
+                pictures = pictures_of(run, [own[i] for i in evenly_spaced(n, MOST_FILES)])
+                found.append({"title": f"{title}{among} ({n:,})", "names": names, "section": "", "pictures": pictures})
     return found
 
 
@@ -105,25 +118,20 @@ def _shipping(run: Run) -> dict[str, Any] | None:
     """Return how many labels are certain to be right, or how to find out; the curve has a row for each zone."""
     if run.card.get("image_source", "files") != "files" or run.method == "audit":
         return None
-    found = (run.card.get("review") or {}).get("accepted")
-    folder = shlex.quote(str(run.folder))
+    found, folder = (run.card.get("review") or {}).get("accepted"), shlex.quote(str(run.folder))
     if not found:
         why = f"Nobody knows yet. Check the images that this command lists to certify labels at {CERTIFIED:.0%}:"
-        return {
-            "why": why,
-            "command": f"captune suggest {folder} --for-precision {CERTIFIED:g} --out checks.csv",
-            "curve": [],
-        }
-    zones = [tuple(map(int, zone)) for zone in found["zones"]]
-    titles = ("Most confident images", "Checked", "Wrong")
-    curve = [Column(title, [zone[i] for zone in zones], style="{:,}") for i, title in enumerate(titles)]
+        command = f"captune suggest {folder} --for-precision {CERTIFIED:g} --out checks.csv"
+        return {"why": why, "command": command, "curve": []}
+    zones = zip(("Most confident images", "Checked", "Wrong"), zip(*found["zones"], strict=True), strict=False)
+    curve = [Column(title, [int(value) for value in values], style="{:,}") for title, values in zones]
     command = f"captune export {folder} --format imagefolder --precision {float(found['precision']):g}"
-    return {"why": str(found["sentence"]), "command": command, "curve": curve if zones else []}
+    return {"why": str(found["sentence"]), "command": command, "curve": curve}
 
 
 def _verdict(measures: Measures) -> dict[str, Any]:
     run = measures.run
-    health, review = run.card.get("health"), (run.card.get("review") or {}).get("accuracy")
+    health, review = run.health, (run.card.get("review") or {}).get("accuracy")
     state = health["verdict"] if health and run.is_adapted else ""
     headline = HEADLINES.get(state, DISCARDED if health else UNADAPTED)
     evidence, unverified = [], f"Not verified: whether the names are right. To find out, check {FEWEST_CHECKS} images."
@@ -134,47 +142,36 @@ def _verdict(measures: Measures) -> dict[str, Any]:
         headline = f"Checked by people: {describe_accuracy(review, str(run.folder))}"
         unverified = "Not verified: the images that nobody looked at; the range says how far off they may be."
     if measures.has_truth:
-        state, headline = _measured(measures)
+        before, after = (f"{one.accuracy:.1%}" for one in measures.metrics)
+        new = f"{after} of the labeled images get the right class"
+        state, headline = "", f"{new}."
+        if run.is_adapted and before == after:
+            state, headline = "unclear", f"Accuracy stayed the same: {new}, as before adaptation."
+        elif run.is_adapted:
+            is_better = measures.metrics[1].accuracy > measures.metrics[0].accuracy
+            state, verb = ("helpful", "rose") if is_better else ("harmful", "fell")
+            headline = f"Accuracy {verb}: {new}, {before} before adaptation."
         evidence = [f"Measured on {len(measures.known):,} labeled images of {len(run.labels):,}."]
-        if run.card.get("sources", {}).get("labels"):
-            evidence.append(
-                "Some of these images and their labels were used for training, so new images will fare worse."
-            )
+        if run.sources.get("labels"):
+            evidence.append("Some of these images were used for training with their labels: new ones will fare worse.")
         unverified = "Not verified: other images than these. Keep some labeled images apart to measure that."
     return {"state": state, "headline": headline, "evidence": evidence, "unverified": unverified}
 
 
-def _measured(measures: Measures) -> tuple[str, str]:
-    before, after = measures.metrics
-    new = f"{after.accuracy:.1%} of the labeled images get the right class"
-    if not measures.run.is_adapted:
-        return "", f"{new}."
-    old = f"{before.accuracy:.1%}"
-    if old == f"{after.accuracy:.1%}":
-        return "unclear", f"Accuracy stayed the same: {new}, as before adaptation."
-    state, verb = ("helpful", "rose") if after.accuracy > before.accuracy else ("harmful", "fell")
-    return state, f"Accuracy {verb}: {new}, {old} before adaptation."
-
-
 def next_steps(measures: Measures) -> list[dict[str, str]]:
     """Return what to do next, each with a command that can be pasted."""
-    run = measures.run
-    folder = shlex.quote(str(run.folder))
+    run, folder = measures.run, shlex.quote(str(measures.run.folder))
     if run.method == "audit":
         return _after_audit(measures)
     review = (run.card.get("review") or {}).get("accuracy")
     accuracy = measures.metrics[1].accuracy if measures.has_truth else review["accuracy"] if review else None
-    can_review = run.card.get("image_source", "files") == "files"
-    if can_review and accuracy is None:
-        why = (
-            "Look at some images in your browser. That tells how many are right, and each correction improves the rest."
-        )
-    elif can_review and accuracy is not None and accuracy < GOOD_ENOUGH:
-        why = "Correct some images in your browser. Similar images follow each answer."
-    else:
-        return [
-            {"why": "Classify new images.", "command": f"captune predict {folder} NEW_IMAGES --out predictions.csv"}
-        ]
+    is_good = accuracy is not None and accuracy >= GOOD_ENOUGH
+    if is_good or run.card.get("image_source", "files") != "files":
+        command = f"captune predict {folder} NEW_IMAGES --out predictions.csv"
+        return [{"why": "Classify new images.", "command": command}]
+    why = "Correct some images in your browser. Similar images follow each answer."
+    if accuracy is None:
+        why = "Look at some images in your browser: it tells how many are right, and each correction improves the rest."
     return [{"why": why, "command": f"captune review {folder}"}]
 
 
@@ -219,12 +216,6 @@ def _begin(run: Run, verb: str) -> list[str]:
 
 def _is_in_memory(run: Run) -> bool:
     return any(source.startswith("<") for source in run.sources.values())
-
-
-def _short(identifier: str) -> str:
-    """Return a backbone's id, with only the last part of an absolute path."""
-    source, colon, name = identifier.partition(":")
-    return f"{source}:{PurePath(name).name}" if colon and PurePath(name).is_absolute() else identifier
 
 
 def count(n: int, noun: str) -> str:

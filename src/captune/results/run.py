@@ -230,6 +230,11 @@ class Run(Displayed):
         return str(self.settings.get("method", "?"))
 
     @property
+    def choice(self) -> Mapping[str, Any]:
+        """Return the method and preset that were used: those that `auto` chose, or those of the settings."""
+        return next((facts for facts in self.rounds if facts.get("step") == "choice"), self.settings)
+
+    @property
     def skipped_files(self) -> list[tuple[str, str]]:
         """Return the names of the skipped images, and the reasons."""
         return [(self.images.name(position), reason) for position, reason in sorted(self.skipped.items())]
