@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from captune.commands import _shared
 from captune.commands._shared import Argument, argument, command, flag, out, several
 from captune.commands.adapt import given_settings, read_project
+from captune.core.errors import require
 from captune.web.server import Limits
 
 if TYPE_CHECKING:
     from captune.review.session import Session
 
 OUT = "captune-review"
+PACKAGES = ("fastapi", "prometheus_client", "uvicorn")
 MOST_JSON = 5_000_000
 """Bytes of one answer; the positions of some hundred thousand images."""
 
@@ -40,9 +42,9 @@ def _address(port: int) -> tuple[Argument, ...]:
 )
 def review(options: argparse.Namespace) -> None:
     """Look at images, name groups, change classes and see the effect, in the browser."""
-    from captune.web.server import Service, check_installed, serve_until_stopped
+    from captune.web.server import Service, serve_until_stopped
 
-    check_installed()
+    require("web", *PACKAGES)
     with Service(options.host, options.port, Limits(max_bytes=MOST_JSON), options.token) as service:
         session = _open(options)
         from captune.web.review.review_app import reviewing
@@ -92,9 +94,9 @@ def _open(options: argparse.Namespace) -> Session:
 def serve(options: argparse.Namespace) -> None:
     """Classify images over HTTP or on a web page."""
     limits = Limits(options.max_bytes, options.concurrency, options.timeout)
-    from captune.web.server import check_installed, nothing, say
+    from captune.web.server import nothing, say
 
-    check_installed()
+    require("web", *PACKAGES)
     from captune.web.prediction import serve
 
     log = nothing if options.quiet else say

@@ -101,3 +101,12 @@ def missing_extra(package: str, extra: str) -> MissingExtraError:
     return MissingExtraError(
         f"This needs the package {package!r}, which is not installed. Install it with: pip install 'captune[{extra}]'"
     )
+
+
+def require(extra: str, *packages: str) -> None:
+    """Raise an error with the pip command if a package of an extra is not installed."""
+    for package in packages:
+        try:
+            __import__(package)
+        except ImportError as error:
+            raise missing_extra(package, extra) from error

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from captune import __version__
 from captune.core.arrays import Floats, Ints, evenly_spaced
 from captune.core.cards import add_digest
-from captune.core.errors import CaptuneError, InputError, missing_extra
+from captune.core.errors import CaptuneError, InputError, require
 from captune.core.files import write_whole
 from captune.core.text import option
 from captune.data.images import find_images
@@ -54,11 +54,7 @@ class OnnxModel(ExportFormat):
 
     def write(self, run: Run, target: Path, settings: ExportSettings) -> Sequence[str]:
         """Trace, check and write the model; nothing is written if its predictions differ from PyTorch's."""
-        for package in ("onnx", "onnxruntime"):
-            try:
-                __import__(package)
-            except ImportError as error:
-                raise missing_extra(package, "onnx") from error
+        require("onnx", "onnx", "onnxruntime")
         examples, classifier = read_examples(run, settings), run.classifier
         card = OnnxCard(
             format=ONNX_FORMAT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from io import BytesIO
 from pathlib import Path
 
-from captune.core.errors import missing_extra
+from captune.core.errors import require
 from captune.core.files import write_whole
 from captune.exports.base import LabelFormat, LabelTable
 
@@ -17,11 +17,10 @@ class ParquetLabels(LabelFormat):
 
     def write_labels(self, chosen: LabelTable, target: Path, prefix: str | None) -> None:
         """Write the table."""
-        try:
-            import pyarrow
-            from pyarrow import parquet
-        except ImportError as error:
-            raise missing_extra("pyarrow", "parquet") from error
+        require("parquet", "pyarrow")
+        import pyarrow
+        from pyarrow import parquet
+
         columns = {
             "path": [path for path, _, _ in chosen.entries(prefix)],
             "label": [chosen.class_names[label] for label in chosen.labels],

@@ -8,6 +8,7 @@ import json
 import os
 import time
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 COOKIE = "captune_token"
 SECONDS_TO_DISCARD = 1.0
-OPEN_PATHS = ("/health",)
-"""Need no token, so that a container's health check does not have to know it."""
+OPEN_PATH = "/health"
+"""Needs no token, so that a container's health check does not have to know it."""
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -53,9 +54,9 @@ class Json(Response):
         return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
-def problem(status: int, sentence: str, **headers: str) -> Json:
+def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> Json:
     """Return a response that says what is wrong."""
-    return Json({"error": sentence}, status, {name.replace("_", "-"): value for name, value in headers.items()})
+    return Json({"error": sentence}, status, headers)
 
 
 class Metrics:
@@ -124,8 +125,7 @@ class _Bounded:
             await send(message)
 
         try:
-            refusal = self._check_length(scope, headers)
-            await (refusal or self.app)(scope, timed_receive, checked_send)
+            await (self._refuse_length(scope, headers) or self.app)(scope, timed_receive, checked_send)
         except Exception as error:
             if os.environ.get("CAPTUNE_DEBUG"):
                 traceback.print_exception(error)
@@ -133,7 +133,7 @@ class _Bounded:
         finally:
             self._record(scope, status, time.monotonic() - started)
 
-    def _check_length(self, scope: Scope, headers: Headers) -> Response | None:
+    def _refuse_length(self, scope: Scope, headers: Headers) -> Response | None:
         if scope["method"] in ("GET", "HEAD", "OPTIONS", "DELETE"):
             return None
         if "transfer-encoding" in headers or "content-length" not in headers:
@@ -141,10 +141,8 @@ class _Bounded:
                 HTTPStatus.LENGTH_REQUIRED, "Send the body with a Content-Length, without Transfer-Encoding."
             )
         length, most = int(headers["content-length"]), self.service.limits.most_bytes(scope["path"])
-        if length <= most:
-            return None
         sentence = f"The request has {length:,} bytes, the limit is {most:,}."
-        return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence)
+        return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence) if length > most else None
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "other")
@@ -171,7 +169,7 @@ class _Access:
             return problem(HTTPStatus.FORBIDDEN, "Requests from other sites are not allowed.")
         given = headers.get("authorization", "").removeprefix("Bearer ")
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
-        if not self.token or scope["path"] in OPEN_PATHS or self._is_token(given) or self._is_token(cookie):
+        if not self.token or scope["path"] == OPEN_PATH or self._is_token(given) or self._is_token(cookie):
             return None
         query = parse_qs(scope["query_string"].decode("latin-1"))
         if scope["method"] == "GET" and self._is_token(query.pop("token", [""])[0]):
@@ -181,7 +179,7 @@ class _Access:
             response.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
             return response
         sentence = "This service needs its token: open /?token=TOKEN, or send the header Authorization: Bearer TOKEN."
-        return problem(HTTPStatus.UNAUTHORIZED, sentence, WWW_Authenticate="Bearer")
+        return problem(HTTPStatus.UNAUTHORIZED, sentence, {"WWW-Authenticate": "Bearer"})
 
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode("utf-8"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,17 +15,18 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from jinja2 import StrictUndefined, Template
+from markupsafe import Markup
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from captune import __version__
+from captune import __version__, report
 from captune.data.decoding import UnreadableImageError
 from captune.results.image_classifier import load
 from captune.results.image_classifier import top_k as most_probable
-from captune.web.html_pages import docs_page, drop_page, html
 from captune.web.middleware import Json, problem
 from captune.web.predictor import AnyClassifier, Predictor
 from captune.web.server import BATCH, BODIES_AT_ONCE, Limits, Service, nothing, say, serve_until_stopped
@@ -52,13 +55,8 @@ class BatchPrediction(BaseModel):
     seconds: float
 
 
-class Problem(BaseModel):
-    """Why a request was refused."""
-
-    error: str
-
-
-REFUSALS: dict[int | str, dict[str, Any]] = {status: {"model": Problem} for status in (400, 408, 411, 413, 422, 503)}
+REFUSED = {"description": "The field `error` says why the request was refused."}
+REFUSALS: dict[int | str, dict[str, Any]] = dict.fromkeys((400, 408, 411, 413, 422, 503), REFUSED)
 
 
 def _body(description: str) -> dict[str, Any]:
@@ -76,7 +74,7 @@ def make_app(title: str) -> FastAPI:
 
     @app.exception_handler(HTTPException)
     async def refuse(_: Request, error: HTTPException) -> Response:
-        return Json({"error": error.detail}, error.status_code, error.headers)
+        return problem(error.status_code, error.detail, error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def explain(_: Request, error: RequestValidationError) -> Response:
@@ -95,10 +93,6 @@ def make_app(title: str) -> FastAPI:
     async def metrics() -> Response:
         content = generate_latest(app.state.metrics.registry)
         return Response(content, media_type=CONTENT_TYPE_LATEST)
-
-    @app.api_route("/docs", methods=GET, include_in_schema=False)
-    async def docs() -> Response:
-        return html(docs_page(app.openapi()))
 
     return app
 
@@ -121,7 +115,7 @@ def prediction_app(predictor: Predictor, title: str, limits: Limits) -> FastAPI:
 
     @app.api_route("/", methods=GET, include_in_schema=False)
     async def drop() -> Response:
-        return html(page)
+        return Response(page, media_type="text/html", headers={"Content-Security-Policy": PAGE_POLICY})
 
     async def classify(content: bytes, k: int) -> list[dict[str, Any]]:
         row = await predictor.classify(content, limits.timeout)
@@ -164,6 +158,37 @@ def prediction_app(predictor: Predictor, title: str, limits: Limits) -> FastAPI:
         return Json({"files": found, "seconds": round(time.monotonic() - started, 4)})
 
     return app
+
+
+HERE = Path(__file__).parent
+_STYLE = (Path(report.__file__).parent / "page.css").read_text("utf-8") + (HERE / "drop.css").read_text("utf-8")
+_SCRIPT = (HERE / "drop.js").read_text("utf-8")
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
+
+
+PAGE_POLICY = (
+    f"default-src 'none'; script-src {_digest(_SCRIPT)}; style-src {_digest(_STYLE)}; img-src blob: data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""Only our own script and style, identified by digests, and only requests to this service."""
+
+
+def drop_page(title: str, names: Sequence[str], max_bytes: int) -> bytes:
+    """Return the page for dropping an image; the title and the class names are escaped."""
+    source = (HERE / "drop.html.j2").read_text("utf-8")
+    template = Template(source, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    page = template.render(
+        title=title,
+        names=names,
+        max_bytes=max_bytes,
+        version=__version__,
+        script=Markup(_SCRIPT),
+        stylesheet=Markup(_STYLE),
+    )
+    return page.encode("utf-8", "backslashreplace")
 
 
 class Budget:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,8 @@ from starlette.exceptions import HTTPException
 from captune.core.arrays import Floats
 from captune.data.guarded_decoding import MOST_MEMORY, CostlyImageError, GuardedDecoder
 from captune.data.views import Preprocessing
-from captune.web.decoding_pool import DecodingPool
 
+T = TypeVar("T")
 MOST_AT_ONCE = 16
 LIGHT_PIXELS, LIGHT_SECONDS, LIGHT_MEMORY = 16_000_000, 1.0, 400_000_000
 """Limits for ordinary images; what exceeds them waits for the process that decodes heavy ones."""
@@ -47,6 +47,29 @@ class AnyClassifier(Protocol):
 class _Job:
     view: NDArray[np.uint8]
     answer: Future[Floats] = field(default_factory=Future)
+
+
+class DecodingPool:
+    """Some threads with a decoding process each; images wait for the next free one."""
+
+    def __init__(self, n_decoders: int, max_memory: int, **limits: int) -> None:
+        self._own, self._all = threading.local(), list[GuardedDecoder]()
+        self._memory, self._limits = max_memory, limits
+        self._pool = ThreadPoolExecutor(n_decoders, thread_name_prefix="captune-decode", initializer=self._start)
+
+    async def run(self, work: Callable[[GuardedDecoder], T]) -> T:
+        """Return what `work` makes of the decoder of a free thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: work(self._own.decoder))
+
+    def close(self) -> None:
+        """End the processes; images that wait are given up."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for decoder in self._all:
+            decoder.close()
+
+    def _start(self) -> None:
+        self._own.decoder = GuardedDecoder(self._memory, **self._limits)
+        self._all.append(self._own.decoder)
 
 
 class Predictor:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import ipaddress
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from captune.core.errors import CaptuneError, InputError, missing_extra, raise_all
+from captune.core.errors import CaptuneError, InputError, raise_all
 
 if TYPE_CHECKING:
     import asyncio
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE = "CAPTUNE_TOKEN"
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 SHORTEST_TOKEN = 8
-MOST_MEGABYTES = 512
+MOST_BYTES = 512_000_000
 BODIES_AT_ONCE = 16
 """Bodies of the largest size that are kept in memory at the same time."""
 BATCH = "/predict/batch"
@@ -50,13 +50,12 @@ class Limits:
     timeout: float = 10.0
 
     def __post_init__(self) -> None:
-        problems = []
-        if not 1 <= self.max_bytes <= MOST_MEGABYTES * 1_000_000:
-            problems.append(f"--max-bytes is {self.max_bytes}, expected 1 to {MOST_MEGABYTES * 1_000_000}.")
-        if not 1 <= self.concurrency <= 1024:
-            problems.append(f"--concurrency is {self.concurrency}, expected 1 to 1024.")
-        if not 0 < self.timeout <= 3600:
-            problems.append(f"--timeout is {self.timeout:g}, expected more than 0 and at most 3600 seconds.")
+        ranges = {"max_bytes": (1, MOST_BYTES), "concurrency": (1, 1024), "timeout": (0.01, 3600)}
+        problems = (
+            f"--{name.replace('_', '-')} is {getattr(self, name)}, expected {low} to {high}."
+            for name, (low, high) in ranges.items()
+            if not low <= getattr(self, name) <= high
+        )
         raise_all(problems, "Invalid service settings")
 
     @property
@@ -81,7 +80,13 @@ def nothing(message: str) -> None:
 
 
 class Service:
-    """A bound socket; `running` serves an application on it."""
+    """A bound socket; `running` serves an application on it.
+
+    Attributes:
+        hosts: The allowed names in Host headers; None allows all.
+        address: The URL of the page.
+        link: The URL to open in a browser, with the token if there is one.
+    """
 
     def __init__(
         self,
@@ -93,42 +98,32 @@ class Service:
         log: Callable[[str], None] = nothing,
         origins: Sequence[str] = (),
     ) -> None:
-        self.limits, self.say, self.log, self.host = limits or Limits(), say, log, host
-        self.origins = tuple(_check_origin(origin) for origin in origins)
+        self.limits, self.say, self.log = limits or Limits(), say, log
+        self.origins = tuple(map(_check_origin, origins))
         self.token = token or os.environ.get(TOKEN_VARIABLE, "")
         address = _resolve(host, port)
         self.is_loopback = ipaddress.ip_address(address).is_loopback
-        self._check_token()
+        if not self.token and not self.is_loopback:
+            raise InputError(
+                f"--host {host} is reachable from other machines, so it needs a --token: a word of at least "
+                f"{SHORTEST_TOKEN} characters that clients must send (or set {TOKEN_VARIABLE})."
+            )
+        if self.token and not re.fullmatch(f"[A-Za-z0-9]{{{SHORTEST_TOKEN},}}", self.token):
+            raise InputError(f"--token: expected at least {SHORTEST_TOKEN} letters and digits.")
         self.server: Server | None = None
-        self.socket = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            self.socket.bind((address, port))
+            self.socket = socket.create_server(
+                (address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET
+            )
         except OSError as error:
-            self.socket.close()
             raise CaptuneError(
                 f"The service cannot listen on {host} port {port}: {error.strerror}. Choose another --host or --port."
             ) from error
         self.port = int(self.socket.getsockname()[1])
-
-    @property
-    def address(self) -> str:
-        """Return the URL of the page."""
-        return f"http://{self._name}:{self.port}/"
-
-    @property
-    def _name(self) -> str:
-        return f"[{self.host}]" if ":" in self.host else self.host
-
-    @property
-    def link(self) -> str:
-        """Return the URL to open in a browser, with the token if there is one."""
-        return self.address + (f"?token={self.token}" if self.token else "")
-
-    @property
-    def hosts(self) -> tuple[str, ...] | None:
-        """Return the allowed names in Host headers; None allows all."""
-        return (*LOOPBACK_NAMES, self._name) if self.is_loopback else None
+        name = f"[{host}]" if ":" in host else host
+        self.hosts = (*LOOPBACK_NAMES, name) if self.is_loopback else None
+        self.address = f"http://{name}:{self.port}/"
+        self.link = self.address + (f"?token={self.token}" if self.token else "")
 
     @property
     def n_connections(self) -> int:
@@ -140,15 +135,6 @@ class Service:
 
     def __exit__(self, *_: object) -> None:
         self.socket.close()
-
-    def _check_token(self) -> None:
-        if not self.token and not self.is_loopback:
-            raise InputError(
-                f"--host {self.host} is reachable from other machines, so it needs a --token: a word of at least "
-                f"{SHORTEST_TOKEN} characters that clients must send (or set {TOKEN_VARIABLE})."
-            )
-        if self.token and (len(self.token) < SHORTEST_TOKEN or not self.token.isalnum() or not self.token.isascii()):
-            raise InputError(f"--token: expected at least {SHORTEST_TOKEN} letters and digits.")
 
 
 @contextmanager
@@ -214,31 +200,14 @@ def serve_until_stopped(service: Service, app: FastAPI, greeting: str) -> None:
     """Serve an application until SIGINT or SIGTERM."""
     stop = threading.Event()
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
-    gc.collect()
-    gc.freeze()  # the model's many objects live until the end; looking at them again and again costs milliseconds
     try:
         with running(service, app):
             service.say(f"{greeting} at {service.link} (press Ctrl-C to stop)")
             stop.wait()
     finally:
-        gc.unfreeze()
         for number, handler in before.items():
             signal.signal(number, handler)
     service.say("Stopped.")
-
-
-def check_installed() -> None:
-    """Raise an error with the pip command if the web packages are missing."""
-    try:
-        import fastapi
-        import prometheus_client
-        import uvicorn
-
-        assert fastapi
-        assert prometheus_client
-        assert uvicorn
-    except ImportError as error:
-        raise missing_extra(str(error.name), "web") from error
 
 
 def _resolve(host: str, port: int) -> str:

@@ -171,15 +171,11 @@ def test_requests_are_logged_without_their_query(client: Client) -> None:
     assert not any("top_k" in line for line in client.logged)
 
 
-def test_the_routes_are_documented_and_the_page_loads_nothing(client: Client) -> None:
+def test_the_routes_are_documented(client: Client) -> None:
     schema = client.ask("/openapi.json")[2]
     assert set(schema["paths"]) == {"/health", "/predict", "/predict/batch"}
     assert schema["paths"]["/predict"]["post"]["parameters"][0]["name"] == "top_k"
     assert "413" in schema["paths"]["/predict"]["post"]["responses"]
-    page = client.ask("/docs")[2]
-    assert "POST /predict" in page
-    assert "src=" not in page
-    assert "http" not in page.replace("HTTP", "")
 
 
 def test_health_says_how_things_stand(client: Client) -> None:

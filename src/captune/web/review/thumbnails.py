@@ -11,7 +11,7 @@ from captune.data.decoding import EncodedImage, UnreadableImageError
 from captune.data.guarded_decoding import MOST_MEMORY, GuardedDecoder
 from captune.data.images import ImageCollection
 from captune.data.precomputed import Embeddings
-from captune.web.decoding_pool import DecodingPool
+from captune.web.predictor import DecodingPool
 
 SIDES = (96, 192, 1024)
 """Longest side of the versions: small, medium and large."""
