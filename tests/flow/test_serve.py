@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -173,3 +174,21 @@ def test_wrong_words_are_clear_errors(captune: Any, run: Path, words: tuple[str,
 
 def test_what_is_no_run_is_told(captune: Any, tmp_path: Path) -> None:
     assert "is not a run folder" in captune("serve", tmp_path, "--port", 0).err
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
+def test_the_curl_commands_of_the_docs_work(run: Path, photos: Path, tmp_path: Path) -> None:
+    docs = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8").replace("\\\n", "")
+    commands = [line for line in docs.splitlines() if line.startswith("curl ")]
+    for part in ("--data-binary", "-F image=", "/predict/batch"):
+        assert any(part in command for command in commands)
+    for name in ("image.jpg", "a.jpg", "b.jpg"):
+        shutil.copy(photos / "cat" / "000.jpg", tmp_path / name)
+    with process(run, "--token", "chooseALongOne") as (_, port, _said):
+        for command in commands:
+            words = command.replace("127.0.0.1:8000", f"127.0.0.1:{port}").replace("curl ", "curl --silent --fail ", 1)
+            own = words if "Authorization" in words else f"{words} -H 'Authorization: Bearer chooseALongOne'"
+            done = subprocess.run(own, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+            answer = json.loads(done.stdout)
+            files = answer.get("files", [answer])
+            assert all(entry["predictions"][0]["label"] in ("cat", "red dog") for entry in files)

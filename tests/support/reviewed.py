@@ -54,7 +54,7 @@ class ReviewClient:
 
         data, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
         with urlopen(Request(self.address + path, data, headers), timeout=60) as answer:
-            return parse(answer.read())
+            return parse(answer.read()) if "json" in answer.headers["Content-Type"] else answer.read()
 
 
 @contextmanager

@@ -18,17 +18,16 @@ from fastapi.responses import Response
 from jinja2 import StrictUndefined, Template
 from markupsafe import Markup
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from pydantic import BaseModel
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from captune import __version__, report
 from captune.data.decoding import UnreadableImageError
-from captune.results.image_classifier import load
+from captune.results.image_classifier import ImageClassifier, load
 from captune.results.image_classifier import top_k as most_probable
 from captune.web.middleware import Json, problem
-from captune.web.predictor import AnyClassifier, Predictor
+from captune.web.predictor import Predictor
 from captune.web.server import BATCH, BODIES_AT_ONCE, Limits, Service, nothing, say, serve_until_stopped
 
 DEFAULT_TOP_K = 5
@@ -39,20 +38,6 @@ FILES_AT_ONCE = 4
 
 
 TopK = Annotated[int, Query(ge=1, le=999_999, description="Number of classes to return.")]
-
-
-class Prediction(BaseModel):
-    """The most probable classes of an image, most probable first, and the time it took."""
-
-    predictions: list[dict[str, str | float]]
-    seconds: float
-
-
-class BatchPrediction(BaseModel):
-    """The predictions of all files of a batch, in their order; a file that cannot be used has an error."""
-
-    files: list[dict[str, Any]]
-    seconds: float
 
 
 REFUSED = {"description": "The field `error` says why the request was refused."}
@@ -124,11 +109,14 @@ def prediction_app(predictor: Predictor, title: str, limits: Limits) -> FastAPI:
             for c in most_probable(row[None], k)[0]
         ]
 
-    @app.post("/predict", response_model=Prediction, responses=REFUSALS, openapi_extra=IMAGE_BODY)
+    @app.post("/predict", responses=REFUSALS, openapi_extra=IMAGE_BODY)
     async def predict(request: Request, top_k: TopK = DEFAULT_TOP_K) -> Json:
         """Classify an image."""
         with images.share(1), memory.share(int(request.headers["content-length"])):
-            content = await image_content(request, limits.max_bytes)
+            if request.headers.get("content-type", "").startswith("multipart/form-data"):
+                content = await (await read_files(request, MOST_PARTS, limits.max_bytes))[0].read()
+            else:
+                content = await request.body()
             started = time.monotonic()
             try:
                 best = await classify(content, top_k)
@@ -136,7 +124,7 @@ def prediction_app(predictor: Predictor, title: str, limits: Limits) -> FastAPI:
                 raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, f"The image cannot be used: {error}.") from None
         return Json({"predictions": best, "seconds": round(time.monotonic() - started, 4)})
 
-    @app.post(BATCH, response_model=BatchPrediction, responses=REFUSALS, openapi_extra=BATCH_BODY)
+    @app.post(BATCH, responses=REFUSALS, openapi_extra=BATCH_BODY)
     async def predict_batch(request: Request, top_k: TopK = DEFAULT_TOP_K) -> Json:
         """Classify all image files of a form; needs a service with a token."""
         if not app.state.service.token:
@@ -210,13 +198,6 @@ class Budget:
             self.used -= amount
 
 
-async def image_content(request: Request, max_bytes: int) -> bytes:
-    """Return the image: the body itself, or the first file of a multipart form."""
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        return await request.body()
-    return await (await read_files(request, MOST_PARTS, max_bytes))[0].read()
-
-
 async def read_files(request: Request, most: int, max_bytes: int) -> list[UploadFile]:
     """Return the files of a multipart form."""
     try:
@@ -231,7 +212,7 @@ async def read_files(request: Request, most: int, max_bytes: int) -> list[Upload
 
 
 @contextmanager
-def predicting(classifier: AnyClassifier, title: str, limits: Limits) -> Iterator[FastAPI]:
+def predicting(classifier: ImageClassifier, title: str, limits: Limits) -> Iterator[FastAPI]:
     """Yield the application of a classifier, with its thread and processes."""
     predictor = Predictor(classifier)
     try:

@@ -10,17 +10,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from queue import Empty, SimpleQueue
-from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
 from captune.core.arrays import Floats
+from captune.data.decoding import MOST_PIXELS
 from captune.data.guarded_decoding import MOST_MEMORY, CostlyImageError, GuardedDecoder
-from captune.data.views import Preprocessing
+from captune.results.image_classifier import ImageClassifier
 
-T = TypeVar("T")
 MOST_AT_ONCE = 16
 LIGHT_PIXELS, LIGHT_SECONDS, LIGHT_MEMORY = 16_000_000, 1.0, 400_000_000
 """Limits for ordinary images; what exceeds them waits for the process that decodes heavy ones."""
@@ -33,16 +32,6 @@ def too_slow() -> HTTPException:
     return HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, sentence, {"Retry-After": "5"})
 
 
-class AnyClassifier(Protocol):
-    """The part of a classifier that the service uses."""
-
-    names: tuple[str, ...]
-    preprocessing: Preprocessing
-
-    def score_views(self, views: NDArray[np.uint8]) -> Floats:
-        """Return probabilities `(images, classes)` of decoded images `(images, height, width, 3)`."""
-
-
 @dataclass(frozen=True, eq=False)
 class _Job:
     view: NDArray[np.uint8]
@@ -52,12 +41,12 @@ class _Job:
 class DecodingPool:
     """Some threads with a decoding process each; images wait for the next free one."""
 
-    def __init__(self, n_decoders: int, max_memory: int, **limits: int) -> None:
-        self._own, self._all = threading.local(), list[GuardedDecoder]()
-        self._memory, self._limits = max_memory, limits
-        self._pool = ThreadPoolExecutor(n_decoders, thread_name_prefix="captune-decode", initializer=self._start)
+    def __init__(self, n_decoders: int, max_memory: int, max_pixels: int = MOST_PIXELS) -> None:
+        self._all = [GuardedDecoder(max_memory, max_pixels) for _ in range(n_decoders)]
+        free, self._own = iter(self._all), threading.local()
+        self._pool = ThreadPoolExecutor(n_decoders, "captune-decode", lambda: setattr(self._own, "decoder", next(free)))
 
-    async def run(self, work: Callable[[GuardedDecoder], T]) -> T:
+    async def run(self, work: Callable[[GuardedDecoder], NDArray[np.uint8]]) -> NDArray[np.uint8]:
         """Return what `work` makes of the decoder of a free thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: work(self._own.decoder))
 
@@ -66,10 +55,6 @@ class DecodingPool:
         self._pool.shutdown(wait=False, cancel_futures=True)
         for decoder in self._all:
             decoder.close()
-
-    def _start(self) -> None:
-        self._own.decoder = GuardedDecoder(self._memory, **self._limits)
-        self._all.append(self._own.decoder)
 
 
 class Predictor:
@@ -80,19 +65,14 @@ class Predictor:
     process of their own, so that they do not hold the others.
     """
 
-    def __init__(self, classifier: AnyClassifier) -> None:
-        self.classifier = classifier
+    def __init__(self, classifier: ImageClassifier) -> None:
+        self.classifier, self.names = classifier, classifier.names
         self._light = DecodingPool(LIGHT_DECODERS, LIGHT_MEMORY, max_pixels=LIGHT_PIXELS)
         self._heavy = DecodingPool(1, MOST_MEMORY)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._busy_since: float | None = None
         self._worker = threading.Thread(target=self._work, name="captune-model", daemon=True)
         self._worker.start()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the class names."""
-        return self.classifier.names
 
     def is_serving(self, patience: float) -> bool:
         """Return whether the model answers: its thread is alive, and no batch takes longer than `patience` seconds."""

@@ -228,9 +228,8 @@ def test_event_streams_of_one_client_are_bounded(page: ReviewClient) -> None:
 
 
 def test_the_routes_are_documented(page: ReviewClient) -> None:
-    content = page.get("docs").decode()
-    assert "POST /api/answer" in content
-    assert "ClassChange" in content
+    paths = page.get("openapi.json")["paths"]
+    assert {"/api/answer", "/api/class", "/api/groups"} <= set(paths)
 
 
 def test_a_group_is_named_at_once_besides_some_images(page: ReviewClient) -> None:
@@ -371,9 +370,7 @@ def test_events_tell_of_changes_and_end_with_the_service(run: Path) -> None:
 def test_labels_are_exported_and_answers_stay(page: ReviewClient, run: Path, format: str, start: bytes) -> None:
     page.post("api/answer", kind="label", images=[3], label="zebra")
     settle(page, 1)
-    made = page.post("api/export", format=format)
-    assert made["name"].startswith("run-")
-    content = page.get(made["address"].lstrip("/"))
+    content = page.post("api/export", format=format)
     assert content.lstrip().startswith(start)
     assert b"zebra" in content
     assert saved_answers(run) == [("label", "zebra")]

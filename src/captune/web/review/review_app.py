@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 import numpy as np
-from fastapi import FastAPI, Query, Request
-from fastapi.concurrency import run_in_threadpool
+from fastapi import Body, FastAPI, Query, Request
 from fastapi.responses import Response, StreamingResponse
-from pydantic import BaseModel, StrictInt, StringConstraints
+from PIL import Image
+from pydantic import StrictInt, StringConstraints
 from starlette.exceptions import HTTPException
 
 from captune.core.errors import CaptuneError
 from captune.data.decoding import UnreadableImageError
+from captune.data.precomputed import Embeddings
 from captune.review import finding
+from captune.review.changes import Change
 from captune.review.session import Session
 from captune.web.middleware import Json, problem
 from captune.web.prediction import GET, make_app
 from captune.web.review.shared_session import SharedSession
-from captune.web.review.thumbnails import SIDES, Thumbnails
 
-T = TypeVar("T")
-Text = Annotated[str, StringConstraints(max_length=2000)]
+Text = Annotated[str, Body(embed=True, max_length=2000)]
+Texts = Annotated[list[Annotated[str, StringConstraints(max_length=2000)]], Body()]
+Images = Annotated[list[StrictInt], Body()]
+BYTES = "application/octet-stream"
 ASSETS = Path(__file__).parent / "assets"
 KINDS = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
 POLICY = (
@@ -41,63 +45,11 @@ MOST_STREAMS = 32
 """Event streams of one client; more would take the connections from others."""
 MOST_SUGGESTIONS = 100
 MOST_FOUND = 500
+SIDES = (96, 192, 1024)
+"""Longest side of a picture: small, medium and large."""
 
 
-class Answer(BaseModel):
-    """That images are of a class or of none (`label`), are not of it (`not`) or cannot be named (`skip`)."""
-
-    kind: Literal["label", "not", "skip"]
-    images: list[StrictInt]
-    label: Text = ""
-    suggestion: Text = ""
-    id: Text = ""
-    person: Text = ""
-
-
-class SuggestionsRequest(BaseModel):
-    """How many suggestions a window would like."""
-
-    window: Text
-    count: int = 20
-
-
-class Undo(BaseModel):
-    """Which answer is undone; the last one without an id."""
-
-    id: Text = ""
-
-
-class GroupName(BaseModel):
-    """The name of a group, except some of its images."""
-
-    group: StrictInt
-    label: Text
-    others: list[StrictInt] = []
-
-
-class ClassChange(BaseModel):
-    """A change of classes."""
-
-    action: Literal["rename", "merge", "add", "remove", "describe"]
-    name: Text = ""
-    new: Text = ""
-    names: list[Text] = []
-    sentences: list[Text] = []
-
-
-class Precision(BaseModel):
-    """Share of the accepted labels that must be right."""
-
-    precision: float = 0.95
-
-
-class ExportRequest(BaseModel):
-    """The format of an export."""
-
-    format: Literal["csv", "label_studio", "coco", "onnx"]
-
-
-def review_app(shared: SharedSession, thumbnails: Thumbnails, title: str) -> FastAPI:
+def review_app(shared: SharedSession, title: str) -> FastAPI:
     """Return the application of `captune review`."""
     app = make_app("captune review")
     assets = {path.name: path.read_bytes() for path in ASSETS.iterdir() if path.suffix in KINDS}
@@ -107,8 +59,8 @@ def review_app(shared: SharedSession, thumbnails: Thumbnails, title: str) -> Fas
     async def explain(_: Request, error: CaptuneError) -> Response:
         return problem(HTTPStatus.BAD_REQUEST, str(error))
 
-    _add_reading(app, shared, title, thumbnails)
-    _add_changing(app, shared, thumbnails)
+    _add_reading(app, shared, title)
+    _add_changing(app, shared)
 
     @app.api_route("/", methods=GET, include_in_schema=False)
     async def page() -> Response:
@@ -121,14 +73,19 @@ def review_app(shared: SharedSession, thumbnails: Thumbnails, title: str) -> Fas
         return Response(assets[name], media_type=KINDS[Path(name).suffix])
 
     @app.get("/image/{position}/{side}", include_in_schema=False)
-    async def image(position: int, side: int) -> Response:
-        if side not in SIDES:
-            raise HTTPException(HTTPStatus.NOT_FOUND, f"Expected one of the sizes {SIDES}.")
+    def image(position: int, side: int) -> Response:
+        images = shared.session.images
+        if side not in SIDES or isinstance(images, Embeddings):
+            raise HTTPException(HTTPStatus.NOT_FOUND, f"Expected a picture in one of the sizes {SIDES}.")
         try:
-            content = await thumbnails.read(shared.session.position(position), side)
+            picture = images.read(shared.session.position(position)).decode(side).copy()
         except UnreadableImageError as error:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"No picture: {error}.") from None
-        return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+        picture.thumbnail((side, side), Image.Resampling.BICUBIC)
+        content = io.BytesIO()
+        picture.save(content, "JPEG", quality=85)
+        kept = {"Cache-Control": "private, max-age=3600"}  # by the browser
+        return Response(content.getvalue(), media_type="image/jpeg", headers=kept)
 
     @app.get("/events", include_in_schema=False)
     async def events(request: Request) -> Response:
@@ -140,7 +97,7 @@ def review_app(shared: SharedSession, thumbnails: Thumbnails, title: str) -> Fas
     return app
 
 
-def _add_reading(app: FastAPI, shared: SharedSession, title: str, thumbnails: Thumbnails) -> None:
+def _add_reading(app: FastAPI, shared: SharedSession, title: str) -> None:
     """Add the routes that tell what is known."""
 
     @app.get("/health")
@@ -151,7 +108,9 @@ def _add_reading(app: FastAPI, shared: SharedSession, title: str, thumbnails: Th
     @app.get("/api/state")
     async def state() -> Json:
         """Return progress, accuracy, classes and the last change."""
-        return Json({"title": title, "has_pictures": thumbnails.has_pictures, **shared.state()})
+        return Json(
+            {"title": title, "has_pictures": not isinstance(shared.session.images, Embeddings), **shared.state()}
+        )
 
     @app.get("/api/facts")
     async def facts(positions: str) -> Json:
@@ -162,10 +121,10 @@ def _add_reading(app: FastAPI, shared: SharedSession, title: str, thumbnails: Th
             raise HTTPException(HTTPStatus.BAD_REQUEST, "Expected positions separated by commas.") from None
 
     @app.get("/api/find")
-    async def search(
-        words: Text = "",
+    def search(
+        words: Annotated[str, Query(max_length=2000)] = "",
         like: int | None = None,
-        label: Text | None = None,
+        label: str | None = None,
         low: float = 0.0,
         high: float = 1.0,
         only: Annotated[tuple[str, ...], Query()] = (),
@@ -174,22 +133,22 @@ def _add_reading(app: FastAPI, shared: SharedSession, title: str, thumbnails: Th
     ) -> Json:
         """Return images by words or like an image, with filters; `skip` continues a list."""
         wish = finding.Query(words, like, label, (low, high), only)
-        return Json(await _aside(shared.find, wish, min(max(count, 1), MOST_FOUND), max(skip, 0)))
+        return Json(shared.find(wish, min(max(count, 1), MOST_FOUND), max(skip, 0)))
 
     @app.get("/api/groups")
-    async def groups() -> Json:
+    def groups() -> Json:
         """Return the groups of images that belong together."""
-        return Json(await _aside(shared.groups))
+        return Json(shared.groups())
 
     @app.get("/api/moves")
-    async def moves(since: str = "last") -> Json:
+    def moves(since: str = "last") -> Json:
         """Return which images changed their class since the last adaptation or since the `start`."""
-        return Json(await _aside(shared.moves, since))
+        return Json(shared.moves(since))
 
     @app.get("/api/map/points")
     async def points() -> Response:
         """Return the places of all images on the map, as pairs of 32-bit floats from 0 to 1."""
-        return Response(shared.map_points.astype("<f4").tobytes(), media_type="application/octet-stream")
+        return Response(shared.map_points.astype("<f4").tobytes(), media_type=BYTES)
 
     @app.get("/api/map/classes")
     async def classes() -> Response:
@@ -198,77 +157,74 @@ def _add_reading(app: FastAPI, shared: SharedSession, title: str, thumbnails: Th
         ids = {name: c for c, name in enumerate(now.session.names)}
         start = np.asarray([ids.get(name, len(ids)) for name in first.names_now(now)])
         both = now.session.predictions.labels, start[first.session.predictions.labels]
-        content = np.stack(both).astype("<u2").tobytes()
-        return Response(content, media_type="application/octet-stream")
-
-    @app.get("/api/export/{key}")
-    async def exported(key: str) -> Response:
-        """Return an export that was made before."""
-        found = shared.exported(key)
-        if found is None:
-            raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such export. Make it again.")
-        headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(found[0], errors='replace')}"}
-        return Response(found[1], media_type="application/octet-stream", headers=headers)
+        return Response(np.stack(both).astype("<u2").tobytes(), media_type=BYTES)
 
 
-def _add_changing(app: FastAPI, shared: SharedSession, thumbnails: Thumbnails) -> None:
+def _add_changing(app: FastAPI, shared: SharedSession) -> None:
     """Add the routes by which people answer, change classes and save."""
 
     @app.post("/api/suggestions")
-    async def suggestions(wish: SuggestionsRequest) -> Json:
+    def suggestions(window: Text, count: Annotated[int, Body()] = 20) -> Json:
         """Return images worth an answer, and reserve them for a window."""
-        return Json(await _aside(shared.suggestions, wish.window, min(max(wish.count, 1), MOST_SUGGESTIONS)))
+        return Json(shared.suggestions(window, min(max(count, 1), MOST_SUGGESTIONS)))
 
     @app.post("/api/answer")
-    async def answer(given: Answer) -> Json:
-        """Save an answer about images, and return its id."""
-        return Json({"id": await _aside(shared.answer, *given.model_dump().values())})
+    def answer(
+        kind: Annotated[Literal["label", "not", "skip"], Body()],
+        images: Images,
+        label: Text = "",
+        suggestion: Text = "",
+        id: Text = "",
+        person: Text = "",
+    ) -> Json:
+        """Save that images are of a class or none (`label`), are not of it (`not`) or cannot be named (`skip`)."""
+        return Json({"id": shared.answer(kind, images, label, suggestion, id, person)})
 
     @app.post("/api/undo")
-    async def undo(given: Undo) -> Json:
+    def undo(id: Text = "") -> Json:
         """Undo an answer, by its id or the last one."""
-        return Json(await _aside(shared.undo, given.id))
+        return Json(shared.undo(id))
 
     @app.post("/api/group")
-    async def group(given: GroupName) -> Json:
-        """Name a whole group."""
-
-        def work(session: Session) -> Any:  # noqa: ANN401
-            return session.name_group(given.group, given.label, except_=given.others)
-
-        return Json(await _aside(shared.change, work))
+    def group(group: Annotated[StrictInt, Body()], label: Text, others: Images = []) -> Json:  # noqa: B006 (not changed)
+        """Name a whole group, except some of its images."""
+        return Json(shared.change(lambda session: session.name_group(group, label, except_=others)))
 
     @app.post("/api/class")
-    async def change(given: ClassChange) -> Json:
+    def change(
+        action: Annotated[Literal["rename", "merge", "add", "remove", "describe"], Body()],
+        name: Text = "",
+        new: Text = "",
+        names: Texts = [],  # noqa: B006 (not changed)
+        sentences: Texts = [],  # noqa: B006
+    ) -> Json:
         """Rename, merge, add, remove or describe classes, and return what changed."""
-        name, new = given.name, given.new
-        sentences = [line.strip() for line in given.sentences if line.strip()]
-        works: dict[str, Callable[[Session], Any]] = {
+        lines = [line.strip() for line in sentences if line.strip()]
+        works: dict[str, Callable[[Session], Change]] = {
             "rename": lambda session: session.rename(name, new),
-            "merge": lambda session: session.merge(given.names, new),
-            "add": lambda session: session.add(name, sentences),
+            "merge": lambda session: session.merge(names, new),
+            "add": lambda session: session.add(name, lines),
             "remove": lambda session: session.remove(name),
-            "describe": lambda session: session.describe(name, sentences),
+            "describe": lambda session: session.describe(name, lines),
         }
-        return Json(await _aside(shared.change, works[given.action]))
+        return Json(shared.change(works[action]))
 
     @app.post("/api/export")
-    async def export(given: ExportRequest) -> Json:
-        """Save the run, and make an export of its labels or its classifier; return where it can be fetched."""
-        key, name = await _aside(shared.export, given.format)
-        return Json({"address": f"/api/export/{key}", "name": name})
+    def export(format: Annotated[Literal["csv", "label_studio", "coco", "onnx"], Body(embed=True)]) -> Response:
+        """Save the run, and return its labels or its classifier as a file."""
+        name, content = shared.export(format)
+        headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, errors='replace')}"}
+        return Response(content, media_type=BYTES, headers=headers)
 
     @app.post("/api/accept")
-    async def accept(given: Precision) -> Json:
+    def accept(precision: Annotated[float, Body(embed=True)] = 0.95) -> Json:
         """Return how many labels can be accepted, and what checks say about the most confident ones."""
-        return Json(await _aside(shared.accept, given.precision))
+        return Json(shared.accept(precision))
 
     @app.post("/api/update")
-    async def update() -> Json:
+    def update() -> Json:
         """Add the new images in the folder of the run."""
-        found = await _aside(shared.update)
-        thumbnails.replace(shared.session.images)
-        return Json(found)
+        return Json(shared.update())
 
     @app.post("/api/map")
     async def improve_map() -> Json:
@@ -294,17 +250,11 @@ async def _events(app: FastAPI, shared: SharedSession, streams: Counter[str], cl
         streams[client] -= 1
 
 
-async def _aside(work: Callable[..., T], *arguments: Any) -> T:  # noqa: ANN401
-    """Call something that takes time or waits for a lock in a thread."""
-    return await run_in_threadpool(work, *arguments)
-
-
 @contextmanager
 def reviewing(session: Session, title: str) -> Iterator[FastAPI]:
     """Yield the application of a session, with its threads and processes."""
-    shared, thumbnails = SharedSession(session), Thumbnails(session.images)
+    shared = SharedSession(session)
     try:
-        yield review_app(shared, thumbnails, title)
+        yield review_app(shared, title)
     finally:
         shared.close()
-        thumbnails.close()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import tempfile
 import threading
 import time
 import traceback
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from captune.exports.base import export
 from captune.report.page import write_report
 from captune.review.answers import Answer
 from captune.review.changes import Change, join
-from captune.review.corrections import Correction, Corrections
+from captune.review.corrections import Correction, Corrections, Kind
 from captune.review.finding import SECOND_OPINION, Query, disagreements, find_images
 from captune.review.session import Session
 from captune.review.suggestions import Group
@@ -39,8 +37,6 @@ SECONDS_BETWEEN_CHECKS = 2.0
 """How often the file is checked for answers of other programs."""
 SECONDS_BETWEEN_SAVES, SAVING_SHARE = 60.0, 0.1
 """Predictions, classifier and report are written so often, but saving takes at most this share of the time."""
-MOST_EXPORTS = 4
-"""Exports that are kept until they are fetched."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +96,6 @@ class SharedSession:
         self._saving, self._adapting, self._reading = threading.Lock(), threading.Lock(), threading.Lock()
         self._new: list[str] = []
         self._shown: dict[int, tuple[str, float]] = {}
-        self._exports: dict[str, tuple[str, bytes]] = {}
         self._version_saved = -1 if session.engine.is_adapted else 0
         self._grouped = threading.Event()
         self.current = self.previous = self.first = self._take_snapshot(0, None)
@@ -116,7 +111,7 @@ class SharedSession:
     # Answers
 
     def answer(
-        self, kind: str, images: Sequence[int], label: str = "", suggestion: str = "", key: str = "", person: str = ""
+        self, kind: Kind, images: Sequence[int], label: str = "", suggestion: str = "", key: str = "", person: str = ""
     ) -> str:
         """Save an answer about images and return its id; when this returns, it survives a kill."""
         names = tuple(self.session.images.name(self.session.position(image)) for image in images)
@@ -125,17 +120,13 @@ class SharedSession:
         with self._saving:
             if kind != "skip" and label not in (*self.current.session.names, NONE):
                 raise InputError(f"There is no class {label!r} any more.")
-            own_id: dict[str, Any] = {"id": key} if key else {}
-            answer = Correction(
-                kind,  # type: ignore[arg-type]
-                label,
-                names,
-                suggestion=suggestion,
-                person=person.strip() or self.session.person,
-                **own_id,
-            )
+            person = person.strip() or self.session.person
+            answer = Correction(kind, label, names, suggestion=suggestion, person=person)
+            answer = replace(answer, id=key) if key else answer
             self._answers.extend([answer])
-            self._new.append(_in_words(kind, len(names), label))
+            counted = f"{len(names)} image{'s' if len(names) != 1 else ''}"
+            words = {"label": f"labeled {counted} as {label!r}", "not": f"{counted} not {label!r}"}
+            self._new.append(words.get(kind, f"skipped {counted}"))
         self._wake.set()
         return answer.id
 
@@ -157,8 +148,7 @@ class SharedSession:
         with self._saving, self._adapting:
             self.is_busy = True
             try:
-                change = work(self.session)
-                self._publish(change)
+                self._publish(work(self.session))
             finally:
                 self.is_busy = False
         return self.current.change or {}
@@ -168,11 +158,8 @@ class SharedSession:
         with self._saving, self._adapting:
             found = self.session.update()
             self.session.groups()
-            self.map_points, self.map_kind, self._map_maker = (
-                project_quickly(self.session.engine.vectors),
-                "quick",
-                None,
-            )
+            self.map_points, self.map_kind = project_quickly(self.session.engine.vectors), "quick"
+            self._map_maker = None
             self.first = self.previous = self.current = self._take_snapshot(self.current.version + 1, found.change)
             self.n_new_images = 0
         return {"sentence": str(found)}
@@ -217,7 +204,7 @@ class SharedSession:
         """Return images that were searched for, and how many there are."""
         now = self.current
         found, total = find_images(now.session, query, count, skip)
-        images = [{**dataclasses.asdict(one), "is_labeled": one.position in now.labels} for one in found]
+        images = [{**asdict(one), "is_labeled": one.position in now.labels} for one in found]
         for one in images:
             if now.is_none(one["position"]):
                 one |= {"label": NONE, "confidence": 1.0}
@@ -298,22 +285,14 @@ class SharedSession:
         self._version_saved = version
         return folder
 
-    def export(self, format: str) -> tuple[str, str]:
-        """Save the run and make an export of it, which `exported` returns; return its key and file name."""
+    def export(self, format: str) -> tuple[str, bytes]:
+        """Save the run and return an export of it: file name and content."""
         folder = self.save()
         with self._reading, tempfile.TemporaryDirectory() as temporary:
             suffix = {"onnx": ".onnx", "csv": ".csv"}.get(format, ".json")
             target = Path(temporary) / f"{folder.name}-{format}{suffix}"
             export(folder, format, target)
-            key = uuid.uuid4().hex
-            self._exports[key] = target.name, target.read_bytes()
-            while len(self._exports) > MOST_EXPORTS:
-                del self._exports[next(iter(self._exports))]
-        return key, target.name
-
-    def exported(self, key: str) -> tuple[str, bytes] | None:
-        """Return the file name and content of an export."""
-        return self._exports.get(key)
+            return target.name, target.read_bytes()
 
     def close(self) -> None:
         """Stop the threads, and save what they have not saved yet."""
@@ -330,7 +309,7 @@ class SharedSession:
         """Adapt after every answer; several that arrive meanwhile are taken together."""
         with self._adapting:
             self.session.groups()  # takes a while the first time; the page will ask for it soon
-            self.current = dataclasses.replace(self.current, session=copy.copy(self.session))
+            self.current = replace(self.current, session=copy.copy(self.session))
             self._grouped.set()
         while not self._closed.is_set():
             self._wake.wait(SECONDS_BETWEEN_CHECKS)
@@ -346,7 +325,7 @@ class SharedSession:
             change = self.session.refresh()
             if change is not None:
                 what = ", ".join(dict.fromkeys(new)) or change.what
-                self._publish(dataclasses.replace(change, what=what))
+                self._publish(replace(change, what=what))
             elif self.session.answers is not self.current.session.answers:  # read while the session was saved
                 self._publish(None)
         except Exception as error:  # whatever happens, the next answer is followed
@@ -380,7 +359,7 @@ class SharedSession:
         if not isinstance(error, CaptuneError):
             traceback.print_exc()
             problem = f"{what}; the details are where captune review was started."
-        self.current = dataclasses.replace(self.current, version=self.current.version + 1, problem=problem)
+        self.current = replace(self.current, version=self.current.version + 1, problem=problem)
 
     def _draw_map(self) -> None:
         try:
@@ -424,8 +403,3 @@ def _why(group: Group) -> str:
 
 def _opinions(given: dict[str, str]) -> str:
     return ", ".join(f"{person or 'somebody'} says {label}" for person, label in given.items()) + ": what do you say?"
-
-
-def _in_words(kind: str, count: int, label: str) -> str:
-    images = f"{count} image{'s' if count != 1 else ''}"
-    return {"label": f"labeled {images} as {label!r}", "not": f"{images} not {label!r}"}.get(kind, f"skipped {images}")

@@ -43,12 +43,13 @@ export const trouble = (text) => {
 
 export class Refused extends Error {}
 
-/** Return the JSON of a route; with `body`, it is sent as JSON. */
+/** Return what a route sends, JSON or a file; with `body`, it is asked with JSON. */
 export const ask = async (path, body) => {
   const options = body === undefined ? {} : {
     method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
   };
   const response = await fetch(path, options);
+  if (response.ok && response.headers.has("Content-Disposition")) return response;
   const answer = await response.json();
   if (!response.ok) throw new Refused(answer.error);
   return answer;

@@ -3,6 +3,7 @@
 import { ask, attempt, find, follow, make, onState, percent, plural, refresh, say, sendLeftovers, state, undo } from "./core.js";
 import * as classes from "./classes.js";
 import * as compare from "./compare.js";
+import { drawCurve } from "./curve.js";
 import * as groups from "./groups.js";
 import * as map from "./map.js";
 import * as search from "./search.js";
@@ -70,6 +71,8 @@ find("accept-form").addEventListener("submit", (event) => {
   attempt(async () => {
     const found = await ask("/api/accept", { precision: find("precision").value / 100 });
     find("accept-note").textContent = found.sentence;
+    find("curve").replaceChildren(drawCurve(found));
+    find("curve-note").hidden = false;
     const cells = (tag, ...texts) => make("tr", {}, ...texts.map((text) => make(tag, {}, String(text))));
     find("zones").replaceChildren(...(found.zones.length ? [make("table", {}, make("thead", {}, cells("th", "Most confident images", "Checked", "Wrong")),
       make("tbody", {}, ...found.zones.map(([images, checks, wrong]) => cells("td", images.toLocaleString("en"), checks, wrong))))] : []));
@@ -88,8 +91,11 @@ const showArrived = () => {
 /** Download an export, telling when it takes a while and why it fails. */
 const download = (format) => attempt(async () => {
   say("Exporting …");
-  const { address, name } = await ask("/api/export", { format }).finally(() => say(""));
+  const response = await ask("/api/export", { format }).finally(() => say(""));
+  const name = decodeURIComponent(response.headers.get("Content-Disposition").split("''")[1]);
+  const address = URL.createObjectURL(await response.blob());
   make("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 60000);
   say(`Exported ${name}.`);
 });
 for (const button of document.querySelectorAll("#exports [data-format]")) {
