@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from browsing import BrowserTab
-from reviewed import NASTY, ReviewClient, ReviewProcess, make_review, review_page, saved_answers
+from reviewed import NASTY, ReviewClient, ReviewProcess, make_review, review_page, saved_answers, session_of
 from served import wait_until
 
 import captune
@@ -84,6 +84,29 @@ def test_twenty_images_are_labeled_by_keyboard(open_tab: Callable[..., BrowserTa
     wait_until(lambda: ReviewClient(address).get("api/state")["n_answers"] == 15)
     tab.page.wait_for_function("() => document.getElementById('progress').textContent.startsWith('15 answers')")
     assert "checked images" in tab.page.inner_text("#progress")
+
+
+def test_the_curve_shows_what_checks_say_and_the_point_what_is_accepted(
+    run: Path, open_tab: Callable[..., BrowserTab], address: str
+) -> None:
+    tab = open_tab("groups")
+    tab.page.click("#accept")
+    tab.page.fill("#precision", "50")
+    tab.page.click("#accept-form button")
+    tab.page.locator("svg.curve polyline").wait_for(timeout=60_000)
+    assert tab.page.locator("svg.curve circle").count() == 0  # nothing is accepted without checks
+    assert "must be checked" in tab.page.inner_text("#accept-note")
+    client = ReviewClient(address)
+    missing = session_of(run).suggest_checks(0.5)
+    for check in missing:
+        label = Path(check.image).parts[0]
+        client.post("api/answer", kind="label", images=[check.position], label=label, suggestion=check.kind)
+    wait_until(lambda: client.get("api/state")["n_answers"] == len(missing))
+    tab.page.click("#accept-form button")
+    tab.page.locator("svg.curve polygon").wait_for(timeout=60_000)
+    accepted = client.post("api/accept", precision=0.5)
+    assert tab.page.locator("svg.curve circle").count() == (accepted["n_accepted"] > 0)
+    assert [point["coverage"] for point in accepted["curve"]][-1] == 1.0
 
 
 def test_everything_is_done_by_keyboard_alone(open_tab: Callable[..., BrowserTab], run: Path) -> None:

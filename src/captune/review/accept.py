@@ -20,6 +20,7 @@ from captune.core.arrays import Bools, Floats, Ints
 from captune.core.errors import InputError
 from captune.review.corrections import CHECK, PRECISION
 from captune.review.engine import applied
+from captune.review.estimate import exact_interval
 
 if TYPE_CHECKING:
     from captune.review.session import Session
@@ -213,6 +214,26 @@ def population_of(session: Session) -> Population:
     return Population(
         rows, predictions.confidence[rows], session.random_numbers[rows], outcome[rows], is_nameless[rows]
     )
+
+
+def precision_curve(population: Population) -> list[dict[str, float]]:
+    """Return, for the most confident predictions by `coverage`, what they are worth.
+
+    `expected` is their mean confidence, `n_checks` and `n_wrong` count a random sample of them, and `low` to `high` is
+    the 95 % interval of their precision, 0 to 1 without checks.
+    """
+    order = np.lexsort((population.numbers, -population.confidence))
+    mean = np.cumsum(population.confidence[order], dtype=np.float64) / np.arange(1, len(order) + 1)
+    points = []
+    for size in sorted({round(len(order) * part / N_ZONES) for part in range(1, N_ZONES + 1)} - {0}):
+        numbers, outcome = population.numbers[order[:size]], population.outcome[order[:size]]
+        # Those with the smallest numbers are a random sample, up to the first that nobody answered.
+        is_checked = numbers < numbers[outcome < 0].min(initial=np.iinfo(numbers.dtype).max)
+        n_checks, n_wrong = int(is_checked.sum()), int((is_checked & (outcome == 0)).sum())
+        low, high = exact_interval(1.0 - n_wrong / n_checks, n_checks) if n_checks else (0.0, 1.0)
+        point = {"coverage": size / len(order), "expected": float(mean[size - 1])}
+        points.append({**point, "n_checks": n_checks, "n_wrong": n_wrong, "low": low, "high": high})
+    return points
 
 
 def accept_labels(session: Session, precision: float, certainty: float) -> Acceptance:

@@ -10,7 +10,7 @@ import pytest
 import captune
 from captune.core.arrays import Bools
 from captune.core.errors import InputError
-from captune.review.accept import Population, accept, checks_of_stage, share_of_look
+from captune.review.accept import Population, accept, checks_of_stage, precision_curve, share_of_look
 
 
 def make_population(seed: int, n_images: int = 800, overconfident: bool = False) -> tuple[Population, Bools]:
@@ -72,6 +72,21 @@ def test_the_shares_of_all_looks_sum_to_one() -> None:
     total = sum(share_of_look(stage, version) for stage in range(1, 60) for version in range(1, 60))
     assert total == pytest.approx(1.0)
     assert [checks_of_stage(0.95, stage) for stage in (1, 2, 3)] == [120, 240, 480]
+
+
+def test_the_curve_holds_the_true_precision() -> None:
+    inside = []
+    for seed in range(40):
+        population, is_right = make_population(seed)
+        assert [(point["low"], point["high"]) for point in precision_curve(population)] == [(0.0, 1.0)] * 20
+        check(population, is_right, 0.9)
+        order = np.lexsort((population.numbers, -population.confidence))
+        for point in precision_curve(population):
+            zone = order[: round(point["coverage"] * len(order))]
+            inside.append(point["low"] <= is_right[zone].mean() <= point["high"])
+            assert point["expected"] == pytest.approx(population.confidence[zone].mean())
+        assert (point["coverage"], len(zone)) == (1.0, 800)
+    assert np.mean(inside) >= 0.95
 
 
 @pytest.mark.parametrize(("precision", "certainty"), [(1.0, 0.95), (0.2, 0.95), (0.9, 1.0)])

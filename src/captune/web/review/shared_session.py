@@ -22,6 +22,7 @@ from captune.data.vocabulary import NONE
 from captune.embeddings.similarity import project, project_quickly
 from captune.exports.base import export
 from captune.report.page import write_report
+from captune.review.accept import population_of, precision_curve
 from captune.review.answers import Answer
 from captune.review.changes import Change, join
 from captune.review.corrections import Correction, Corrections, Kind
@@ -165,9 +166,10 @@ class SharedSession:
         return {"sentence": str(found)}
 
     def accept(self, precision: float) -> dict[str, Any]:
-        """Return how many labels can be accepted at a precision, and what checks say about the most confident ones."""
+        """Return how many labels can be accepted, and the curve of coverage against precision."""
         with self._adapting:
-            return self.session.accept(precision).as_dict()
+            curve = precision_curve(population_of(self.session))
+            return {**self.session.accept(precision).as_dict(), "curve": curve}
 
     # Questions
 

@@ -1,8 +1,9 @@
 // The curve of coverage against precision: what confidences promise, what checks say, and the person's point on it.
 
-import { percent } from "./core.js";
-
+const percent = (share) => `${Math.round(100 * share)}%`;
 const [WIDTH, HEIGHT, LEFT, BOTTOM, EDGE] = [480, 240, 46, 40, 10];
+
+const FEWEST = 5; // with fewer checks, the band says nothing
 
 const draw = (tag, attributes, ...children) => {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -13,7 +14,7 @@ const draw = (tag, attributes, ...children) => {
 
 /** Return a drawing of what `captune accept` found: points of the curve, the precision asked for, and the accepted share. */
 export const drawCurve = ({ curve, precision, n_accepted: accepted, n_images: total }) => {
-  const checked = curve.filter((point) => point.n_checks);
+  const checked = curve.filter((point) => point.n_checks >= FEWEST);
   const least = Math.max(0, Math.floor(10 * Math.min(precision - 0.05, ...curve.map((point) => point.expected), ...checked.map((point) => point.low))) / 10);
   const x = (share) => LEFT + share * (WIDTH - LEFT - EDGE);
   const y = (share) => EDGE + ((1 - share) / (1 - least)) * (HEIGHT - BOTTOM - EDGE);
