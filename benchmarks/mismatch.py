@@ -21,6 +21,7 @@ import numpy as np
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
+from captune.concepts.clustering import ShrinkingClusters
 from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings, detect_mismatch, eliminate, predict_zero_shot
 from captune.core.arrays import Floats, Ints, unit_rows
 
@@ -30,31 +31,23 @@ SIZES = {"RESISC45": (6_300, 45, 4, 3), "CUB": (5_994, 200, 2, 2)}
 WIDTH = 512
 
 
-class FromScratch:
+class FromScratch(ShrinkingClusters):
     """Clusters that are computed anew in every round."""
 
     def __init__(self, images: Floats, n_clusters: int, seed: int) -> None:
-        self.images, self.seed, self.left = images, seed, np.arange(len(images))
+        self.images, self.seed, self.remaining = images, seed, np.arange(len(images))
         self.fit(n_clusters)
 
     def fit(self, n_clusters: int) -> None:
         """Cluster the images that are left."""
-        k_means = KMeans(n_clusters, random_state=self.seed).fit(self.images[self.left])
-        self.centroids: Floats = k_means.cluster_centers_
-        self.labels = k_means.labels_
-
-    def members(self, cluster: int) -> Ints:
-        """Return the images of a cluster."""
-        return np.asarray(self.left[self.labels == cluster])
-
-    def remaining(self) -> Ints:
-        """Return the images that are left."""
-        return self.left
+        k_means = KMeans(n_clusters, random_state=self.seed).fit(self.images[self.remaining])
+        self.centroids = k_means.cluster_centers_
+        self.owners = k_means.labels_.astype(np.int64)
 
     def shrink(self, images: Ints, n_clusters: int) -> None:
         """Take images out and cluster the others again."""
-        self.left = np.setdiff1d(self.left, images)
-        self.fit(min(n_clusters, len(self.left)))
+        self.remaining = np.setdiff1d(self.remaining, images)
+        self.fit(min(n_clusters, len(self.remaining)))
 
 
 def clustered_features(
@@ -82,7 +75,7 @@ def literal(images: Floats, texts: Floats, seed: int) -> set[int]:
     """Return the classes that the literal version names."""
     threshold = PAPER_MISMATCH.threshold_of(len(texts))
     names = predict_zero_shot(images, texts, LOGIT_SCALE)
-    ended = eliminate(images, texts, names, FromScratch(images, len(texts), seed), threshold, LOGIT_SCALE)
+    ended = eliminate(texts, names, FromScratch(images, len(texts), seed), threshold, LOGIT_SCALE)
     return set(ended.classes.tolist()) & set(names.least_predicted(threshold).tolist())
 
 
@@ -131,12 +124,6 @@ def measure_scale(n_images: int, n_classes: int, settings: MismatchSettings) -> 
     print(
         f"{n_images:,} x {WIDTH} x {n_classes}, t = {settings.threshold_of(n_classes)}, {settings.runs} run: "
         f"{seconds:.0f} s of processor time ({waited:.0f} s waited), peak {peak:.2f} GB ({before:.2f} before)"
-    )
-    # Comparisons of images with centroids dominate: images x classes. What memory grows, grows with the images alone.
-    factor = (1_000_000 / n_images) * (1_000 / n_classes)
-    print(
-        f"1,000,000 x {WIDTH} x 1,000, estimated: {seconds * factor / 3600:.1f} h of processor time for a run, "
-        f"at most {peak * 1_000_000 / n_images:.1f} GB"
     )
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from captune.concepts import clustering, mismatch
+from captune.concepts import mismatch
 from captune.concepts.clustering import ShrinkingClusters
 from captune.concepts.mismatch import (
     PAPER_MISMATCH,
@@ -48,7 +46,6 @@ def test_the_product_finds_all_bad_names_and_no_good_one(seed: int) -> None:
     assert tuple(found.mismatched) == bad
     assert found.threshold == 10
     assert found.frequency.shape == (20,)
-    assert found.predicted_counts.sum() == len(images)
     good = np.setdiff1d(np.arange(20), bad)
     assert found.concentration[good].mean() > found.concentration[list(bad)].mean()
     of_bad = np.flatnonzero(np.isin(np.arange(len(images)) // 20, bad))
@@ -79,23 +76,20 @@ def test_only_classes_that_take_part_count() -> None:
     assert tuple(found.classes) == tuple(unseen)
     assert {12} <= set(found.mismatched) <= {1, 12}
     seen = np.setdiff1d(np.arange(20), unseen)
-    assert found.predicted_counts[seen].sum() == 0
     assert np.isnan(found.concentration[seen]).all()
     assert not np.isnan(found.concentration[unseen]).any()
 
 
-def test_the_same_seed_gives_the_same_findings_and_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = np.random.default_rng(0)
-    images = unit_rows(generator.normal(size=(200, 8)).astype(np.float32))
-    texts = unit_rows(generator.normal(size=(15, 8)).astype(np.float32))
-    settings = MismatchSettings(runs=3, rare_below=None)
-    first = detect_mismatch(images, texts, 30.0, settings)
-    for module in (clustering, mismatch):
-        monkeypatch.setattr(module, "_CHUNK_FLOATS", 200)
-    monkeypatch.setattr(mismatch, "_LIKELY_CHUNK_FLOATS", 200)
-    again = detect_mismatch(images, texts, 30.0, settings)
-    for name in ("mismatched", "frequency", "remaining", "predicted_counts", "concentration"):
-        assert np.allclose(getattr(first, name), getattr(again, name), atol=1e-6)
+def test_a_sample_of_many_images_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = (1, 5, 6, 11, 17)
+    images, texts = clear_world(bad, each=60)
+    monkeypatch.setattr(mismatch, "MOST_IMAGES", 400)
+    found = detect_mismatch(images, texts, 100.0)
+    assert tuple(found.mismatched) == bad
+    assert len(found.remaining) <= 400
+    again = detect_mismatch(images, texts, 100.0)
+    for name in ("mismatched", "frequency", "remaining", "concentration"):
+        assert np.array_equal(getattr(found, name), getattr(again, name))
 
 
 def test_the_images_given_stay_as_they_are() -> None:
@@ -108,10 +102,15 @@ def test_the_images_given_stay_as_they_are() -> None:
 
 
 @given(
-    st.integers(1, 30), st.integers(1, 12), st.integers(1, 14), st.integers(0, 5), st.sampled_from([0, 1, 2]), st.data()
+    st.integers(1, 30),
+    st.integers(1, 12),
+    st.floats(0.01, 1.0),
+    st.integers(0, 5),
+    st.sampled_from([0, 1, 2]),
+    st.data(),
 )
 def test_it_ends_and_keeps_its_promises_on_any_input(
-    n_images: int, n_classes: int, threshold: int, seed: int, n_kinds: int, data: st.DataObject
+    n_images: int, n_classes: int, share: float, seed: int, n_kinds: int, data: st.DataObject
 ) -> None:
     generator = np.random.default_rng(seed)
     images = generator.normal(size=(n_images, 4)).astype(np.float32)
@@ -119,13 +118,12 @@ def test_it_ends_and_keeps_its_promises_on_any_input(
         images = images[generator.integers(min(n_kinds, n_images), size=n_images)]
     texts = generator.normal(size=(n_classes, 4)).astype(np.float32)
     classes = data.draw(st.lists(st.integers(0, n_classes - 1), min_size=1, unique=True))
-    settings = MismatchSettings(threshold=threshold, runs=2, min_frequency=0.5, rare_below=None, seed=seed)
+    settings = MismatchSettings(threshold_share=share, runs=2, min_frequency=0.5, rare_below=None, seed=seed)
     found = detect_mismatch(unit_rows(images), unit_rows(texts), 50.0, settings, classes)
     assert set(found.mismatched) <= set(classes)
-    assert found.frequency.sum() <= max(0, threshold - 1) + 1e-6
+    assert found.frequency.sum() <= max(0, found.threshold - 1) + 1e-6
     assert np.all(np.diff(found.remaining) > 0)
     assert set(found.remaining) <= set(range(n_images))
-    assert found.predicted_counts.sum() == n_images
     one = detect_mismatch(unit_rows(images), unit_rows(texts), 50.0, PAPER_MISMATCH, classes)
     assert len(one.mismatched) <= max(0, one.threshold - 1)
 
@@ -137,13 +135,13 @@ def test_clusters_shrink_to_nothing_and_hold_every_image_once(
     generator = np.random.default_rng(seed)
     images = np.ones((n_images, 3), dtype=np.float32) if is_copies else generator.normal(size=(n_images, 3))
     clusters = ShrinkingClusters(images.astype(np.float32), n_clusters, generator)
-    while len(clusters.remaining()):
+    while len(clusters.remaining):
         parts = [clusters.members(cluster) for cluster in range(len(clusters.centroids))]
-        assert np.array_equal(np.sort(np.concatenate(parts)), clusters.remaining())
+        assert np.array_equal(np.sort(np.concatenate(parts)), clusters.remaining)
         assert len(clusters.centroids) <= n_clusters
         if len(clusters.centroids) == 1:
             break
-        leaving = generator.choice(clusters.remaining(), generator.integers(1, 3).clip(max=len(clusters.remaining())))
+        leaving = generator.choice(clusters.remaining, generator.integers(1, 3).clip(max=len(clusters.remaining)))
         clusters.shrink(np.unique(leaving), len(clusters.centroids) - 1)
 
 
@@ -167,7 +165,6 @@ def test_ties_in_predicted_counts_go_to_the_less_probable_class() -> None:
 
 def test_t_is_the_share_of_the_classes_rounded_up() -> None:
     assert [PAPER_MISMATCH.threshold_of(n) for n in (1, 10, 11, 21, 30, 45, 102, 200)] == [1, 1, 2, 3, 3, 5, 11, 20]
-    assert MismatchSettings(threshold=7).threshold_of(100) == 7
 
 
 def test_input_that_cannot_be_used_is_explained() -> None:
@@ -184,25 +181,21 @@ def test_input_that_cannot_be_used_is_explained() -> None:
         build(MismatchSettings, {"runs": 0, "min_frequency": 2.0}, "settings")
 
 
-def test_with_fewer_than_two_images_per_class_nothing_is_detected_and_thousands_of_classes_end() -> None:
+def test_with_fewer_than_two_images_per_class_or_thousands_of_classes_nothing_is_detected() -> None:
     generator = np.random.default_rng(0)
     texts = unit_rows(generator.normal(size=(3000, 32)).astype(np.float32))
-    images = unit_rows(generator.normal(size=(1000, 32)).astype(np.float32))
-    found = detect_mismatch(images, texts)
-    assert (found.runs, len(found.mismatched)) == (0, 0)
-    rounds: list[int] = []
-    found = detect_mismatch(images, texts, settings=replace(PAPER_MISMATCH, threshold=2500), advance=rounds.append)
-    assert found.runs == 1
-    assert sum(rounds) == 3000
+    images = unit_rows(generator.normal(size=(9000, 32)).astype(np.float32))
+    for settings in (MismatchSettings(), PAPER_MISMATCH):
+        for n_images, n_classes in ((1000, 3000), (9000, 3000), (100, 60)):
+            found = detect_mismatch(images[:n_images], texts[:n_classes], settings=settings)
+            assert (found.runs, len(found.mismatched)) == (0, 0)
+            assert len(found.remaining) == n_images
 
 
-def test_the_papers_rule_removes_no_image_if_none_of_the_cluster_is_predicted_as_the_class() -> None:
+def test_no_image_is_removed_if_none_of_the_cluster_is_predicted_as_the_class() -> None:
     images = np.repeat(np.eye(2, 4, dtype=np.float32), 5, axis=0)
     texts = unit_rows(np.array([[1, 0.1, 0, 0], [1, 0, 0.1, 0], [0, 0, 0.1, 1]], dtype=np.float32))
     names = predict_zero_shot(images, texts, 10.0)
-    ended = {
-        rule: eliminate(images, texts, names, ShrinkingClusters(images, 3, np.random.default_rng(0)), 1, 10.0, rule)
-        for rule in (False, True)
-    }
-    assert len(ended[True].images) < len(ended[False].images)
-    assert len(ended[False].removed) == 3
+    ended = eliminate(texts, names, ShrinkingClusters(images, 3, np.random.default_rng(0)), 1, 10.0)
+    assert len(ended.removed) == 3
+    assert len(ended.images) > 0
