@@ -20,7 +20,7 @@ from faults.records import MUTANTS
 NAMES = ["cat", "dog", "bird"]
 VALUES = (".nan", ".inf", "-.inf", "1e400", "-1", "0", "1e-300", "1e30", "1e15")
 SHORT = {"epochs": 2, "iterations": 2, "rounds": 2, "warmup_epochs": 0, "strong_views": 1, "k": 2}
-LENGTHS = ("epochs", "iterations", "rounds", "strong_views", "warmup_epochs", "runs")
+LENGTHS = ("epochs", "iterations", "rounds", "strong_views", "warmup_epochs")
 """Settings that say how much to compute: a large value takes as long as it says."""
 
 

@@ -388,7 +388,7 @@ def test_the_command_line_takes_embeddings(embedded_run: Path, capsys: pytest.Ca
     assert main(["report", run_folder, "--labels", images]) == 0
     assert "made from embeddings, so there are no pictures" in (embedded_run / "run" / "report.html").read_text()
     audit = ["audit", images, "--classes", str(embedded_run / "texts.npz"), "--labels", images]
-    assert main([*audit, "--out", str(embedded_run / "audit"), "--set", "runs=2", "--set", "k=2"]) == 0
+    assert main([*audit, "--out", str(embedded_run / "audit"), "--set", "k=2"]) == 0
     assert json.loads((embedded_run / "audit" / "run.json").read_text())["n_images"] == N
     for form in ("csv", "coco", "label-studio", "cleanlab"):
         assert main(["export", run_folder, "--format", form]) == 0

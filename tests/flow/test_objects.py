@@ -140,7 +140,7 @@ def test_bad_images_are_named(run: Run, photos: Photos) -> None:
 
 
 def test_objects_show_a_few_facts(run: Run, photos: Photos) -> None:
-    found = captune.audit(photos, NAMES, backbone=ToyBackbone(), workers=0, runs=1, quiet=True)
+    found = captune.audit(photos, NAMES, backbone=ToyBackbone(), workers=0, quiet=True)
     for shown in (run, run.predictions, run.classifier, run.evaluate(LABELS), found):
         assert len(repr(shown)) < 300
         assert "\n" not in repr(shown)

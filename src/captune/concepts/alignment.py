@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 
 from captune.backbones.base import Backbone
 from captune.concepts.clustering import ShrinkingClusters
 from captune.concepts.mismatch import MismatchFindings, MismatchSettings, detect_mismatch, match_texts
-from captune.core import distributed
 from captune.core.arrays import Floats, Ints, softmax_rows
 from captune.core.runtime import threads_for
 from captune.data.vocabulary import Vocabulary
 from captune.describers.base import Describer, Descriptions, describe_classes
 from captune.embeddings.embed import embed_classes, embed_texts
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Scope = Literal["auto", "mismatched", "all", "none"]
 Choice = Literal["best", "mean"]
@@ -49,39 +45,10 @@ class Alignment:
     findings: MismatchFindings | None = None
     reason: str = ""
 
-    def undescribed(self) -> Ints:
-        """Return the classes with misleading names that have no description."""
-        mismatched = self.findings.mismatched if self.findings is not None else self.described
-        return np.setdiff1d(mismatched, self.described)
-
     def vectors(self, backbone: Backbone) -> dict[int, Floats]:
         """Return the embeddings of the texts of described classes, `(width,)` each, by class id."""
         texts = embed_classes(backbone, self.vocabulary)
         return {int(class_id): texts[class_id] for class_id in self.described}
-
-    def pack(self) -> distributed.Payload:
-        """Return the alignment as tensors and JSON facts, to send it to other processes."""
-        import torch
-
-        found = {} if self.findings is None else asdict(self.findings)
-        arrays = {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
-        facts = {
-            "findings": {name: value for name, value in found.items() if name not in arrays},
-            "descriptions": [self.descriptions.found, self.descriptions.problems],
-            "sentences": [[c, list(sentences)] for c, sentences in self.vocabulary.descriptions.items()],
-            "reason": self.reason,
-        }
-        arrays["described"] = self.described
-        return {name: torch.tensor(array) for name, array in arrays.items()}, facts
-
-    @classmethod
-    def unpack(cls, vocabulary: Vocabulary, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Alignment:
-        """Return the alignment of a vocabulary that was packed."""
-        arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
-        described = arrays.pop("described")
-        findings = MismatchFindings(**arrays, **facts["findings"]) if facts["findings"] else None
-        chosen = vocabulary.with_descriptions({c: tuple(words) for c, words in facts["sentences"]})
-        return cls(chosen, described, Descriptions(*facts["descriptions"]), findings, facts["reason"])
 
 
 def align_concepts(
@@ -111,8 +78,8 @@ def align_concepts(
     eligible = np.arange(len(vocabulary)) if classes is None else np.unique(classes)
     names, findings, scale = embed_classes(backbone, vocabulary), None, backbone.logit_scale
     if detection is not None or describe == "mismatched":
-        chosen_settings = detection or MismatchSettings()
-        n_rounds = chosen_settings.runs_of(len(images), len(eligible)) * len(eligible)
+        detection = detection or MismatchSettings()
+        n_rounds = detection.runs_of(len(images), len(eligible)) * len(eligible)
         shown = n_rounds if n_rounds >= MANY_ROUNDS else 0
         with progress("Finding misleading names", shown) as advance:
             findings = detect_mismatch(images, names, scale, detection, eligible, advance or (lambda _: None))
@@ -124,17 +91,15 @@ def align_concepts(
     reason = ""
     if describe == "mismatched" and choose == "best" and findings is not None:
         embedded = {c: embed_texts(backbone, found) for c, found in sentences.items()}
-        seed = (detection or MismatchSettings()).seed
-        left = images[findings.remaining]
+        left, seed = images[findings.remaining], 0 if detection is None else detection.seed
         best = choose_descriptions(left, embedded, scale, runs=max(1, findings.runs), seed=seed)
         sentences = {c: (sentences[c][index],) for c, index in best.items()}
     elif describe != "mismatched":
         sentences = {c: (*vocabulary.texts(c), *found) for c, found in sentences.items()}
     chosen = vocabulary.with_descriptions(sentences)
     if describe == "auto" and sentences:
-        choice = choose_texts(images, names, embed_classes(backbone, chosen), scale, *(labeled or ()))
-        reason = choice.sentence
-        if not choice.is_described:
+        helps, reason = choose_texts(images, names, embed_classes(backbone, chosen), scale, *(labeled or ()))
+        if not helps:
             chosen, sentences = vocabulary, {}
     described = np.asarray(sorted(sentences), dtype=np.int64)
     return Alignment(chosen, described, answers, findings, reason)
@@ -172,14 +137,6 @@ def best_description(texts: Floats, clusterings: list[Floats], logit_scale: floa
     return int(np.lexsort((-similarity, against))[0])
 
 
-@dataclass(frozen=True)
-class ChosenTexts:
-    """Whether classes are represented with their descriptions, and the reason as a sentence."""
-
-    is_described: bool
-    sentence: str
-
-
 def choose_texts(
     images: Floats,
     names: Floats,
@@ -187,8 +144,8 @@ def choose_texts(
     logit_scale: float,
     labeled: Floats | None = None,
     labels: Ints | None = None,
-) -> ChosenTexts:
-    """Choose between class names and descriptions: by labels if these clearly differ, else by the unlabeled images.
+) -> tuple[bool, str]:
+    """Return whether descriptions are used, and why: by labels if these clearly differ, else by the unlabeled images.
 
     Only the labels of classes that have descriptions count.
     """
@@ -207,7 +164,7 @@ def choose_texts(
             is_described = descriptions_help(images, names, described, logit_scale)
         reason = f"Descriptions separate the images {'better' if is_described else 'no better'} than the names alone"
     choice = "are used" if is_described else "are not used (use them anyway with describe=all)"
-    return ChosenTexts(is_described, f"{reason}, so descriptions {choice}.")
+    return is_described, f"{reason}, so descriptions {choice}."
 
 
 def descriptions_help(images: Floats, names: Floats, described: Floats, logit_scale: float) -> bool:

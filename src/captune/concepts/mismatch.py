@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +19,7 @@ from captune.core.settings import NonNegative, Positive, PositiveShare, Rate
 FEWEST_PER_CLASS, MOST_CLASSES = 2.0, 2000
 """With fewer images per class on average, or more classes, no name is looked at: clusters of single images say nothing
 about names, and a run has as many rounds as classes."""
+UNCOUNTABLE = f"there are fewer than two images per class, or more than {MOST_CLASSES:,} classes"
 MOST_IMAGES, MOST_PER_CLASS = 20_000, 20
 """Names are judged by a sample of so many images, or of so many per class on average if these are more."""
 MOST_ROUNDS = 10_000
@@ -57,6 +59,8 @@ class MismatchSettings:
 
 PAPER_MISMATCH = MismatchSettings(threshold_share=0.1, rare_below=None, runs=1, min_frequency=1.0)
 """One run with t = ceil(C / 10), and no limit on how often a mismatched class may be predicted."""
+Detection = Literal["paper", "robust"]
+DETECTIONS: Mapping[Detection, MismatchSettings] = {"paper": PAPER_MISMATCH, "robust": MismatchSettings()}
 
 
 @dataclass(frozen=True)
@@ -143,9 +147,9 @@ def detect_mismatch(
     frequency = detected / max(1, n_runs)
     return MismatchFindings(
         mismatched=np.flatnonzero((detected > 0) & (frequency >= settings.min_frequency - 1e-6)),
-        frequency=frequency,
+        frequency=frequency.astype(np.float32),
         remaining=sample[remaining if len(remaining) else first_remaining],
-        concentration=concentration / max(1, n_runs),
+        concentration=(concentration / max(1, n_runs)).astype(np.float32),
         classes=eligible,
         threshold=threshold,
         runs=n_runs,

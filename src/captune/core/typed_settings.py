@@ -33,9 +33,7 @@ class AdaptSettings(TypedDict, total=False):
     second_encoder: str
     second_weight: float
     class_chunk: int
-    threshold_share: float
-    runs: int
-    min_frequency: float
+    detection: Literal["paper", "robust"]
     describe: Literal["all", "auto", "mismatched", "none"]
     choose: Literal["best", "mean"]
     k: int
@@ -52,7 +50,6 @@ class AdaptSettings(TypedDict, total=False):
     recipe: Literal["paper", "released"]
     tuner: str
     concept_alignment: bool
-    detection: Literal["paper", "robust"]
     class_texts: Literal["aligned", "names"]
     start_from: Literal["transductive", "zero_shot"]
     tau: float
@@ -73,13 +70,6 @@ class AdaptSettings(TypedDict, total=False):
     alpha: float
     beta: float | None
     g: float
-    anchor_weight: float
-    neighbors: int
-    inner_iterations: int
-    density_weight: float
-    neighbor_weight: float
-    n_top: int
-    text_weight: float
     image_weight: float
     half_weight_at: float
     shrinkage: float
@@ -87,4 +77,3 @@ class AdaptSettings(TypedDict, total=False):
     labeled_weight: float
     absent_names: bool
     ensemble: int
-    gamma: float

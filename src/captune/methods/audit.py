@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from captune.backbones.base import Backbone
 from captune.concepts.alignment import Choice, Scope
-from captune.concepts.mismatch import MismatchSettings
+from captune.concepts.mismatch import DETECTIONS, Detection
 from captune.core.arrays import Floats
-from captune.core.settings import Positive, PositiveShare
+from captune.core.settings import Positive
 from captune.data.task import AdaptationTask
 from captune.embeddings.embed import embed_classes
 from captune.labeling.selection import first_labels
@@ -24,20 +24,16 @@ BY_NAME, BY_DESCRIPTION = 0, 1
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """Settings of an audit; the paper runs the detection once, with threshold_share 0.1.
+    """Settings of an audit.
 
     Attributes:
-        threshold_share: Stop a detection run when fewer than this share of the classes is left.
-        runs: Number of detection runs, each with different random clusters.
-        min_frequency: A class name is misleading if at least this share of the runs finds it.
+        detection: `robust` runs Algorithm 1 ten times with a large t; `paper` once with t = ceil(C/10).
         describe: Which classes to describe: those with misleading names, or all.
         choose: Whether a class is represented by its best description, or by the mean of all.
         k: Number of images per class that would be pseudo-labeled.
     """
 
-    threshold_share: PositiveShare = MismatchSettings.threshold_share
-    runs: Positive = MismatchSettings.runs
-    min_frequency: PositiveShare = MismatchSettings.min_frequency
+    detection: Detection = "robust"
     describe: Scope = "mismatched"
     choose: Choice = "mean"
     k: Positive = 16
@@ -52,12 +48,7 @@ class Audit(Method):
         """Record misleading names and the first pseudo-labels by name and by description; nothing is adapted."""
         own: AuditSettings = self.settings
         texts = embed_classes(backbone, task.vocabulary)
-        detection = MismatchSettings(
-            threshold_share=own.threshold_share,
-            runs=own.runs,
-            min_frequency=own.min_frequency,
-            seed=context.runtime.seed,
-        )
+        detection = replace(DETECTIONS[own.detection], seed=context.runtime.seed)
         found = context.align_concepts(task, backbone, own.describe, own.choose, detection)
         images, scale = context.embed(backbone, task.unlabeled).vectors, backbone.logit_scale
         entries: Mapping[int, Mapping[int, Floats]] = {BY_NAME: {}, BY_DESCRIPTION: found.vectors(backbone)}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from torch import Tensor
 
 from captune.backbones.base import Backbone
 from captune.concepts.alignment import Alignment, Choice, Scope, align_concepts
-from captune.concepts.mismatch import MismatchSettings
+from captune.concepts.mismatch import UNCOUNTABLE, MismatchSettings
 from captune.core import distributed
 from captune.core.arrays import Floats, Ints, Positions, canonical_order, take_rows
 from captune.core.errors import InputError
@@ -110,24 +110,39 @@ class Context:
                 progress=self.runtime.progress,
             )
 
-        alone = distributed.size() == 1
-        found = align() if alone else Alignment.unpack(task.vocabulary, *distributed.from_first(lambda: align().pack()))
-        names, findings = found.vocabulary.names, found.findings
-        for name, problem in found.descriptions.problems.items():
+        if distributed.size() == 1:
+            found = align()
+        else:
+            made = list[Alignment]()
+
+            def texts() -> distributed.Payload:
+                made.append(align())
+                return {}, [made[0].described.tolist(), list(made[0].vocabulary.descriptions.items())]
+
+            _, (described, sentences) = distributed.from_first(texts)
+            vocabulary = task.vocabulary.with_descriptions({c: tuple(words) for c, words in sentences})
+            found = made[0] if made else Alignment(vocabulary, np.asarray(described, dtype=np.int64))
+        self._report(found, choices)
+        return found
+
+    def _report(self, found: Alignment, choices: str) -> None:
+        """Say and record what the alignment of concepts found."""
+        names, findings, descriptions = found.vocabulary.names, found.findings, found.descriptions
+        for name, problem in descriptions.problems.items():
             self.say(f"{name}: {problem}")
         if found.reason:
             self.say(found.reason)
-        facts: dict[str, Any] = {"problems": dict(found.descriptions.problems)}
+        facts: dict[str, Any] = {"problems": dict(descriptions.problems)}
         if findings is None:
-            if found.descriptions.found:
-                self.record(step="descriptions", descriptions=found.descriptions.found, **facts)
-            return found
+            if descriptions.found:
+                self.record(step="descriptions", descriptions=descriptions.found, **facts)
+            return
         mismatched = [names[c] for c in findings.mismatched]
         if findings.runs:
             self.say(f"Misleading class names: {', '.join(mismatched) or 'none found'}.")
         else:
-            self.say("Misleading class names are not looked for: there are fewer than two images per class.")
-        if n_missing := len(found.undescribed()):
+            self.say(f"Misleading class names are not looked for: {UNCOUNTABLE}.")
+        if n_missing := len(np.setdiff1d(findings.mismatched, found.described)):
             self.say(
                 f"{n_missing} of them have no description and keep their name. A description of what such images show "
                 f"usually helps: try {choices}."
@@ -135,9 +150,8 @@ class Context:
         used = {names[c] for c in found.described}
         for kind in ("frequency", "concentration"):
             facts[kind] = {names[c]: round(float(getattr(findings, kind)[c]), 4) for c in findings.classes}
-        facts["descriptions"] = {name: list(texts) for name, texts in found.descriptions.found.items() if name in used}
+        facts["descriptions"] = {name: list(texts) for name, texts in descriptions.found.items() if name in used}
         self.record(step="concept_alignment", mismatched=mismatched, **facts)
-        return found
 
     def fit_mixture(
         self, task: AdaptationTask, backbone: Backbone, texts: Floats, settings: MixtureSettings | None = None
@@ -206,6 +220,17 @@ def read_labels(tensors: Mapping[str, Tensor], prefix: str, n_classes: int) -> P
     """Return the pseudo-labels that a checkpoint holds under a prefix."""
     arrays = {name: tensor.numpy() for name, tensor in with_prefix(tensors, prefix).items()}
     return PseudoLabels.from_arrays(arrays, n_classes)
+
+
+@dataclass(frozen=True)
+class DescribeSettings:
+    """The one setting of a baseline.
+
+    Attributes:
+        describe: With `none`, a class is represented by its name; with `all`, by the mean of name and descriptions.
+    """
+
+    describe: Literal["none", "all"] = "none"
 
 
 class Method(ABC):

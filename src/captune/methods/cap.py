@@ -24,7 +24,7 @@ from captune.concepts.confusion import (
     confident_counts,
     confusion_margin,
 )
-from captune.concepts.mismatch import PAPER_MISMATCH, MismatchSettings
+from captune.concepts.mismatch import DETECTIONS, Detection
 from captune.core import registry
 from captune.core.errors import InputError
 from captune.core.runtime import threads_for
@@ -90,7 +90,7 @@ class CapSettings(Optimization):
     recipe: Literal["paper", "released"] = "paper"
     tuner: str = "maple"
     concept_alignment: bool = True
-    detection: Literal["paper", "robust"] = "paper"
+    detection: Detection = "paper"
     describe: Literal["auto", "mismatched", "all"] = "mismatched"
     choose: Literal["best", "mean"] = "best"
     class_texts: Literal["names", "aligned"] = "names"
@@ -185,10 +185,9 @@ class Cap(Method):
         images, targets = context.embed(backbone, task.unlabeled).vectors, task.target_classes
 
         # Section 3.1: describe misleading class names, and select the first pseudo-labels D_PL.
-        scope, detection = settings.describe, PAPER_MISMATCH if settings.detection == "paper" else MismatchSettings()
-        detection = replace(detection, seed=context.runtime.seed)
+        detection = replace(DETECTIONS[settings.detection], seed=context.runtime.seed)
         alignment = (
-            context.align_concepts(task, backbone, scope, settings.choose, detection)
+            context.align_concepts(task, backbone, settings.describe, settings.choose, detection)
             if settings.concept_alignment
             else context.align_concepts(task, backbone, "none")
         )

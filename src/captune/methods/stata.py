@@ -2,63 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Annotated, ClassVar
-
 import numpy as np
-from annotated_types import Gt
-from scipy import sparse
 
-from captune.backbones.base import Backbone
 from captune.core.arrays import Floats, softmax_rows
-from captune.core.settings import NonNegative, NonNegativeFloat, Positive
-from captune.data.task import AdaptationTask
 from captune.embeddings.embed import score
-from captune.labeling.neighbors import nearest_neighbors
-from captune.methods.base import Context, Method
+from captune.methods._solved_mixture import SolvedMixture, neighbor_graph
 from captune.mixture.gaussian_mixture import MixtureFit
-from captune.tuners.base import Tuner
-from captune.tuners.gaussian import Gaussian
 
 SMALLEST_VARIANCE = 1e-8
 
 
-@dataclass(frozen=True)
-class StatASettings:
-    """The settings of StatA.
+class StatA(SolvedMixture):
+    """The baseline for collections that show some of the names only."""
 
-    Attributes:
-        anchor_weight: Number of images that the anchor of a class counts as.
-        neighbors: Number of nearest images whose assignments an image is drawn to.
-        iterations: Rounds of estimation of means and variances.
-        inner_iterations: Updates of the assignments in each round.
-        density_weight: Weight of the Gaussian log-density, as in TransCLIP.
-        neighbor_weight: Weight of the neighbors' assignments.
-    """
-
-    anchor_weight: Annotated[float, Gt(0)] = 1.0
-    neighbors: NonNegative = 3
-    iterations: Positive = 10
-    inner_iterations: Positive = 5
-    density_weight: Annotated[float, Gt(0)] = 0.02
-    neighbor_weight: NonNegativeFloat = 1 / 3
-
-
-class StatA(Method):
-    """A transductive baseline for collections that show some of the names only; it uses no labels."""
-
-    Settings: ClassVar[type[StatASettings]] = StatASettings
-
-    def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
-        """Estimate the mixture from all unlabeled images; new images are classified by a linear approximation."""
-        tuner = Gaussian(backbone, task.vocabulary)
-        texts = tuner.class_embeddings().cpu().numpy()
-        images = context.embed(backbone, task.unlabeled).vectors
-        found = solve_stata(images, texts, backbone.logit_scale, **asdict(self.settings))
-        tuner.set_mixture(found)
-        predicted = np.bincount(found.probabilities.argmax(axis=1), minlength=len(texts))
-        context.record(step="stata", predicted=predicted.tolist())
-        return tuner.to(context.runtime.device)
+    def solve(self, images: Floats, texts: Floats, logit_scale: float) -> MixtureFit:
+        """Return StatA's mixture."""
+        return solve_stata(images, texts, logit_scale)
 
 
 def solve_stata(
@@ -74,6 +33,8 @@ def solve_stata(
     neighbor_weight: float = 1 / 3,
 ) -> MixtureFit:
     """Return the assignments of all images, and a linear rule: one variance for all classes, and no neighbors.
+
+    An anchor counts as `anchor_weight` images; `density_weight` is that of TransCLIP.
 
     Block coordinate updates of the assignments z, the means and a diagonal covariance of each class. A class of n
     expected images has b = n / (n + anchor_weight) of its own mean and variance, and 1 - b of its anchor: the text, and
@@ -99,16 +60,6 @@ def solve_stata(
     weights = np.asarray(density_weight * means / shared, dtype=np.float32)
     offsets = np.asarray(-0.5 * (weights * means).sum(axis=1), dtype=np.float32)
     return MixtureFit(weights, offsets, 1.0, z, iterations, np.zeros(len(texts), dtype=np.float32))
-
-
-def neighbor_graph(images: Floats, neighbors: int) -> sparse.csr_matrix:
-    """Return the affinities max(0, cosine) of each image to its nearest images, `(images, images)`."""
-    n_images = len(images)
-    k = min(neighbors, n_images - 1)
-    near = nearest_neighbors(images, np.arange(n_images), k)
-    affinity = np.maximum(np.einsum("id,ikd->ik", images, images[near]), 0.0)
-    rows = np.repeat(np.arange(n_images), k)
-    return sparse.csr_matrix((affinity.ravel(), (rows, near.ravel())), shape=(n_images, n_images))
 
 
 def _scatter(z: Floats, images: Floats, squares: Floats, means: Floats) -> Floats:

@@ -2,65 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Annotated, ClassVar, Literal
-
 import numpy as np
-from annotated_types import Gt
 
-from captune.backbones.base import Backbone
 from captune.core.arrays import Floats, softmax_rows, unit_rows
-from captune.core.settings import NonNegative, Positive
-from captune.data.task import AdaptationTask
 from captune.embeddings.embed import score
-from captune.methods.base import Context, Method
-from captune.methods.stata import neighbor_graph
+from captune.methods._solved_mixture import SolvedMixture, neighbor_graph
 from captune.mixture.gaussian_mixture import MixtureFit
-from captune.tuners.base import Tuner
-from captune.tuners.gaussian import Gaussian
 
 
-@dataclass(frozen=True)
-class TransClipSettings:
-    """The settings of TransCLIP.
+class TransClip(SolvedMixture):
+    """The published transductive method."""
 
-    Attributes:
-        describe: With `none`, a class is represented by its name; with `all`, by the mean of name and descriptions.
-        neighbors: Number of nearest images whose assignments an image is drawn to.
-        n_top: Most confident images per class from which the means start.
-        iterations: Rounds of estimation of means and variance.
-        inner_iterations: Updates of the assignments in each round.
-        density_weight: Weight of the Gaussian log-density. The paper's equations leave it at 1; 1/50 reproduces the
-            accuracies that its authors' code gives.
-        neighbor_weight: Weight of the neighbors' assignments.
-        text_weight: Weight of the divergence from the text probabilities.
-    """
-
-    describe: Literal["none", "all"] = "none"
-    neighbors: NonNegative = 3
-    n_top: Positive = 8
-    iterations: Positive = 10
-    inner_iterations: Positive = 5
-    density_weight: Annotated[float, Gt(0)] = 0.02
-    neighbor_weight: float = 1 / 3
-    text_weight: float = 1.0
-
-
-class TransClip(Method):
-    """A transductive baseline; it uses no labels."""
-
-    Settings: ClassVar[type[TransClipSettings]] = TransClipSettings
-
-    def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
-        """Estimate the mixture from all unlabeled images; new images are classified without neighbors."""
-        images = context.embed(backbone, task.unlabeled).vectors
-        settings = asdict(self.settings)
-        tuner = Gaussian(backbone, context.align_concepts(task, backbone, settings.pop("describe")).vocabulary)
-        texts = tuner.class_embeddings().cpu().numpy()
-        found = solve_transclip(images, texts, backbone.logit_scale, **settings)
-        tuner.set_mixture(found)
-        context.record(step="transclip", predicted=np.bincount(found.probabilities.argmax(axis=1)).tolist())
-        return tuner.to(context.runtime.device)
+    def solve(self, images: Floats, texts: Floats, logit_scale: float) -> MixtureFit:
+        """Return TransCLIP's mixture."""
+        return solve_transclip(images, texts, logit_scale)
 
 
 def solve_transclip(

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from scipy import sparse
 
 from captune.backbones.base import Backbone
 from captune.core.arrays import Floats
-from captune.core.settings import NonNegativeFloat, Positive, ShareBelowOne
 from captune.data.task import AdaptationTask
 from captune.labeling.neighbors import nearest_neighbors
-from captune.methods.base import Context, Method
+from captune.methods.base import Context, DescribeSettings, Method
 from captune.tuners.base import Tuner
 from captune.tuners.propagation import Propagation, PropagationSettings
 
@@ -22,36 +20,18 @@ PRECISION = 1e-8
 """What is left out of the propagated scores, as a share of them."""
 
 
-@dataclass(frozen=True)
-class ZlapSettings:
-    """The settings of ZLaP; the defaults are the published ones for class texts.
-
-    Attributes:
-        describe: With `none`, a class is represented by its name; with `all`, by the mean of name and descriptions.
-        neighbors: Number of nearest images, and of nearest class texts, that an image is connected to.
-        gamma: Power of the cosine similarities that weight the edges; higher values favor the nearest neighbors.
-        alpha: Share of a node's score that comes from its neighbors.
-    """
-
-    describe: Literal["none", "all"] = "none"
-    neighbors: Positive = 5
-    gamma: NonNegativeFloat = 5.0
-    alpha: ShareBelowOne = 0.3
-
-
 class Zlap(Method):
-    """A transductive baseline; it uses no labels."""
+    """A transductive baseline with the published settings for class texts; it uses no labels."""
 
-    Settings: ClassVar[type[ZlapSettings]] = ZlapSettings
+    Settings: ClassVar[type[DescribeSettings]] = DescribeSettings
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Propagate the class labels of the texts to all unlabeled images; new images ask their neighbors."""
         images = context.embed(backbone, task.unlabeled).vectors
         vocabulary = context.align_concepts(task, backbone, self.settings.describe).vocabulary
-        neighbors, gamma = self.settings.neighbors, self.settings.gamma
-        tuner = Propagation(backbone, vocabulary, PropagationSettings(len(images), neighbors, gamma))
+        tuner = Propagation(backbone, vocabulary, PropagationSettings(len(images)))
         texts = tuner.class_embeddings().cpu().numpy()
-        scores = propagate_labels(images, texts, neighbors, gamma, self.settings.alpha)
+        scores = propagate_labels(images, texts, tuner.settings.neighbors, tuner.settings.gamma)
         tuner.set_nodes(images, scores)
         predicted = scores[len(texts) :].argmax(axis=1)
         context.record(step="zlap", predicted=np.bincount(predicted, minlength=len(texts)).tolist())
@@ -63,8 +43,9 @@ def propagate_labels(
 ) -> Floats:
     """Return the scores of all nodes, class texts first, then images: `(classes + images, classes)`.
 
-    An image is connected to its nearest images and, searched separately because the modalities lie apart, to its
-    nearest texts; texts are not connected with each other. The scores solve (I - alpha W) Z = Y, where W is the
+    `gamma` is the power of the cosines that weight edges, `alpha` the share of a node's score that comes from its
+    neighbors. An image is connected to its nearest images and, searched separately because the modalities lie apart, to
+    its nearest texts; texts are not connected with each other. The scores solve (I - alpha W) Z = Y, where W is the
     symmetric normalized adjacency and Y holds a one for each text in the column of its class.
     """
     (n_images, n_classes), n_nodes = (len(images), len(texts)), len(images) + len(texts)

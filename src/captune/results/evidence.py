@@ -109,7 +109,7 @@ def collect_evidence(
     if not is_same and vocabulary.descriptions != task.vocabulary.descriptions:
         described = embed_classes(backbone, vocabulary)
         judged = vectors[order[:MOST_JUDGED]]
-        if choose_texts(judged, class_vectors, described, backbone.logit_scale, *known).is_described:
+        if choose_texts(judged, class_vectors, described, backbone.logit_scale, *known)[0]:
             texts = described
     unlabeled = task.unlabeled.subset(context.embed(backbone, task.unlabeled).image_index)
     row_of = {images.name(position): row for row, position in enumerate(predictions.image_index.tolist())}

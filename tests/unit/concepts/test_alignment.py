@@ -52,10 +52,10 @@ def test_labels_choose_between_names_and_descriptions_if_they_clearly_differ() -
     images = unit_rows(centers[labels] + 0.05 * random_rows(36))
     wrong = np.roll(centers, 1, axis=0)
     for names, described, answer in ((wrong, centers, True), (centers, wrong, False)):
-        found = choose_texts(images, names, described, 20.0, images[:12], labels[:12])
-        assert found.is_described is answer
+        is_described, reason = choose_texts(images, names, described, 20.0, images[:12], labels[:12])
+        assert is_described is answer
         right, other = (12, 0) if answer else (0, 12)
-        assert f"Of 12 labels, descriptions alone get {right} right and names {other}" in found.sentence
+        assert f"Of 12 labels, descriptions alone get {right} right and names {other}" in reason
 
 
 def test_few_labels_and_those_of_classes_without_descriptions_leave_the_choice_to_the_images() -> None:
@@ -66,10 +66,10 @@ def test_few_labels_and_those_of_classes_without_descriptions_leave_the_choice_t
     by_images = descriptions_help(images, wrong, centers, 20.0)
     for known in (None, np.array([], dtype=np.int64), np.arange(3)):
         given_labels = () if known is None else (images[known], labels[known])
-        found = choose_texts(images, wrong, centers, 20.0, *given_labels)
-        assert found.is_described is by_images
-        assert "separate the images" in found.sentence
+        is_described, reason = choose_texts(images, wrong, centers, 20.0, *given_labels)
+        assert is_described is by_images
+        assert "separate the images" in reason
     partly = wrong.copy()
     partly[0] = centers[0]
     others = np.flatnonzero(labels != 0)
-    assert "separate the images" in choose_texts(images, wrong, partly, 20.0, images[others], labels[others]).sentence
+    assert "separate the images" in choose_texts(images, wrong, partly, 20.0, images[others], labels[others])[1]

@@ -28,7 +28,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def look(world: Path, **changes: Any) -> Run:
-    common = {"backbone": "embedded:patterns", "quiet": True, "workers": 0, "runs": 3, "k": 5}
+    common = {"backbone": "embedded:patterns", "quiet": True, "workers": 0, "k": 5}
     return captune.audit(world, NAMES, **{**common, **changes})
 
 
@@ -64,7 +64,7 @@ def test_with_labels_it_measures_names_against_descriptions(world: Path, tmp_pat
 def test_a_step_can_be_pasted(world: Path, tmp_path: Path) -> None:
     out = tmp_path / "an audit"
     words = ["audit", str(world), "--classes", str(world), "--backbone", "embedded:patterns", "--workers", "0"]
-    assert main([*words, "--set", "runs=1", "--out", str(out), "--quiet"]) == 0
+    assert main([*words, "--set", "k=4", "--out", str(out), "--quiet"]) == 0
     adapt = next_steps(Measures(Run.read(out)))[-1]["command"]
     assert main([*shlex.split(adapt)[1:-1], str(tmp_path / "run"), "--method", "zero_shot", "--quiet"]) == 0
     assert (tmp_path / "run" / "run.json").is_file()
@@ -76,7 +76,7 @@ def test_the_same_seed_finds_the_same(world: Path) -> None:
 
 def test_the_command_shows_it(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["audit", str(world), "--classes", str(world), "--backbone", "embedded:patterns", "--labels", "folders"]
-    words += ["--set", "runs=2", "--workers", "0", "--out", str(tmp_path / "audit")]
+    words += ["--set", "detection=paper", "--workers", "0", "--out", str(tmp_path / "audit")]
     assert main(words) == 0
     shown = capsys.readouterr().out
     assert "Misleading class names:" in shown
