@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from captune.labeling import selection
-from captune.labeling.assignment import assign
 
 
 def slow_greedy(scores: np.ndarray, eligible: np.ndarray, k: int) -> dict[int, int]:
@@ -108,7 +107,7 @@ def test_assignment_equals_one_proposal_at_a_time(seed: int, n_images: int, n_cl
     preferences[random_scores(seed + 1, n_images, n_classes, False) < 0.3] = -np.inf
     priorities = random_scores(seed + 2, n_images, n_classes, tied)
     quota = np.random.default_rng(seed).integers(0, k + 1, n_classes)
-    images, labels = assign(preferences, priorities, quota)
+    images, labels = selection.assign(preferences, priorities, quota)
     placed = dict(zip(images.tolist(), labels.tolist(), strict=True))
     assert placed == slow_proposals(preferences, priorities, quota)
 

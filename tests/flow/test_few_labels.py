@@ -74,7 +74,7 @@ def test_every_round_is_recorded_and_reported(photos: Path, clip_folder: Path, t
         assert [sum(facts["pseudo_labeled"]) for facts in run.rounds[::2]] == [6, 15, 24]  # k = 2, 5, 8
 
 
-@pytest.mark.parametrize("tuner", ["feature_adapter", "maple", "text_prompts", "visual_prompts"])
+@pytest.mark.parametrize("tuner", ["feature_adapter", "maple", "text_prompts"])
 @pytest.mark.parametrize("method", ["cpl", "upl"])
 def test_any_tuner_can_be_the_student(photos: Path, clip_folder: Path, method: str, tuner: str) -> None:
     changes = {"ensemble": 1} if method == "upl" else {"rounds": 1}
@@ -142,7 +142,7 @@ def test_an_interrupted_round_goes_on_to_the_same_bits(
     whole = adapt(photos, clip_folder, method, **common)
     out = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("captune.methods._few_labels._FewLabelSchedule.batches", _stopped_at(part, epoch))
+        patch.setattr("captune.methods._few_labels.FewLabelTraining.batches", _stopped_at(part, epoch))
         with pytest.raises(KeyboardInterrupt):
             adapt(photos, clip_folder, method, out=out, **common)
     if moment != (1, 0):  # nothing was saved before
@@ -155,9 +155,9 @@ def test_an_interrupted_round_goes_on_to_the_same_bits(
 
 
 def _stopped_at(part: int, epoch: int) -> Any:
-    from captune.methods._few_labels import _FewLabelSchedule
+    from captune.methods._few_labels import FewLabelTraining
 
-    batches = _FewLabelSchedule.batches
+    batches = FewLabelTraining.batches
 
     def stopped(self: Schedule, now: int, first_step: int) -> Iterator[Any]:
         if (getattr(self, "part", 0), now) == (part, epoch):

@@ -31,8 +31,11 @@ class ConfusionMargin:
 
 def class_prototypes(embeddings: Floats, labels: Ints, class_embeddings: Floats) -> Floats:
     """Return the normalized mean embedding of each class's images; a class without images uses its text."""
-    _check_embeddings(embeddings, labels, class_embeddings)
     n_classes, width = class_embeddings.shape
+    if embeddings.shape != (len(labels), width):
+        raise InputError(f"embeddings: expected shape {(len(labels), width)}, got {embeddings.shape}.")
+    if labels.size and not 0 <= labels.min() <= labels.max() < n_classes:
+        raise InputError(f"labels: expected ids in 0..{n_classes - 1}, got {labels.min()}..{labels.max()}.")
     sums = np.zeros((n_classes, width), dtype=np.float64)
     np.add.at(sums, labels, embeddings)
     has_images = np.bincount(labels, minlength=n_classes) > 0
@@ -127,14 +130,6 @@ def confusion_margin(
     imbalance = 1.0 - float(ratios.min(initial=1.0))
     matrix = margin_matrix(similarity, margin * imbalance * neglect)  # Eqs. 6 and 7
     return ConfusionMargin(matrix, similarity, counts, neglect, imbalance)
-
-
-def _check_embeddings(embeddings: Floats, labels: Ints, class_embeddings: Floats) -> None:
-    n_classes, width = class_embeddings.shape
-    if embeddings.shape != (len(labels), width):
-        raise InputError(f"embeddings: expected shape {(len(labels), width)}, got {embeddings.shape}.")
-    if labels.size and not 0 <= labels.min() <= labels.max() < n_classes:
-        raise InputError(f"labels: expected ids in 0..{n_classes - 1}, got {labels.min()}..{labels.max()}.")
 
 
 @dataclass(frozen=True)

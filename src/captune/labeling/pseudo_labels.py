@@ -117,12 +117,8 @@ class PseudoLabels:
         for name, ids, end in (("labels", self.labels, self.n_classes), ("source", self.source, len(Source))):
             if not 0 <= ids.min() <= ids.max() < end:
                 problems.append(f"{name}: expected ids in 0..{end - 1}, got {ids.min()}..{ids.max()}")
-        if self.image_index.min() < 0:
-            problems.append(f"image_index: expected positions from 0, got {self.image_index.min()}")
-        images, times = np.unique(self.image_index, return_counts=True)
-        if times.max() > 1:
-            twice = images[times > 1]
-            problems.append(f"image_index: expected each image once, but {len(twice)} repeat ({twice[0]}, ...)")
+        if self.image_index.min() < 0 or len(np.unique(self.image_index)) < n:
+            problems.append("image_index: expected positions from 0, each image once")
         if not np.isfinite(self.confidence).all():
             problems.append("confidence: expected finite numbers")
         if not problems and self.candidates is not None and not self.candidates[np.arange(n), self.labels].all():

@@ -11,11 +11,10 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from captune.core.arrays import Bools, Floats, Ints, as_embeddings, fill_rows, row_parts, softmax_rows
-from captune.core.errors import InputError, raise_all
-from captune.labeling.assignment import assign
+from captune.core.errors import InputError
 from captune.labeling.pseudo_labels import PseudoLabels, Source
 
 Classes: TypeAlias = Sequence[int] | Ints
@@ -25,6 +24,8 @@ NEGLIGIBLE = 1e-7
 """A class with no more than this share of an image's probability is never a candidate of the image."""
 MOST_PER_CLASS = 1000
 """CAP's authors' code never pseudo-labels more images of a class."""
+ROWS_AT_ONCE = 8192
+"""Images that propose to classes at once."""
 FULL_SIZE_AT = 0.7
 """The share of the epochs after which CAP's authors' code reaches its largest number of images per class."""
 
@@ -48,14 +49,9 @@ def restrict_to(probabilities: Floats, allowed: Classes | None) -> Floats:
     _check_scores(probabilities)
     if allowed is None:
         return probabilities
-    mask = class_mask(allowed, probabilities.shape[1])
-
-    def part(rows: slice) -> Floats:
-        kept = np.where(mask, probabilities[rows], 0.0)
-        mass = kept.sum(axis=1, keepdims=True)
-        return np.asarray(kept / np.where(mass > 0, mass, 1.0), dtype=np.float32)
-
-    return fill_rows(len(probabilities), len(mask), part)
+    kept = np.where(class_mask(allowed, probabilities.shape[1]), probabilities, 0.0)
+    mass = kept.sum(axis=1, keepdims=True)
+    return np.asarray(kept / np.where(mass > 0, mass, 1.0), dtype=np.float32)
 
 
 def first_labels(
@@ -89,8 +85,13 @@ def first_labels(
     """
     images, names = as_embeddings(image_embeddings, "images"), as_embeddings(class_embeddings, "classes")
     described = described or {}
-    _check_descriptions(images, names, described, rank_described_by)
-    n_images, n_classes = len(images), len(names)
+    n_images, (n_classes, width) = len(images), names.shape
+    if images.shape[1] != width or any(c not in range(n_classes) or len(v) != width for c, v in described.items()):
+        shapes = {c: np.shape(vector) for c, vector in described.items()}
+        raise InputError(
+            f"Expected embeddings (images, width) and (classes, width), and (width,) for each described id of a class, "
+            f"got {images.shape}, {names.shape} and {shapes}."
+        )
     is_allowed = class_mask(allowed, n_classes)
     texts = names.copy()
     for class_id, embedding in described.items():
@@ -157,23 +158,14 @@ def candidate_sets(probabilities: Floats, alpha: float, beta: float, allowed: Cl
     for name, value in (("alpha", alpha), ("beta", beta)):
         if not 0.0 <= value <= 1.0:
             raise InputError(f"{name}: expected a number from 0 to 1, got {value}.")
-    candidates = np.zeros(conditional.shape, dtype=np.bool_)
-    if not len(conditional):
-        return candidates
-    limit = np.quantile(conditional.max(axis=1).astype(np.float64), alpha)
     mask = class_mask(allowed, conditional.shape[1])
-    across = np.zeros(len(conditional), dtype=np.float64)
-    least = np.zeros(conditional.shape[1], dtype=np.float64)
-    for column in np.flatnonzero(mask):
-        values = conditional[:, column].astype(np.float64)
-        least[column] = np.quantile(values, beta)
-        across += np.where(values >= least[column], values, 0.0)
-    for rows in row_parts(*conditional.shape):
-        own = conditional[rows].astype(np.float64)
-        within = _most_probable(conditional[rows], limit) & mask
-        mass = np.maximum(np.where(within, own, 0.0).sum(axis=1), across[rows])
-        candidates[rows] = within & (own >= least) & (own > NEGLIGIBLE * mass[:, None])
-    return candidates
+    if not len(conditional):
+        return np.zeros(conditional.shape, dtype=np.bool_)
+    own = conditional.astype(np.float64)
+    within = _most_probable(own, float(np.quantile(own.max(axis=1), alpha))) & mask
+    across = (own >= np.quantile(own, beta, axis=0)) & mask
+    mass = np.maximum(np.where(within, own, 0.0).sum(axis=1), np.where(across, own, 0.0).sum(axis=1))
+    return within & across & (own > NEGLIGIBLE * mass[:, None])
 
 
 def balanced_pools(probabilities: Floats, candidates: Bools, k: int | Ints) -> PseudoLabels:
@@ -245,13 +237,59 @@ def rotate(
     return new.extend(current.subset(order[rank < k - new.counts()[labels]]))
 
 
-def _most_probable(probabilities: Floats, limit: float) -> Bools:
-    ranked = np.sort(probabilities, axis=1)[:, ::-1].astype(np.float64)
-    sum_before = np.cumsum(ranked, axis=1)[:, :-1]
+def assign(preferences: Floats, priorities: Floats, quota: Ints) -> tuple[Ints, Ints]:
+    """Return the assigned images in ascending order and the class of each, by deferred acceptance.
+
+    Each image proposes to the class it prefers most. A class keeps the proposals of highest priority, up to its
+    quota; rejected images propose to their next class until they are assigned or have no class left. `preferences`
+    and `priorities` are `(images, classes)`; an image never proposes to a class of preference minus infinity. Ties go
+    to the first image and the first class.
+
+    If both matrices are the same, this is the only stable assignment. It then equals the greedy one: visit all pairs
+    from the highest score down, and keep a pair if its image is free and its class has room.
+    """
+    n_images, n_classes = preferences.shape
+    class_of_image = np.full(n_images, -1, dtype=np.int64)
+    # What a proposal must beat: nothing while a class has room, then the weakest proposal that it keeps.
+    cutoffs = np.where(quota > 0, -np.inf, np.inf).astype(priorities.dtype)
+    cutoff_images = np.full(n_classes, n_images, dtype=np.int64)
+
+    def next_choice(images: Ints) -> Ints:
+        """Return the most preferred class that would accept each image now, or -1: cutoffs only rise."""
+        wanted = preferences[images]
+        priority = wanted if priorities is preferences else priorities[images]
+        is_beaten = (priority > cutoffs) | ((priority == cutoffs) & (images[:, None] < cutoff_images))
+        wanted = np.where(is_beaten, wanted, -np.inf)
+        best = wanted.argmax(axis=1)
+        return np.where(wanted[np.arange(len(images)), best] > -np.inf, best, -1)
+
+    unassigned = np.arange(n_images, dtype=np.int64)
+    while unassigned.size:
+        parts = np.split(unassigned, np.arange(ROWS_AT_ONCE, len(unassigned), ROWS_AT_ONCE))
+        class_of_image[unassigned] = np.concatenate([next_choice(part) for part in parts])
+        proposed: Bools = np.zeros(n_classes + 1, dtype=np.bool_)
+        proposed[class_of_image[unassigned]] = True
+        proposed[-1] = False  # -1: no class would accept the image
+        members = np.flatnonzero(proposed[class_of_image])
+        classes = class_of_image[members]
+        priority = priorities[members, classes]
+        order = np.lexsort((members, -priority, classes))
+        members, classes, priority = members[order], classes[order], priority[order]
+        rank = np.arange(len(members)) - np.searchsorted(classes, classes)
+        is_last = rank == quota[classes] - 1
+        cutoffs[classes[is_last]] = priority[is_last]
+        cutoff_images[classes[is_last]] = members[is_last]
+        unassigned = np.asarray(members[rank >= quota[classes]], dtype=np.int64)
+        class_of_image[unassigned] = -1
+    assigned = np.flatnonzero(class_of_image >= 0)
+    return np.asarray(assigned, dtype=np.int64), class_of_image[assigned]
+
+
+def _most_probable(probabilities: NDArray[np.float64], limit: float) -> Bools:
+    ranked = np.sort(probabilities, axis=1)[:, ::-1]
     # The sum of all probabilities is 1 up to rounding, so a limit of 1 would otherwise stop at random.
-    n_kept = 1 + ((sum_before <= limit) | (limit >= 1.0)).sum(axis=1)
-    least = ranked[np.arange(len(ranked)), n_kept - 1]
-    return np.asarray(probabilities >= least[:, None], dtype=np.bool_)
+    n_kept = 1 + ((np.cumsum(ranked, axis=1)[:, :-1] <= limit) | (limit >= 1.0)).sum(axis=1)
+    return np.asarray(probabilities >= ranked[np.arange(len(ranked)), n_kept - 1][:, None], dtype=np.bool_)
 
 
 def _assign_among(scores: Floats, eligible: Callable[[slice], Bools], k: int | Ints) -> PseudoLabels:
@@ -275,20 +313,3 @@ def _check_scores(scores: Floats) -> int:
     if any(np.isnan(scores[rows]).any() for rows in row_parts(*scores.shape)):
         raise InputError("scores: expected numbers, got nan.")
     return int(scores.shape[1])
-
-
-def _check_descriptions(images: Floats, names: Floats, described: Mapping[int, Floats], ranking: str) -> None:
-    width = names.shape[1]
-    if images.shape[1] != width:
-        raise InputError(
-            f"Expected embeddings (images, width) and (classes, width), got {images.shape} and {names.shape}."
-        )
-    problems = [
-        f"class {class_id}: expected an id in 0..{len(names) - 1} and a vector of shape ({width},), "
-        f"got shape {np.shape(embedding)}"
-        for class_id, embedding in described.items()
-        if not 0 <= class_id < len(names) or np.shape(embedding) != (width,)
-    ]
-    if ranking not in ("cosine", "probability"):
-        problems.append(f"rank_described_by: expected 'cosine' or 'probability', got {ranking!r}")
-    raise_all(problems, "These descriptions cannot be used")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,7 +25,7 @@ from captune.embeddings.embed import embed_classes
 from captune.labeling.pseudo_labels import PseudoLabels, Source
 from captune.methods.base import Context, read_labels
 from captune.training.batch_sources import BatchSource, Request, draw_batches
-from captune.training.checkpoint import CheckpointFolder, add_prefix, with_prefix
+from captune.training.checkpoint import add_prefix, with_prefix
 from captune.training.loop import Optimization, Schedule, fit
 from captune.training.losses import loss_weights
 from captune.training.objective import PseudoLabelBatch, PseudoLabelObjective
@@ -66,10 +67,11 @@ class FewLabelSettings(Optimization):
     warmup_epochs: NonNegative = 5
 
 
-class FewLabelTraining:
+class FewLabelTraining(Schedule):
     """A student that is trained on pseudo-labels one or more times, each time from new random prompts.
 
-    Each training is a numbered part of the run's checkpoints: a resumed run skips to the part that was interrupted.
+    Each training is a numbered part of the run's checkpoints: a resumed run skips to the part that was interrupted. As
+    a schedule, it passes over pseudo-labeled and labeled images, whose labels stay the same throughout a part.
     """
 
     def __init__(self, task: AdaptationTask, backbone: Backbone, context: Context, settings: FewLabelSettings) -> None:
@@ -78,7 +80,11 @@ class FewLabelTraining:
         self.kept: dict[str, Tensor] = {}
         """Tensors that a method keeps from earlier parts; they are saved in the checkpoints."""
         self.tuner = self._new_tuner(0)
-        self._source: BatchSource | None = None
+
+    @cached_property
+    def full_source(self) -> BatchSource:
+        """The source of all unlabeled and labeled images."""
+        return self.context.batch_source(self.tuner, self.task, strong_views=0)
 
     def zero_shot(self) -> Floats:
         """Return probabilities of the unlabeled images over the target classes, before any training."""
@@ -88,7 +94,7 @@ class FewLabelTraining:
     @torch.inference_mode()
     def predict(self) -> Floats:
         """Return probabilities of the unlabeled images over the target classes, by the current student."""
-        images = self._full_source().embed_unlabeled(self.tuner, np.arange(len(self.vectors)))
+        images = self.full_source.embed_unlabeled(self.tuner, np.arange(len(self.vectors)))
         return self._among_targets(self.tuner.logits(images, self.tuner.class_embeddings()).cpu().numpy())
 
     def parts(self, n_parts: int) -> range:
@@ -112,84 +118,43 @@ class FewLabelTraining:
         images that have several. With `labeled_batch`, a minimum and maximum size, labeled images come in separate
         batches, in proportion to the pseudo-labeled ones and with the same weight; otherwise both are mixed.
         """
-        context, settings = self.context, self.settings
+        context, settings, task = self.context, self.settings, self.task
         checkpoints = replace(context.checkpoints, part=part) if context.checkpoints else None
         labels = labels.stamped(part, Source.NAME if part == 1 else Source.MODEL)
-        interrupted = checkpoints and distributed.from_first(lambda: _read_checkpoint(checkpoints))[0]
-        if interrupted:
-            labels = read_labels(interrupted, "schedule.pseudo_labels.", labels.n_classes)
+
+        def interrupted() -> distributed.Payload:  # the length of a training depends on its labels
+            found = checkpoints.newest() if checkpoints else None
+            return (dict(found.tensors) if found else {}), None
+
+        if tensors := distributed.from_first(interrupted)[0]:
+            labels = read_labels(tensors, "schedule.pseudo_labels.", labels.n_classes)
         self.tuner = self._new_tuner(part)
-        source, is_strong = self._full_source(), strong_views > 0 and len(labels) > 0
-        if is_strong:
-            source, labels = self._strong_source(labels, strong_views)
-        n_labeled = len(source.labels)
+        self.source, self.is_strong = self.full_source, strong_views > 0 and len(labels) > 0
+        if self.is_strong:
+            # A source of the pseudo-labeled images only: random crops of the others would never be used.
+            readable = task.unlabeled.subset(context.embed(self.backbone, task.unlabeled).image_index)
+            few = replace(task, unlabeled=readable.subset(labels.image_index))
+            labels = labels.subset(context.embed(self.backbone, few.unlabeled).image_index)
+            self.source = context.batch_source(self.tuner, few, strong_views)
+        n_labeled = len(self.source.labels)
+        self.labels, self.part, self.prior, self.labeled_batch = labels, part, prior, labeled_batch
+        n_mixed = 0 if labeled_batch and len(labels) else n_labeled
+        self.iterations = -(-(len(labels) + n_mixed) // settings.train_batch)
         if len(labels) + n_labeled:
             weights = (1.0, 1.0)
             if labeled_batch is None:
-                weights = loss_weights(len(labels), n_labeled, len(self.task.seen_classes) > 0)
-            objective = PseudoLabelObjective(self.tuner, source, *weights).to(context.runtime.device)
-            schedule = _FewLabelSchedule(self, source, labels, part, is_strong, prior, labeled_batch)
+                weights = loss_weights(len(labels), n_labeled, len(task.seen_classes) > 0)
+            objective = PseudoLabelObjective(self.tuner, self.source, *weights).to(context.runtime.device)
             with nullcontext() if self.tuner.edits_images else threads_for(0):
-                fit(objective, schedule, settings, context.runtime, checkpoints)
-        context.history.append((part * settings.epochs, labels))
-        return labels
-
-    def _new_tuner(self, part: int) -> Tuner:
-        tuner_class = registry.load("tuners", self.settings.tuner)
-        wanted = {**self.settings.tuner_defaults.get(self.settings.tuner, {}), **(self.settings.tuner_settings or {})}
-        chosen = build(tuner_class.Settings, wanted, "tuner settings")
-        with self.context.runtime.seeded(part):
-            tuner: Tuner = tuner_class(self.backbone, self.task.vocabulary, chosen)
-        if not any(parameter.requires_grad for parameter in tuner.parameters()):
-            raise InputError(
-                f"tuner = {self.settings.tuner!r} has nothing to train. Choose another, for example "
-                f"{option('tuner', 'text_prompts')} or {option('tuner', 'feature_adapter')}."
-            )
-        return tuner.to(self.context.runtime.device)
-
-    def _full_source(self) -> BatchSource:
-        if self._source is None:
-            self._source = self.context.batch_source(self.tuner, self.task, strong_views=0)
-        return self._source
-
-    def _strong_source(self, labels: PseudoLabels, strong_views: int) -> tuple[BatchSource, PseudoLabels]:
-        """Return a source of the pseudo-labeled images only: random crops of the others would never be used."""
-        readable = self.task.unlabeled.subset(self.context.embed(self.backbone, self.task.unlabeled).image_index)
-        few = replace(self.task, unlabeled=readable.subset(labels.image_index))
-        still_readable = self.context.embed(self.backbone, few.unlabeled).image_index
-        return self.context.batch_source(self.tuner, few, strong_views), labels.subset(still_readable)
-
-    def _among_targets(self, logits: Floats) -> Floats:
-        """Return probabilities conditional on the target classes; the others are zero."""
-        targets = self.task.target_classes
-        probabilities = np.zeros_like(logits)
-        probabilities[:, targets] = softmax_rows(logits[:, targets])
-        return probabilities
-
-
-class _FewLabelSchedule(Schedule):
-    """Passes over pseudo-labeled and labeled images, with a record of every epoch."""
-
-    def __init__(
-        self,
-        training: FewLabelTraining,
-        source: BatchSource,
-        labels: PseudoLabels,
-        part: int,
-        is_strong: bool,
-        prior: Floats | None,
-        labeled_batch: tuple[int, int] | None,
-    ) -> None:
-        self.training, self.context, self.settings = training, training.context, training.settings
-        self.source, self.labels, self.part, self.prior = source, labels, part, prior
-        self.is_strong, self.labeled_batch = is_strong, labeled_batch
-        n_mixed = 0 if labeled_batch and len(labels) else len(source.labels)
-        self.iterations = -(-(len(labels) + n_mixed) // self.settings.train_batch)
+                fit(objective, self, settings, context.runtime, checkpoints)
+        context.history.append((part * settings.epochs, self.labels))
+        return self.labels
 
     def begin_epoch(self, epoch: int) -> None:
-        pass  # the labels stay the same throughout the training
+        """Do nothing."""
 
     def batches(self, epoch: int, first_step: int) -> Iterator[PseudoLabelBatch]:
+        """Yield the steps of an epoch, with the weight of each class as the label of an image."""
         device = self.context.runtime.device
         # A source of strong views has the pseudo-labeled images only.
         positions = np.arange(len(self.labels)) if self.is_strong else self.labels.image_index
@@ -206,6 +171,7 @@ class _FewLabelSchedule(Schedule):
             yield PseudoLabelBatch(views, self._targets(entries).to(device), labels.to(device))
 
     def end_epoch(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
+        """Record the epoch."""
         self.context.record(
             step="epoch",
             epoch=(self.part - 1) * self.settings.epochs + epoch + 1,
@@ -215,18 +181,41 @@ class _FewLabelSchedule(Schedule):
         )
 
     def progress(self, epoch: int, sums: Mapping[str, Tensor]) -> str:
+        """Return round, epoch and loss."""
         return f"round {self.part}, epoch {epoch + 1}, loss {float(sums['loss'] / sums['steps']):.3f}"
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the labels, what is kept from earlier parts, and everything recorded so far."""
         tensors, facts = self.context.state()
         tensors |= add_prefix(self.labels.arrays(), "pseudo_labels.")
-        tensors |= {f"kept.{name}": tensor for name, tensor in self.training.kept.items()}
+        tensors |= {f"kept.{name}": tensor for name, tensor in self.kept.items()}
         return tensors, facts
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Restore what `state` returned."""
         self.context.restore(tensors, facts, self.labels.n_classes)
         self.labels = read_labels(tensors, "pseudo_labels.", self.labels.n_classes)
-        self.training.kept = with_prefix(tensors, "kept.")
+        self.kept = with_prefix(tensors, "kept.")
+
+    def _new_tuner(self, part: int) -> Tuner:
+        tuner_class = registry.load("tuners", self.settings.tuner)
+        wanted = {**self.settings.tuner_defaults.get(self.settings.tuner, {}), **(self.settings.tuner_settings or {})}
+        chosen = build(tuner_class.Settings, wanted, "tuner settings")
+        with self.context.runtime.seeded(part):
+            tuner: Tuner = tuner_class(self.backbone, self.task.vocabulary, chosen)
+        if not any(parameter.requires_grad for parameter in tuner.parameters()):
+            raise InputError(
+                f"tuner = {self.settings.tuner!r} has nothing to train. Choose another, for example "
+                f"{option('tuner', 'text_prompts')} or {option('tuner', 'feature_adapter')}."
+            )
+        return tuner.to(self.context.runtime.device)
+
+    def _among_targets(self, logits: Floats) -> Floats:
+        """Return probabilities conditional on the target classes; the others are zero."""
+        targets = self.task.target_classes
+        probabilities = np.zeros_like(logits)
+        probabilities[:, targets] = softmax_rows(logits[:, targets])
+        return probabilities
 
     def _draw(self, generator: np.random.Generator) -> list[tuple[Ints, Ints]]:
         """Return entries of the pseudo-labels and positions of labeled images for each step, in even batches."""
@@ -248,9 +237,3 @@ class _FewLabelSchedule(Schedule):
             weights *= self.prior[labels.image_index[entries]]
             weights /= np.maximum(weights.sum(axis=1, keepdims=True), np.finfo(np.float32).tiny)
         return torch.from_numpy(weights)
-
-
-def _read_checkpoint(checkpoints: CheckpointFolder) -> distributed.Payload:
-    """Return the newest tensors: the length of a training depends on its labels, so they are read before it."""
-    found = checkpoints.newest()
-    return (dict(found.tensors) if found else {}), None

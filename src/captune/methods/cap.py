@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from captune.backbones.base import Backbone
+from captune.concepts.alignment import Scope
 from captune.concepts.confusion import (
     ConfusionMargin,
     Tendency,
@@ -34,6 +35,7 @@ from captune.data.task import AdaptationTask
 from captune.embeddings.embed import embed_classes
 from captune.labeling.pseudo_labels import PseudoLabels, Source
 from captune.labeling.selection import (
+    Ranking,
     add_confident,
     class_mask,
     first_labels,
@@ -153,14 +155,12 @@ class Cap(Method):
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Align concepts, select the first pseudo-labels, then train while they grow."""
-        settings: CapSettings = self.settings
-        most = max(5, STEPS_X_CLASSES // (settings.epochs * len(task.vocabulary)))
+        settings, n_classes = self.settings, len(task.vocabulary)
+        most = max(5, STEPS_X_CLASSES // (settings.epochs * n_classes))
         if settings.start_from == "transductive" and settings.iterations > most:
-            context.say(
-                f"With {len(task.vocabulary)} classes, an epoch has {most} steps instead of {settings.iterations}."
-            )
-            return Cap(replace(settings, iterations=most)).adapt(task, backbone, context)
-        schedule = self.prepare(task, backbone, context)
+            context.say(f"With {n_classes} classes, an epoch has {most} steps instead of {settings.iterations}.")
+            settings = replace(settings, iterations=most)
+        schedule = Cap(settings).prepare(task, backbone, context)
         tuner = schedule.objective.tuner
         with nullcontext() if tuner.edits_images else threads_for(0):
             fit(schedule.objective, schedule, settings, context.runtime, context.checkpoints)
@@ -186,16 +186,14 @@ class Cap(Method):
 
         # Section 3.1: describe misleading class names, and select the first pseudo-labels D_PL.
         detection = replace(DETECTIONS[settings.detection], seed=context.runtime.seed)
-        alignment = (
-            context.align_concepts(task, backbone, settings.describe, settings.choose, detection)
-            if settings.concept_alignment
-            else context.align_concepts(task, backbone, "none")
-        )
+        scope: Scope = settings.describe if settings.concept_alignment else "none"
+        seek = detection if settings.concept_alignment else None
+        alignment = context.align_concepts(task, backbone, scope, settings.choose, seek)
         mixture = None
         if settings.start_from == "zero_shot":  # the paper
             names, described = embed_classes(backbone, task.vocabulary), alignment.vectors(backbone)
             # A cosine ranks the images of a few described classes best, a probability those of many.
-            ranking: Literal["cosine", "probability"] = "cosine" if settings.describe == "mismatched" else "probability"
+            ranking: Ranking = "cosine" if settings.describe == "mismatched" else "probability"
             scale, k = backbone.logit_scale, settings.k
             first = first_labels(images, names, scale, described, k=k, allowed=targets, rank_described_by=ranking)
         else:
@@ -208,11 +206,10 @@ class Cap(Method):
         tuner: Tuner = registry.load("tuners", settings.tuner)(backbone, vocabulary)
         if mixture is not None and isinstance(tuner, FeatureAdapter):
             tuner = tuner.with_mixture(mixture)
-        tuner = tuner.to(context.runtime.device)
-        source = context.batch_source(tuner, task, settings.strong_views)
+        device = context.runtime.device
+        source = context.batch_source(tuner.to(device), task, settings.strong_views)
         allowed = torch.from_numpy(class_mask(targets, len(vocabulary)))
-        objective = ConfusionObjective(tuner, source, allowed, settings.tau, settings.independent_adapters)
-        objective = objective.to(context.runtime.device)
+        objective = ConfusionObjective(tuner, source, allowed, settings.tau, settings.independent_adapters).to(device)
         return CapSchedule(task, objective, first, mixture, len(images), context, settings)
 
 
@@ -238,35 +235,32 @@ class CapSchedule(Schedule):
 
     def begin_epoch(self, epoch: int) -> None:
         """Grow D_PL every few epochs (Appendix B) and compute the margin of the epoch (Section 3.2)."""
-        released, every = self.settings.growth == "released", self.settings.grow_every
-        if epoch and (epoch - 1 if released else epoch) % every == 0:
+        if epoch and (epoch - (self.settings.growth == "released")) % self.settings.grow_every == 0:
             self.context.history.append((epoch, self.pseudo_labels))
-            self.pseudo_labels = self._grow_as_released(epoch) if released else self._grow(epoch)
+            self.pseudo_labels = self._grow(epoch)
         if epoch and self.settings.margin:  # the first epoch warms up without a margin
             self.objective.margin = torch.from_numpy(self._margin().matrix).to(self.context.runtime.device)
 
     def _grow(self, epoch: int) -> PseudoLabels:
-        """Return D_PL with the most confident new images of each class added, or selected anew from the mixture on."""
-        settings, targets = self.settings, self.task.target_classes
-        _, probabilities, _ = self.objective.predict(np.arange(self.n_images))
+        """Return D_PL with more images of each class, by the most confident predictions of the current student."""
+        settings, targets, n_images = self.settings, self.task.target_classes, self.n_images
+        if settings.growth == "released":  # new images only from those of the last epoch's steps
+            last = epoch - 1
+            size = released_size(settings.k, last, settings.epochs, n_images, len(targets), settings.growth_limit)
+            seen = np.unique(np.concatenate([step.unlabeled for step in self._draw(last)]))
+            _, probabilities, _ = self.objective.predict(seen)
+            return rotate(self.pseudo_labels, seen, probabilities, size, settings.tau, targets, epoch)
+        _, probabilities, _ = self.objective.predict(np.arange(n_images))
         if self.mixture is None:
-            n_new = max(1, int(self.n_images * settings.grow_every / (settings.epochs * len(targets))))
+            n_new = max(1, int(n_images * settings.grow_every / (settings.epochs * len(targets))))
             return add_confident(self.pseudo_labels, probabilities, n_new, targets, epoch)
-        # Beyond the paper: up to half of an even split, and only images that are predicted as the class, so that rare
-        # classes are not filled with images of others.
-        even = self.n_images / len(targets)
+        # Beyond the paper: selected anew, up to half of an even split, and only images that are predicted as the class,
+        # so that rare classes are not filled with images of others.
+        even = n_images / len(targets)
         k = min(float(settings.k), max(1.0, even))
         most = int(k + max(0.0, 0.5 * even - k) * epoch / settings.epochs)
         selected = top_k_per_class(probabilities, most, targets, predicted_only=True)
         return selected.stamped(epoch, Source.MODEL)
-
-    def _grow_as_released(self, epoch: int) -> PseudoLabels:
-        """Return a larger D_PL as in the authors' code: new images only from those of the last epoch's steps."""
-        settings, targets, last = self.settings, self.task.target_classes, epoch - 1
-        size = released_size(settings.k, last, settings.epochs, self.n_images, len(targets), settings.growth_limit)
-        seen = np.unique(np.concatenate([step.unlabeled for step in self._draw(last)]))
-        _, probabilities, _ = self.objective.predict(seen)
-        return rotate(self.pseudo_labels, seen, probabilities, size, settings.tau, targets, epoch)
 
     def _margin(self) -> ConfusionMargin:
         """Return the margin from the similarity of the classes and their confident predictions (Eqs. 2 to 7)."""

@@ -24,7 +24,12 @@ def margin_losses(logits: Tensor, labels: Tensor, margin: Tensor | None = None) 
     label must win by that much more. Its diagonal is ignored. None means no margin.
     """
     logits = _precise(logits)
-    _check(logits, labels, margin)
+    n_classes = logits.shape[-1]
+    if labels.shape != logits.shape[:1] or (margin is not None and margin.shape != (n_classes, n_classes)):
+        raise InputError(
+            "Expected logits (samples, classes), labels (samples,) and a margin (classes, classes), got "
+            f"{tuple(logits.shape)}, {tuple(labels.shape)} and {None if margin is None else tuple(margin.shape)}."
+        )
     if margin is not None:
         others = margin.to(logits)[labels].scatter(1, labels[:, None], 0.0)
         logits = logits + others
@@ -74,14 +79,3 @@ def loss_weights(n_pseudo: int, n_labeled: int, has_labeled_classes: bool) -> tu
 def _precise(logits: Tensor) -> Tensor:
     # Half precision rounds a logit of 100 to the nearest 1/16, so losses are computed in single or double precision.
     return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-
-
-def _check(logits: Tensor, labels: Tensor, margin: Tensor | None) -> None:
-    if logits.ndim != 2 or labels.shape != logits.shape[:1]:
-        raise InputError(
-            "Expected logits (samples, classes) and labels (samples,), "
-            f"got {tuple(logits.shape)} and {tuple(labels.shape)}."
-        )
-    n_classes = logits.shape[1]
-    if margin is not None and margin.shape != (n_classes, n_classes):
-        raise InputError(f"margin: expected shape {(n_classes, n_classes)}, got {tuple(margin.shape)}.")

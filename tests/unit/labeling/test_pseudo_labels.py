@@ -72,9 +72,9 @@ def test_reindexed_and_stamped() -> None:
 @pytest.mark.parametrize(
     ("images", "labels", "more", "message"),
     [
-        ([1, 1], [0, 0], {}, r"each image once, but 1 repeat \(1"),
+        ([1, 1], [0, 0], {}, "each image once"),
         ([0, 1], [0, 4], {}, r"labels: expected ids in 0..3, got 0..4"),
-        ([-1, 1], [0, 0], {}, "positions from 0, got -1"),
+        ([-1, 1], [0, 0], {}, "positions from 0"),
         ([0, 1], [0], {}, r"labels: expected shape \(2,\), got \(1,\)"),
         ([0], [0], {"candidates": np.ones((1, 3), dtype=bool)}, r"expected shape \(1, 4\), got \(1, 3\)"),
         ([0], [0], {"candidates": np.zeros((1, 4), dtype=bool)}, "among its candidates"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +20,6 @@ from captune.tuners._prompted_texts import longest_text
 from captune.tuners.feature_adapter import FeatureAdapter, ResidualAdapter
 from captune.tuners.maple import Maple, MapleSettings
 from captune.tuners.text_prompts import TextPrompts, TextPromptsSettings
-from captune.tuners.visual_prompts import VisualPrompts, VisualPromptsSettings
 
 NAMES = Vocabulary(("cat", "red dog", "striped bird"))
 KINDS = ["clip", "siglip", "dual_dinov2", "dual_vit"]
@@ -121,29 +119,6 @@ def test_members_are_averaged(clip_folder: Path) -> None:
     mean = torch.stack([member.class_embeddings() for member in members]).mean(0)
     expected = torch.nn.functional.normalize(mean, dim=-1)
     assert torch.allclose(whole.class_embeddings(), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("depth", ["shallow", "deep"])
-def test_visual_prompts_stand_among_the_patches(kind: str, depth: Any, model_folder: Callable[[str], Path]) -> None:
-    backbone = load_backbone(identifier(kind, model_folder(kind)))
-    before = backbone.fingerprint()
-    student = VisualPrompts(backbone, NAMES, VisualPromptsSettings(n_prompts=3, depth=depth))
-    n_layers = backbone.image_tower.depth
-    assert len(student.prompts) == {"shallow": 1, "deep": n_layers}[depth]
-    tokens = torch.zeros(2, 5, backbone.image_tower.width)
-    entered = student._edit(0, tokens)
-    assert torch.equal(entered[1, 5:], student.prompts[0])
-    later = student._edit(n_layers - 1, entered + 1)
-    kept = entered[1, 5:] + 1 if depth == "shallow" else student.prompts[-1]
-    assert torch.equal(later[1, 5:], kept)
-    side = backbone.preprocessing.image_size
-    images = student.image_embeddings(torch.randn(2, 3, side, side))
-    (images @ student.class_embeddings().T).pow(2).sum().backward()
-    assert student.prompts.grad is not None
-    assert (student.prompts.grad.abs().sum(dim=(1, 2)) > 0).all()
-    assert torch.equal(student.class_embeddings(), torch.from_numpy(embed_classes(backbone, NAMES)))
-    assert backbone.fingerprint() == before
 
 
 def test_the_feature_adapter_starts_as_the_backbone(clip_folder: Path) -> None:
