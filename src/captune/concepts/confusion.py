@@ -20,7 +20,10 @@ PAPER_LOGIT_SCALE = 100.0
 
 @dataclass(frozen=True, eq=False)
 class ConfusionMargin:
-    """The margin matrix and the quantities from which it is computed."""
+    """The margin matrix and the quantities from which it is computed.
+
+    `neglect` is 0 for the most predicted class and 1 for one never predicted: delta of Eq. 4, the paper's tendency.
+    """
 
     matrix: Floats
     similarity: Floats
@@ -58,44 +61,6 @@ def confident_counts(probabilities: Floats, tau: float) -> Ints:
     return np.asarray(np.bincount(predicted, minlength=n_classes), dtype=np.int64)
 
 
-def count_ratios(counts: Ints, labeled: Sequence[int] | Ints = ()) -> NDArray[np.float64]:
-    """Return the count of each class divided by the largest count, r.
-
-    Labeled classes are 1 and do not enter the largest count, since they are learned from labels rather than
-    pseudo-labels. Without any confident image, all classes are 1, so that there is no margin.
-    """
-    rivals = np.ones(len(counts), dtype=np.bool_)
-    rivals[np.asarray(labeled, dtype=np.int64)] = False
-    largest = int(counts[rivals].max(initial=0))
-    return np.where(rivals, counts / largest, 1.0) if largest else np.ones(len(counts), dtype=np.float64)
-
-
-def class_neglect(ratios: NDArray[np.float64], tendency: Tendency = "paper") -> NDArray[np.float64]:
-    """Return how much each class is neglected: 0 for the most predicted class, 1 for one never predicted.
-
-    This is delta of Eq. 4, which the paper calls tendency: `paper` is 1 - r, `released` is (1 - r) / (1 + r).
-    """
-    if tendency == "paper":
-        return 1.0 - ratios
-    if tendency == "released":
-        return (1.0 - ratios) / (1.0 + ratios)
-    raise InputError(f"tendency: expected 'paper' or 'released', got {tendency!r}.")
-
-
-def margin_matrix(similarity: Floats, scales: NDArray[np.float64]) -> Floats:
-    """Return the similarity with row y scaled by the margin of class y, and a zero diagonal (Eq. 7).
-
-    The margin belongs to the label: Eq. 1 adds row y to the logits of the rivals of label y, so a neglected class must
-    win by more, most of all against similar classes. (Scaled by column, it would instead push down a rival that is
-    already neglected.)
-    """
-    if similarity.shape != (len(scales), len(scales)):
-        raise InputError(f"similarity: expected shape {(len(scales),) * 2}, got {similarity.shape}.")
-    matrix = np.asarray(similarity * scales[:, None], dtype=np.float32)
-    np.fill_diagonal(matrix, 0.0)
-    return matrix
-
-
 def confusion_margin(
     similarity: ArrayLike,
     counts: ArrayLike,
@@ -108,7 +73,12 @@ def confusion_margin(
     """Return the margin of each pair of classes, from their similarity and their confident counts (Eqs. 4 to 7).
 
     `similarity` is `(classes, classes)`; `counts` `(classes,)` says how many images are predicted as each class.
-    `margin` is in logits at CLIP's scale of 100; with `logit_scale` it is converted to logits at that scale.
+    `margin` is in logits at CLIP's scale of 100; with `logit_scale` it is converted to logits at that scale. Labeled
+    classes have no margin and do not enter the largest count: they are learned from labels rather than pseudo-labels.
+
+    The margin belongs to the label: Eq. 1 adds row y to the logits of the rivals of label y, so a neglected class must
+    win by more, most of all against similar classes. (Scaled by column, it would instead push down a rival that is
+    already neglected.)
 
     Examples:
         Class 1 is hardly ever predicted, so it must win by more, above all against class 0, which is similar.
@@ -122,13 +92,22 @@ def confusion_margin(
     similarity, counts = np.asarray(similarity, dtype=np.float32), np.asarray(counts, dtype=np.int64)
     if counts.ndim != 1 or counts.min(initial=0) < 0:
         raise InputError(f"counts: expected shape (classes,) and no negative number, got {counts.tolist()}.")
+    if similarity.shape != (len(counts), len(counts)):
+        raise InputError(f"similarity: expected shape {(len(counts),) * 2}, got {similarity.shape}.")
+    if tendency not in ("paper", "released"):
+        raise InputError(f"tendency: expected 'paper' or 'released', got {tendency!r}.")
     if logit_scale is not None:
         margin = margin * logit_scale / PAPER_LOGIT_SCALE
-    ratios = count_ratios(counts, labeled)
-    neglect = class_neglect(ratios, tendency)
+    is_rival = np.ones(len(counts), dtype=np.bool_)
+    is_rival[np.asarray(labeled, dtype=np.int64)] = False
+    # Without any confident image, all ratios are 1, so that there is no margin.
+    largest = int(counts[is_rival].max(initial=0))
+    ratios = np.where(is_rival & (largest > 0), counts / max(largest, 1), 1.0)
+    neglect = 1.0 - ratios if tendency == "paper" else (1.0 - ratios) / (1.0 + ratios)  # delta of Eq. 4
     # Delta of Eq. 5. With the paper's tendency it is the largest neglect; the release has the same 1 - min r.
     imbalance = 1.0 - float(ratios.min(initial=1.0))
-    matrix = margin_matrix(similarity, margin * imbalance * neglect)  # Eqs. 6 and 7
+    matrix = np.asarray(similarity * (margin * imbalance * neglect)[:, None], dtype=np.float32)  # Eqs. 6 and 7
+    np.fill_diagonal(matrix, 0.0)
     return ConfusionMargin(matrix, similarity, counts, neglect, imbalance)
 
 

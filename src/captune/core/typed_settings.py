@@ -38,8 +38,6 @@ class AdaptSettings(TypedDict, total=False):
     choose: Literal["best", "mean"]
     k: int
     candidates: tuple[str, ...]
-    folds: int
-    fewest_labels: int
     without_labels: Literal["cap", "transductive"]
     epochs: int
     learning_rate: float

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge
 
 from captune.backbones.base import Backbone
 from captune.core import registry
@@ -21,6 +20,9 @@ from captune.data.task import AdaptationTask, LabeledImages
 from captune.methods.base import Context, Method
 from captune.tuners.base import Tuner
 
+FEWEST_LABELS, N_FOLDS = 40, 4
+"""Number of labels from which methods are compared, and of their folds: each is predicted by methods without it."""
+
 
 @dataclass(frozen=True)
 class AutoSettings:
@@ -28,15 +30,11 @@ class AutoSettings:
 
     Attributes:
         candidates: Methods to choose from, in the order of preference.
-        folds: Number of folds of the labels; each fold is predicted by methods that do not see it.
-        fewest_labels: Minimum number of labels for a comparison of methods.
-        without_labels: Method with fewer labels: `transductive` takes seconds, `cap` trains through the image encoder
-            and is the choice on a GPU.
+        without_labels: Method with too few labels for a comparison: `transductive` takes seconds, `cap` trains through
+            the image encoder and is the choice on a GPU.
     """
 
     candidates: tuple[str, ...] = ("transductive", "zero_shot", "transclip")
-    folds: Annotated[int, Ge(2)] = 4
-    fewest_labels: Annotated[int, Ge(2)] = 40
     without_labels: Literal["transductive", "cap"] = "transductive"
 
 
@@ -52,7 +50,7 @@ class Auto(Method):
         if not settings.candidates or "auto" in settings.candidates:
             raise InputError(f"candidates is {list(settings.candidates)}, expected other methods such as 'zero_shot'.")
         n_labels, accuracy = len(task.labeled), {}
-        if n_labels >= settings.fewest_labels:
+        if n_labels >= FEWEST_LABELS:
             accuracy = {name: self._cross_validate(name, task, backbone, context) for name in settings.candidates}
             chosen, preset = max(accuracy, key=lambda name: accuracy[name]), "quick"  # the first of equals
             listed = ", ".join(f"{name} {value:.1%}" for name, value in accuracy.items())
@@ -81,12 +79,10 @@ class Auto(Method):
         """Return the share of labels that a method predicts without knowing them."""
         known = context.embed(backbone, task.labeled.images)
         labels = task.labeled.labels[known.image_index]
-        parts = np.random.default_rng(context.runtime.seed).permutation(len(labels)) % self.settings.folds
+        parts = np.random.default_rng(context.runtime.seed).permutation(len(labels)) % N_FOLDS
         n_correct = 0
-        for part in range(self.settings.folds):
+        for part in range(N_FOLDS):
             held_out, others = np.flatnonzero(parts == part), np.flatnonzero(parts != part)
-            if not len(held_out):
-                continue
             trial = dataclasses.replace(context, rounds=[], history=[], checkpoints=None)
             rows = known.image_index[others]
             labeled = LabeledImages(task.labeled.images.subset(rows), labels[others], task.labeled.is_single[rows])

@@ -26,17 +26,20 @@ def test_balanced_counts_mean_no_margin() -> None:
 
 def test_classes_with_labels_have_no_margin_and_set_no_standard() -> None:
     # The labeled class 0 takes most predictions; the others are still compared among themselves.
-    assert confusion.count_ratios(np.array([90, 10, 5, 0]), labeled=[0]).tolist() == [1.0, 1.0, 0.5, 0.0]
-    made = confusion.confusion_margin(SIMILARITY, np.array([0, 10, 5, 0]), labeled=np.array([0]))
-    assert not made.matrix[0].any()
-    assert made.matrix[3, :3].tolist() == [6.0, 6.0, 6.0]
-    assert confusion.count_ratios(np.array([3, 0]), labeled=[0, 1]).tolist() == [1.0, 1.0]
+    for first in (90, 0):
+        made = confusion.confusion_margin(SIMILARITY, np.array([first, 10, 5, 0]), labeled=np.array([0]))
+        assert made.neglect.tolist() == [0.0, 0.0, 0.5, 1.0]
+        assert not made.matrix[0].any()
+        assert made.matrix[3, :3].tolist() == [6.0, 6.0, 6.0]
+    assert not confusion.confusion_margin(SIMILARITY[:2, :2], np.array([3, 0]), labeled=[0, 1]).matrix.any()
 
 
 def test_the_release_bends_the_tendency() -> None:
-    assert confusion.class_neglect(np.array([1, 0.5, 0]), "released").tolist() == pytest.approx([0, 1 / 3, 1])
+    counts, similarity = np.array([2, 1, 0]), SIMILARITY[:3, :3]
+    released = confusion.confusion_margin(similarity, counts, tendency="released").neglect
+    assert released.tolist() == pytest.approx([0, 1 / 3, 1])
     with pytest.raises(InputError, match="expected 'paper' or 'released', got 'other'"):
-        confusion.class_neglect(np.array([1, 0.5]), "other")  # type: ignore[arg-type]
+        confusion.confusion_margin(similarity, counts, tendency="other")  # type: ignore[arg-type]
 
 
 def test_the_margin_follows_the_logit_scale() -> None:
