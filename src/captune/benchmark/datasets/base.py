@@ -248,6 +248,12 @@ def label_by_folder(entries: Sequence[str], classes: Sequence[str], source: Path
     return labeled([(entry, entry.split("/")[0]) for entry in entries], classes, source)
 
 
+def coop_by_folder(file: Path, images: Path, classes: Sequence[str], names: Sequence[str] = ()) -> LoadedDataset:
+    """Return the dataset of a split_zhou file, with the class ids of the folders of its images."""
+    listed = (label_by_folder([entry for entry, _ in part], classes, file) for part in read_coop(file))
+    return from_lists(names or classes, images, *listed)
+
+
 def from_lists(names: Sequence[str], folder: Path, pool: Listed, test: Listed) -> LoadedDataset:
     """Return the dataset of two lists of images; all must exist inside the folder."""
     return LoadedDataset(tuple(names), *_collect(folder, pool), *_collect(folder, test))
@@ -273,6 +279,16 @@ def from_positions(
     """Return the dataset whose test images are at these positions and whose pool is the rest."""
     pool = np.setdiff1d(np.arange(len(images)), test)
     return LoadedDataset(tuple(names), images.subset(pool), labels[pool], images.subset(test), labels[test], remarks)
+
+
+def draw_split(
+    folder: Path, classes: Sequence[str], share: float, remark: str, names: Sequence[str] = (), draws_pool: bool = False
+) -> LoadedDataset:
+    """Return the dataset of class folders, with a random share of every class as test images, or as the pool."""
+    images, labels = read_folders(folder, tuple(classes))
+    drawn = draw_by_class(labels, share)
+    test = np.setdiff1d(np.arange(len(images)), drawn) if draws_pool else drawn
+    return from_positions(names or spaced(classes), images, labels, test, (remark,))
 
 
 def draw_by_class(labels: Ints, share: float) -> Ints:

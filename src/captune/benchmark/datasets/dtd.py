@@ -14,19 +14,14 @@ COOP = "split_zhou_DescribableTextures.json"
 
 def _official(folder: Path) -> base.LoadedDataset:
     """Read lists with lines such as `banded/banded_0002.jpg`."""
-    train, val, test = (base.read_lines(folder / name) for name in LISTS)
-    return _load(folder, train + val, test, folder / LISTS[0])
+    names = base.class_folders(folder / "images")
+    lists = (folder / name for name in LISTS)
+    train, val, test = (base.label_by_folder(base.read_lines(path), names, path) for path in lists)
+    return base.from_lists(names, folder / "images", train + val, test)
 
 
 def _coop(folder: Path) -> base.LoadedDataset:
-    pool, test = ([name for name, _ in part] for part in base.read_coop(folder / COOP))
-    return _load(folder, pool, test, folder / COOP)
-
-
-def _load(folder: Path, pool: list[str], test: list[str], source: Path) -> base.LoadedDataset:
-    names = base.class_folders(folder / "images")
-    listed = (base.label_by_folder(entries, names, source) for entries in (pool, test))
-    return base.from_lists(names, folder / "images", *listed)
+    return base.coop_by_folder(folder / COOP, folder / "images", base.class_folders(folder / "images"))
 
 
 class DTD(base.Dataset):

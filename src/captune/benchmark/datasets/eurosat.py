@@ -42,15 +42,12 @@ def _elevater(folder: Path) -> base.LoadedDataset:
 
 
 def _coop(folder: Path) -> base.LoadedDataset:
-    parts = base.read_coop(folder / COOP)
-    listed = (base.label_by_folder([name for name, _ in part], tuple(NAMES), folder / COOP) for part in parts)
-    return base.from_lists(tuple(NAMES.values()), folder / "2750", *listed)
+    return base.coop_by_folder(folder / COOP, folder / "2750", tuple(NAMES), tuple(NAMES.values()))
 
 
 def _seeded(folder: Path) -> base.LoadedDataset:
-    images, labels = base.read_folders(folder / "2750", tuple(NAMES))
-    test, remark = base.draw_by_class(labels, N_TEST / N_IMAGES), base.SEEDED_REMARK.format(files="test.txt")
-    return base.from_positions(tuple(NAMES.values()), images, labels, test, (remark,))
+    remark = base.SEEDED_REMARK.format(files="test.txt")
+    return base.draw_split(folder / "2750", tuple(NAMES), N_TEST / N_IMAGES, remark, tuple(NAMES.values()))
 
 
 class EuroSAT(base.Dataset):

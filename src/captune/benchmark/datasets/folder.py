@@ -33,11 +33,8 @@ class Folder(base.Dataset):
                 raise InputError(f"{str(root / 'test')!r} has the class {unknown[0]!r}, which train does not have.")
             test = base.read_folders(root / "test", classes, may_be_empty=True)
             return base.LoadedDataset(base.spaced(classes), *base.read_folders(root / "train", classes), *test)
-        classes = base.class_folders(root)
-        images, labels = base.read_folders(root, classes)
-        drawn = base.draw_by_class(labels, TEST_SHARE)
         remark = f"The test images are a random {TEST_SHARE:.0%} of every class, drawn with a fixed seed."
-        return base.from_positions(base.spaced(classes), images, labels, drawn, (remark,))
+        return base.draw_split(root, base.class_folders(root), TEST_SHARE, remark)
 
     def _is_split(self, root: Path) -> bool:
         return all(base.class_folders(root / part) for part in ("train", "test"))

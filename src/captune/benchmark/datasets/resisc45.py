@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from captune.benchmark.datasets import base
 from captune.core.cards import read_json
 from captune.core.errors import InputError
@@ -35,11 +33,8 @@ def _elevater(folder: Path) -> base.LoadedDataset:
 
 def _seeded(folder: Path) -> base.LoadedDataset:
     """Draw a fifth of every class for the pool."""
-    classes = base.class_folders(folder)
-    images, labels = base.read_folders(folder, classes)
-    test = np.setdiff1d(np.arange(len(images)), base.draw_by_class(labels, N_POOL / N_IMAGES))
     remark = base.SEEDED_REMARK.format(files=", ".join(LISTS))
-    return base.from_positions(base.spaced(classes), images, labels, test, (remark,))
+    return base.draw_split(folder, base.class_folders(folder), N_POOL / N_IMAGES, remark, draws_pool=True)
 
 
 class RESISC45(base.Dataset):
