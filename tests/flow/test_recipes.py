@@ -112,6 +112,12 @@ def check_label_studio() -> None:
     assert {after[f"camouflage/0000{number}.png"] for number in range(4)} == {"zebra"}
 
 
+def check_own_model() -> None:
+    card = json.loads(Path("textiles/run.json").read_text())
+    assert card["settings"]["backbone"] == "embedded:patterns"
+    assert card["settings"]["template"] == "a photograph of {} cloth"
+
+
 def check_large() -> None:
     import pyarrow.parquet
 
@@ -128,6 +134,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "Boxes from MegaDetector": check_crops,
     "ImageFolder for timm, torchvision or YOLO": check_dataset,
     "Label Studio": check_label_studio,
+    "Your field's CLIP": check_own_model,
     "100,000 images on one GPU": check_large,
 }
 
