@@ -23,6 +23,7 @@ from captune.commands.adapt import print_audit
 from captune.core import cards
 from captune.core.errors import CaptuneError, InputError
 from captune.core.settings import parse_overrides, read_yaml
+from captune.data.images import find_images
 from captune.data.vocabulary import read_class_names, read_classes, read_descriptions
 from captune.plan import make_plan
 from captune.report.measures import Measures
@@ -118,6 +119,23 @@ def test_yaml_aliases_cannot_fill_the_memory(tmp_path: Path, what: str) -> None:
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, preexec_fn=bound, check=False)
     assert "InputError" in done.stderr
     assert len(done.stderr) < 20_000
+
+
+@pytest.mark.parametrize("name", ["list.txt", "table.csv"])
+def test_a_file_without_line_ends_is_not_read_whole(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    os.truncate(tmp_path / name, 50_000_000_000)  # a hole: it takes no space
+    for read in (find_images, read_classes):
+        with pytest.raises(InputError, match="Is this a text file"):
+            read(tmp_path / name)
+
+
+def test_a_huge_yaml_file_is_not_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").touch()
+    os.truncate(tmp_path / "x.yaml", 50_000_000_000)
+    for read in (read_classes, read_descriptions, read_yaml):
+        with pytest.raises(InputError, match=r"more than .* characters"):
+            read(tmp_path / "x.yaml")
 
 
 def test_class_names_are_never_places(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import yaml
 
 from captune.core.errors import InputError
 
+MOST_CHARACTERS = 1 << 26
 ERRORS = (yaml.YAMLError, ValueError, RecursionError)
 """What reading can raise; a date such as 2024-99-99 is a ValueError."""
 
@@ -22,7 +23,11 @@ def load_yaml(text: str, as_text: bool = False) -> Any:  # noqa: ANN401 (anythin
 def read_yaml_file(path: str | Path, what: str, as_text: bool = False) -> Any:  # noqa: ANN401
     """Return the content of a YAML file, or raise an InputError that says what the file should be."""
     try:
-        return load_yaml(Path(path).read_text(encoding="utf-8-sig"), as_text)
+        with Path(path).open(encoding="utf-8-sig") as file:
+            text = file.read(MOST_CHARACTERS + 1)
+        if len(text) > MOST_CHARACTERS:
+            raise InputError(f"The {what} {str(path)!r} has more than {MOST_CHARACTERS:,} characters.")
+        return load_yaml(text, as_text)
     except OSError as error:
         raise InputError(f"The {what} {str(path)!r} cannot be read: {error.strerror}.") from error
     except ERRORS as error:

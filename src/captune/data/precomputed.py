@@ -22,7 +22,7 @@ from captune.core.text import is_unicode, shown
 from captune.data.decoding import ImageData
 from captune.data.images import PATH_COLUMNS, ItemCollection
 from captune.data.partition_folder import PartitionFolder, read_sample
-from captune.data.tables import first_few
+from captune.data.tables import first_few, text_columns, values_of
 
 VECTOR_KEYS = ("vectors", "images", "embeddings", "image_embeddings", "vector", "embedding")
 SECOND_KEYS = ("second", "second_vectors", "second_embeddings", "second_images")
@@ -270,7 +270,7 @@ class _Arrays:
         if self.suffix == ".safetensors":
             from safetensors.torch import load_file  # NumPy has no bfloat16
 
-            return {name: tensor.float().numpy() for name, tensor in load_file(str(self.file)).items()}
+            return load_file(str(self.file))
         stored = np.load(self.file, mmap_mode="r", allow_pickle=False)
         if isinstance(stored, np.ndarray):
             return {"vectors": stored}
@@ -283,7 +283,12 @@ class _Arrays:
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         try:
-            return np.asarray(self._stored[name])
+            found = self._stored[name]
+            if self.suffix == ".safetensors":
+                if found.element_size() < 4:  # half precision is read in place, but becomes single precision here
+                    check_memory(4 * found.numel(), f"{name!r} in {str(self.file)!r}")
+                found = found.float().numpy()
+            return np.asarray(found)
         except CaptuneError:
             raise
         except Exception as error:  # as above
@@ -340,9 +345,9 @@ class _ParquetColumns:
     """The columns of a Parquet file as arrays, vectors first; each is read when it is asked for."""
 
     def __init__(self, file: Path) -> None:
-        schema = _parquet_schema(file)
-        self._file, self._vectors = file, _vector_columns(schema)
-        self._names = [*self._vectors, *(name for name in schema.names if name not in self._vectors)]
+        self._schema = _parquet_schema(file)
+        self._file, self._vectors = file, _vector_columns(self._schema)
+        self._names = [*self._vectors, *(name for name in self._schema.names if name not in self._vectors)]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -357,9 +362,13 @@ class _ParquetColumns:
         chunks = (facts.row_group(i).column(j) for i in range(facts.num_row_groups) for j in range(facts.num_columns))
         n_values = sum(chunk.num_values for chunk in chunks if chunk.path_in_schema.split(".")[0] == name)
         check_memory(BYTES_OF_VALUE * n_values, f"{name!r} in {str(self._file)!r}")
-        column = parquet.read_table(self._file, columns=[name]).column(0).combine_chunks()
+        texts = text_columns(self._schema, [name])
+        read = parquet.read_table(self._file, columns=[name], read_dictionary=texts).column(0)
         if name not in self._vectors:
-            return np.asarray(column.to_pylist())
+            found = [value for chunk in read.chunks for value in values_of(chunk)]
+            is_text = any(isinstance(value, str) for value in found)
+            return np.asarray(found, dtype=object if is_text else None)  # as text, each would be as long as the longest
+        column = read.combine_chunks()
         values = column.flatten().to_numpy(zero_copy_only=False)
         if len(column) == 0 or column.null_count or len(values) % len(column):
             raise ValueError("its vectors are missing or differ in length")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from captune.core.errors import InputError, import_extra, raise_all
 from captune.core.text import shown
 
 MOST_SHOWN = 10
 ROWS_AT_ONCE = 1 << 16
+MOST_IN_LINE = 1 << 20
+"""Characters in one line of a text file: without a limit, a file without line ends would be read whole."""
 
 
 def first_few(entries: Iterable[str], most: int = MOST_SHOWN) -> list[str]:
@@ -53,7 +55,7 @@ def read_lines(path: Path) -> Iterator[str]:
     """Yield the non-empty lines of a text file."""
     try:
         with path.open(encoding="utf-8-sig") as file:
-            yield from (line for line in file if line.strip())
+            yield from (line for line in _lines(file, path) if line.strip())
     except OSError as error:
         raise InputError(f"Cannot read the list {str(path)!r}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
@@ -63,10 +65,17 @@ def read_lines(path: Path) -> Iterator[str]:
         ) from error
 
 
+def _lines(file: TextIO, path: Path) -> Iterator[str]:
+    while line := file.readline(MOST_IN_LINE):
+        if len(line) == MOST_IN_LINE:
+            raise InputError(f"A line of {str(path)!r} has {MOST_IN_LINE:,} characters or more. Is this a text file?")
+        yield line
+
+
 def _csv(path: Path) -> Iterator[list[str]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            yield from (row for row in csv.reader(file) if row)
+            yield from (row for row in csv.reader(_lines(file, path)) if row)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"The table {str(path)!r} is not a readable UTF-8 CSV file: {error}.") from error
 
@@ -77,19 +86,23 @@ def _parquet(path: Path, wanted: Sequence[Sequence[str]]) -> Iterator[list[str]]
     try:
         schema = parquet.read_schema(path)
         needed = [name for name in schema.names if name.strip().lower() in accepted]
-        # Repeated values stay references: a few bytes in the file may stand for terabytes of text.
-        texts = [name for name in needed if schema.field(name).type in (arrow.string(), arrow.binary())]
+        texts = text_columns(schema, needed)
         with parquet.ParquetFile(path, read_dictionary=texts) as file:
             yield schema.names
             for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=needed):
-                read = {name: [_as_text(value, path) for value in _values(batch[name])] for name in needed}
+                read = {name: [_as_text(value, path) for value in values_of(batch[name])] for name in needed}
                 columns = [read.get(name) or [""] * len(batch) for name in schema.names]
                 yield from (list(row) for row in zip(*columns, strict=True))
     except (arrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:  # any kind of damage
         raise InputError(f"The table {str(path)!r} is not a readable Parquet file: {error}.") from error
 
 
-def _values(column: Any) -> list[Any]:  # noqa: ANN401
+def text_columns(schema: Any, names: Sequence[str]) -> list[str]:  # noqa: ANN401
+    """Return the columns to read as dictionaries: a few bytes in a Parquet file may stand for terabytes of text."""
+    return [name for name in names if str(schema.field(name).type) in ("string", "binary")]
+
+
+def values_of(column: Any) -> list[Any]:  # noqa: ANN401
     """Return the values of an Arrow column; equal ones are one object if the file stores them once."""
     if not hasattr(column, "dictionary"):
         return column.to_pylist()

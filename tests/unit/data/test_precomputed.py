@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 import random
 import shutil
+import struct
 import zipfile
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import numpy as np
 import pytest
 
 from captune.core.errors import InputError
-from captune.data.precomputed import ClassTexts, Embeddings
+from captune.data.precomputed import ClassTexts, Embeddings, read_array
 
 VECTORS = np.eye(6, 4, dtype=np.float32) + 0.1
 
@@ -80,7 +83,7 @@ def test_names_of_images_are_text() -> None:
         Embeddings(VECTORS, ["\ud800", "b", "c", "d", "e", "f"])
 
 
-@pytest.mark.parametrize("suffix", ["npz", "parquet"])
+@pytest.mark.parametrize("suffix", ["npz", "parquet", "safetensors"])
 def test_a_small_file_that_needs_more_memory_than_there_is(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,11 +92,16 @@ def test_a_small_file_that_needs_more_memory_than_there_is(
     path = tmp_path / f"vectors.{suffix}"
     if suffix == "npz":
         np.savez_compressed(path, vectors=zeros)
+    elif suffix == "safetensors":  # of half precision, with a hole for the values
+        header = {"vectors": {"dtype": "BF16", "shape": [3000, 200], "data_offsets": [0, 1_200_000]}}
+        content = json.dumps(header).encode()
+        path.write_bytes(struct.pack("<Q", len(content)) + content)
+        os.truncate(path, 8 + len(content) + 1_200_000)
     else:
         arrow = pytest.importorskip("pyarrow")
         column = arrow.FixedSizeListArray.from_arrays(zeros.ravel(), 200)
         pytest.importorskip("pyarrow.parquet").write_table(arrow.table({"embedding": column}), path)
-    assert path.stat().st_size < 50_000
+    assert suffix == "safetensors" or path.stat().st_size < 50_000
     with pytest.raises(InputError, match="GB of memory"):
         Embeddings.from_file(path)
 
@@ -102,3 +110,15 @@ def test_a_small_file_that_needs_more_memory_than_there_is(
 def test_embeddings_that_are_too_large_to_be_scaled(factor: float) -> None:
     with pytest.raises(InputError, match=r"too large.* in row 0, 1, 2"):
         Embeddings((VECTORS / np.abs(VECTORS).max() * factor * 3).clip(-3e38, 3e38).astype(np.float32))
+
+
+def test_long_names_that_a_parquet_file_stores_once_are_in_memory_once(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    n_images, label = 20_000, "x" * 1_000_000  # 20 GB of text, and 80 GB as an array of text
+    vectors = arrow.FixedSizeListArray.from_arrays(np.ones(2 * n_images, dtype=np.float32), 2)
+    labels = arrow.DictionaryArray.from_arrays(np.zeros(n_images, dtype=np.int32), [label])
+    parquet.write_table(arrow.table({"vector": vectors, "label": labels}), tmp_path / "e.parquet")
+    found = read_array(f"{tmp_path / 'e.parquet'}:label", (), "labels", n_axes=1)
+    assert found.shape == (n_images,)
+    assert found[0] is found[-1]
+    assert found[0] == label
