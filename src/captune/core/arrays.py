@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NewType, TypeAlias
+from typing import Any, NewType, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -129,16 +129,11 @@ def softmax_rows(scores: Floats) -> Floats:
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True), dtype=np.float32)
 
 
-def is_large(n_rows: int, width: int) -> bool:
-    """Return whether an array `(rows, width)` of float32 is too large for memory."""
-    return 4 * n_rows * width > LARGE_BYTES
-
-
-def empty_rows(n_rows: int, width: int) -> Floats:
+def empty_rows(n_rows: int, width: int, dtype: type[np.generic] = np.float32) -> NDArray[Any]:
     """Return an uninitialized array `(rows, width)`; a large one is a file in the cache folder while it is in use."""
-    if not is_large(n_rows, width):
-        return np.empty((n_rows, width), dtype=np.float32)
-    n_bytes = 4 * n_rows * width
+    n_bytes = np.dtype(dtype).itemsize * n_rows * width
+    if n_bytes <= LARGE_BYTES:
+        return np.empty((n_rows, width), dtype=dtype)
     folder = cache_folder() / "scratch"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -148,7 +143,7 @@ def empty_rows(n_rows: int, width: int) -> Floats:
                 os.posix_fallocate(file.fileno(), 0, n_bytes)
             else:
                 file.truncate(n_bytes)
-            return np.asarray(np.memmap(file, dtype=np.float32, mode="r+", shape=(n_rows, width)))
+            return np.asarray(np.memmap(file, dtype=dtype, mode="r+", shape=(n_rows, width)))
     except OSError as error:
         raise CaptuneError(
             f"{n_bytes / 1e9:.1f} GB cannot be reserved in {str(folder)!r}: {error.strerror or error}. "

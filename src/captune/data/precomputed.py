@@ -210,7 +210,7 @@ def check_names(names: Iterable[str] | None, n_images: int) -> Sequence[str]:
     for name in listed:
         if not is_unicode(name):
             raise InputError(f"The name {shown(name)} of an image is not valid Unicode.")
-    repeated = first_few(f"{name!r} ({n} times)" for name, n in Counter(listed).items() if n > 1)
+    repeated = first_few(f"{shown(name)} ({n} times)" for name, n in Counter(listed).items() if n > 1)
     if repeated or not all(name.strip() for name in listed):
         raise InputError(f"Expected distinct names, one per image: {', '.join(repeated) or 'a name is empty'}.")
     return listed

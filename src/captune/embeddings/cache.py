@@ -9,15 +9,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from captune.core.arrays import KEY_BYTES, Ints, Keys, is_embedding, is_large
-from captune.core.errors import CaptuneError
+from captune.core.arrays import KEY_BYTES, Ints, Keys, empty_rows, is_embedding
 from captune.core.files import cache_folder, digest, drop_leftovers, write_whole
 from captune.data.images import ImageCollection
 from captune.data.stamps import stamp_images
@@ -26,8 +25,6 @@ ENCODING = "1"
 """Part of the cache key: increase it when the same weights and preprocessing give different embeddings."""
 SECONDS_BETWEEN_PARTS = 10.0
 ROWS_PER_PART = 8192
-MOST_MAPPED = 16
-"""Parts of a large shard that are memory-mapped at the same time; the number of open files is limited."""
 default_folder = cache_folder
 
 
@@ -100,50 +97,23 @@ class CacheShard:
     """
 
     def __init__(self, folder: Path, width: int, dtype: type[np.generic] = np.float32) -> None:
-        self.folder, self.width, self.dtype = folder, width, np.dtype(dtype)
-        self._parts: list[tuple[Path, int, int]] = []  # file, offset of the vectors, number of rows
-        self._vectors: dict[int, NDArray[Any]] = {}
-        keys, n_rows = [np.empty((0, KEY_BYTES), dtype=np.uint8)], 0
-        for path in sorted(folder.glob("*.safetensors")):
-            part = _read_part(path, width, self.dtype)
-            if part is None:
-                continue
-            keys.append(part.keys)
-            n_rows += len(part.keys)
-            if not is_large(n_rows, width):
-                self._vectors[len(self._parts)] = part.vectors
-            self._parts.append((path, part.offset, len(part.keys)))
-        self._first_rows = np.cumsum([0, *(rows for _, _, rows in self._parts)])
-        self._n_in_memory = len(self._vectors)
+        self.folder, self.width, self.dtype = folder, width, dtype
+        files = [(path, _size(path)) for path in sorted(folder.glob("*.safetensors"))]
+        most = sum(size for _, size in files) // (KEY_BYTES + width * np.dtype(dtype).itemsize)
+        keys, self._vectors, n_rows = [np.empty((0, KEY_BYTES), dtype=np.uint8)], empty_rows(most, width, dtype), 0
+        for path, size in files:
+            part = _read_part(path, size, width, dtype)
+            if part is not None:
+                keys.append(part[0])
+                self._vectors[n_rows : n_rows + len(part[0])] = part[1]
+                n_rows += len(part[0])
         self.known = KeySet(np.concatenate(keys))
         self._new: list[tuple[Keys, NDArray[Any]]] = []
         self._last_write = time.monotonic()
 
     def find(self, keys: Keys) -> NDArray[Any]:
         """Return the vectors of known digests, `(items, width)`."""
-        rows = self.known.find(keys)
-        found = np.empty((len(keys), self.width), dtype=self.dtype)
-        part_of_row = np.searchsorted(self._first_rows, rows, side="right") - 1
-        for part in np.unique(part_of_row).tolist():
-            is_here = part_of_row == part
-            found[is_here] = self._open_part(part)[rows[is_here] - self._first_rows[part]]
-        return found
-
-    def _open_part(self, part: int) -> NDArray[Any]:
-        """Return the vectors of a part: in memory if the shard is small, otherwise memory-mapped."""
-        if part not in self._vectors:
-            if len(self._vectors) >= self._n_in_memory + MOST_MAPPED:
-                del self._vectors[next(number for number in self._vectors if number >= self._n_in_memory)]
-            path, offset, n_rows = self._parts[part]
-            try:
-                mapped = np.memmap(path, self.dtype, "r", offset, (n_rows, self.width))
-            except (OSError, ValueError) as error:
-                raise CaptuneError(
-                    f"The cache file {str(path)!r} was removed or changed while in use. Start again: its images will "
-                    "be embedded again."
-                ) from error
-            self._vectors[part] = np.asarray(mapped)
-        return self._vectors[part]
+        return self._vectors[self.known.find(keys)]
 
     def add(self, keys: Keys, vectors: NDArray[Any]) -> None:
         """Add vectors; they are written from time to time, and when the shard is closed."""
@@ -198,32 +168,30 @@ class KnownFiles:
             self._contents.flush()
 
 
-class _Part(NamedTuple):
-    """The content of a part file, and the offset of its vectors in bytes."""
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
-    keys: Keys
-    vectors: NDArray[Any]
-    offset: int
 
-
-def _read_part(path: Path, width: int, dtype: np.dtype[Any]) -> _Part | None:
+def _read_part(path: Path, size: int, width: int, dtype: type[np.generic]) -> tuple[Keys, NDArray[Any]] | None:
+    """Return the keys and the vectors of a part; one that is damaged is deleted."""
     try:
         content = path.read_bytes()
     except OSError:  # deleted by another process, or a temporary failure: its images are embedded again
         return None
     try:
-        if digest(content) != path.stem:
+        if digest(content) != path.stem or len(content) != size:
             raise ValueError("the content does not match the name")
         tensors = load_tensors(content)
         keys, vectors = tensors["keys"], tensors["vectors"]
-        header_size = int.from_bytes(content[:8], "little")
-        offset = 8 + header_size + json.loads(content[8 : 8 + header_size])["vectors"]["data_offsets"][0]
         if keys.shape != (len(vectors), KEY_BYTES) or vectors.shape[1:] != (width,) or vectors.dtype != dtype:
             raise ValueError("unexpected shapes")
-        if dtype == np.float32 and not is_embedding(vectors).all():
+        if dtype is np.float32 and not is_embedding(vectors).all():
             raise ValueError("vectors that are not embeddings")
     except Exception:  # whatever is wrong with a part, embedding its images again repairs it
         with suppress(OSError):
             path.unlink(missing_ok=True)
         return None
-    return _Part(keys, vectors, offset)
+    return keys, vectors
