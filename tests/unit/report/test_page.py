@@ -12,9 +12,10 @@ import pytest
 
 from captune.core.errors import InputError, RunFolderError
 from captune.report import page
+from captune.report.measures import Measures
 from captune.report.page import write_report
 from captune.report.sections import describe_run
-from captune.report.summary import HEADLINES
+from captune.report.summary import HEADLINES, findings
 from captune.results.health import ADVICE
 from captune.results.run import Run
 
@@ -194,6 +195,16 @@ def test_a_class_without_images_is_named_beside_the_verdict(run_folder: Any) -> 
     assert named["Classes that no image was given"] == "c"
     assert named["Names that mislead the model"] == "a"
     assert "2 of 3 classes predicted for at least one image" in top["outputs"]
+
+
+def test_near_duplicates_are_shown_as_pictures(run_folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    measures = Measures(Run.read(run_folder(["a", "b", "c"])))
+    vectors = measures.vectors.copy()
+    vectors[1] = vectors[0]
+    monkeypatch.setitem(vars(measures), "vectors", vectors)
+    (found,) = (one for one in findings(measures) if one["title"] == "Images with a near duplicate (2)")
+    expected = [measures.run.readable.name(row) for row in measures.embedded_rows[:2].tolist()]
+    assert [picture.path for picture in found["pictures"]] == expected
 
 
 def test_fifty_classes_fit_in_five_megabytes(run_folder: Any) -> None:
