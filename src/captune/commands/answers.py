@@ -39,7 +39,7 @@ def suggest(options: argparse.Namespace) -> None:
         raise InputError(f"Expected --count of at least 1 and --checks from 0 to 1, got {count} and {share}.")
     session, change = open_run(options), None
     if options.groups:
-        groups = sorted(session.groups(), key=lambda group: -len(group) * (1.0 - group.confidence))[:count]
+        groups = sorted(session.groups(), key=lambda g: (not g.question, -len(g) * (1.0 - g.confidence)))[:count]
         told, lines = f"{len(groups)} groups to look at", groups_table(groups, session.images)
     elif options.for_precision is not None:
         checks = session.suggest_checks(options.for_precision)[: options.count]
@@ -47,7 +47,7 @@ def suggest(options: argparse.Namespace) -> None:
     else:
         suggestions = session.suggest(count, checks=share)
         told, lines = f"{len(suggestions)} images to look at", suggestions_table(suggestions)
-        change = expected_change(session, suggestions)
+        change = expected_change(session, suggestions) if options.out else None
     write_lines(lines, options.out)
     if options.out is None:
         return

@@ -32,17 +32,10 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """What came out of an adaptation.
+    """What came out of an adaptation of a plan: the classifier that is kept, and its predictions.
 
-    Attributes:
-        plan: What was adapted to what.
-        context: What the method recorded.
-        vocabulary: The classes as the adapted classifier describes them.
-        classifier: The classifier that is kept.
-        predictions: Its predictions.
-        kept: `adapted`, or `zero_shot` if adaptation looked harmful and was discarded.
-        evidence: Data for the report; None if it was not collected.
-        discarded: The adapted classifier, if zero-shot is kept.
+    `vocabulary` has the classes as the kept classifier describes them. `kept` is `adapted`, or `zero_shot` if
+    adaptation looked harmful; `discarded` is the adapted classifier then. `evidence` is None if it was not collected.
     """
 
     plan: Plan

@@ -116,9 +116,9 @@ class Run(Displayed):
             names = tuple(card["classes"])
             ids = {name: i for i, name in enumerate(names)}
             root = Path(card.get("image_root", ".")) if images is None else Path(images)
-            found = read_predictions(path / "predictions.csv", root, ids)
-            n = len(found.labels)
-            outside = (found.images.name(i) for i in range(n) if not is_inside(found.images.name(i)))
+            inside, predicted, confidence, fits = read_predictions(path / "predictions.csv", root, ids)
+            n = len(inside)
+            outside = (inside.name(i) for i in range(n) if not is_inside(inside.name(i)))
             if card.get("images_in_root") and (first := next(outside, None)) is not None:
                 raise InputError(
                     f"{str(path / 'predictions.csv')!r} was changed: {first!r} is outside the folder of the images. "
@@ -127,7 +127,7 @@ class Run(Displayed):
             skipped = [(row["path"], row["reason"]) for row in read_rows(path / "skipped.csv")]
             run = cls(
                 settings=card["settings"],
-                images=found.images + ImageCollection(tuple(root / name for name, _ in skipped), root),
+                images=inside + ImageCollection(tuple(root / name for name, _ in skipped), root),
                 skipped={n + i: reason for i, (_, reason) in enumerate(skipped)},
                 environment=card["environment"],
                 rounds=card["rounds"],
@@ -136,8 +136,8 @@ class Run(Displayed):
                 review=card.get("review"),
                 folder=path,
             )
-            run.card, run.names, run.readable, run.is_given = card, names, found.images, images is not None
-            run.labels, run.confidence, run.fits, run.health = *found[1:], card.get("health")
+            run.card, run.names, run.readable, run.is_given = card, names, inside, images is not None
+            run.labels, run.confidence, run.fits, run.health = predicted, confidence, fits, card.get("health")
         if labels is not None:
             run.truth = read_labels(labels, run.readable, names)
             if not np.any(run.truth >= 0):

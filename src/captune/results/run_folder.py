@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from captune.core.files import (
     locked,
     refuse_links,
     refuse_pipes,
-    write_json,
     write_whole,
 )
 from captune.core.text import option
@@ -101,12 +100,6 @@ def _mark_of(folder: Path, root: str) -> Path:
     return cache_folder() / "runs" / digest(os.fsencode(folder.resolve()) + b"\0" + root.encode("utf-8", "replace"))
 
 
-def update_review(folder: str | Path, **facts: Any) -> None:  # noqa: ANN401 (JSON values)
-    """Change what run.json says about people's answers."""
-    card = read_run_card(folder)
-    write_json(Path(folder) / CARD, {**card, "review": {**card.get("review", {}), **facts}})
-
-
 @contextmanager
 def claim_folder(folder: str | Path, overwrite: bool, resume: bool | None = False) -> Iterator[Path]:
     """Lock an output folder, after checking that it can be written and that nothing of value would be replaced.
@@ -175,24 +168,17 @@ class EpochLabels:
     labels: Ints
 
 
-class Predicted(NamedTuple):
-    """The predictions of a run."""
-
-    images: ImageCollection
-    labels: Ints
-    confidence: Floats
-    fits: Floats | None
-
-
-def read_predictions(path: Path, root: Path, ids: Mapping[str, int]) -> Predicted:
-    """Read predictions.csv row by row."""
+def read_predictions(
+    path: Path, root: Path, ids: Mapping[str, int]
+) -> tuple[ImageCollection, Ints, Floats, Floats | None]:
+    """Return images, labels, confidences and fits in predictions.csv, which is read row by row."""
     names, labels, confidence, fits = list[str](), array("q"), array("f"), array("f")
     for row in read_rows(path):
         names.append(row["path"])
         labels.append(ids[row["nearest"] if row["label"] == NONE else row["label"]])
         confidence.append(float(row["confidence"]))
         fits.append(float(row.get("fits") or np.nan))
-    return Predicted(
+    return (
         ImageCollection((root / name for name in names), root),
         np.asarray(labels, dtype=np.int64),
         np.asarray(confidence, dtype=np.float32),

@@ -28,7 +28,7 @@ ANSWER = "answer"
 SAME, UNKNOWN = "=", "?"
 """Answers of a person: the current label is right; cannot tell."""
 SUGGESTIONS = ("path", "label", "confidence", "group", "represents", "kind", "reason", ANSWER)
-GROUPS = ("group", "digest", "label", "images", "share", "confidence", "alternatives", "examples", ANSWER)
+GROUPS = ("group", "digest", "label", "images", "share", "confidence", "alternatives", "question", "examples", ANSWER)
 MOST_EXAMPLES = 5
 
 
@@ -60,6 +60,7 @@ def groups_table(groups: Sequence[Group], images: ImageCollection) -> Iterator[s
             f"{group.share:.2f}",
             f"{group.confidence:.3f}",
             "; ".join(f"{name} {share:.0%}" for name, share in group.alternatives),
+            group.question,
             "; ".join(images.name(int(i)) for i in group.images[:MOST_EXAMPLES]),
             "",
         )

@@ -118,7 +118,8 @@ class Answers:
         n_marks = self._n_marks.get(place, 0)
         if made.kind == "not" and made.group >= 0:
             self._n_marks[place] = n_marks + len(made.images)
-        n_typical = _count_typical(n_marks + len(made.images)) - n_marks
+        n_members = n_marks + len(made.images)
+        n_typical = min(MOST_TYPICAL, round(TYPICAL_SHARE * n_members)) - n_marks
         for rank, image in enumerate(made.images):
             if made.kind == "skip":
                 self.skipped[image] = made.suggestion
@@ -223,10 +224,6 @@ class Answers:
         if other := self.merged_with(tidy, replaced):
             raise InputError(f"{tidy!r} is a part of the merged class {other!r}. Undo the merge, or use another name.")
         return tidy
-
-
-def _count_typical(group_size: int) -> int:
-    return min(MOST_TYPICAL, round(TYPICAL_SHARE * group_size))
 
 
 def collect_answers(

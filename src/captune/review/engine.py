@@ -16,7 +16,7 @@ from captune.backbones.precomputed import Precomputed
 from captune.core import runtime
 from captune.core.arrays import Bools, Floats, Ints, Positions
 from captune.core.errors import InputError
-from captune.core.files import digest
+from captune.core.files import digest, write_json
 from captune.core.settings import RunSettings
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.precomputed import ClassTexts, Embeddings
@@ -32,7 +32,7 @@ from captune.plan import Plan, change_settings
 from captune.results.classifier import Classifier, predict_collection
 from captune.results.finishing import Finished, environment_of, finish
 from captune.results.run import Run
-from captune.results.run_folder import update_review
+from captune.results.run_folder import CARD, read_run_card
 from captune.review.answers import Answer, Answers
 from captune.review.estimate import AccuracyEstimate
 
@@ -216,7 +216,8 @@ class Engine:
         """Keep what run.json says about people's answers; in the folder, if there is one."""
         self.review |= facts
         if self.folder is not None:
-            update_review(self.folder, **facts)
+            card = read_run_card(self.folder)
+            write_json(self.folder / CARD, {**card, "review": {**card.get("review", {}), **facts}})
 
     # Inside
 

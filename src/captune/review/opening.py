@@ -53,8 +53,6 @@ def open_session(
             f"A session has no argument {found[0]!r}. It writes nothing until it is saved: "
             "session.save(folder, overwrite=False)."
         )
-    if isinstance(run_or_images, Run) and not run_or_images.is_saved:
-        return _open_memory(run_or_images)
     if isinstance(run_or_images, Run):
         return _open_run(run_or_images, images, person, quiet, settings)
     if classes is None:
@@ -68,55 +66,33 @@ def open_session(
 
 def _open_run(run: Run, images: Images | None, person: str | None, quiet: bool, settings: Mapping[str, Any]) -> Session:
     classifier = run.classifier
-    corrections = Corrections(run.folder / FILE, person)
-    source = _images_of(run, images)
+    corrections = Corrections(run.folder / FILE if run.is_saved else None, person)
+    source = _images_of(run, images) if run.is_saved else run.images
     start = _start_of(run, classifier, source)
-    plan = _plan_of(run.settings, run.sources, classifier, source, start, settings)
+    # The method of the run is replaced by one that takes a second.
+    built, method = change_settings(run.settings, {"method": METHOD, **settings})
+    task = AdaptationTask(Vocabulary(start.names, (built.template,)), source)
+    plan = Plan(built, method, task, source, run.sources, classifier.backbone)
     engine = Engine(plan, classifier.backbone, start, quiet)
-    engine.folder, engine.review = run.folder, dict(run.review or {})
+    engine.folder, engine.review = run.folder if run.is_saved else None, dict(run.review or {})
     begun, now = (
         applied(collect_answers(made, start.names, start.descriptions, start.labels))
         for made in ((), corrections.active())
     )
-    is_current = (run.review or {}).get("applied", begun) == now
     if run.method != engine.method and "method" not in settings:
         keep = option("method", run.method)
         engine.notes = [f"Adapted with {engine.method}, which takes seconds, instead of {run.method} ({keep})"]
-    if is_current and not settings:
+    if engine.review.get("applied", begun) == now and not settings:
         engine.adopt(classifier)
-    return Session(engine, corrections, plan.settings.seed)
-
-
-def _open_memory(run: Run) -> Session:
-    names, used = run.classifier.names, run.classifier.vocabulary.descriptions
-    start = Start(names, {names[c]: tuple(sentences) for c, sentences in used.items()})
-    plan = _plan_of(run.settings, run.sources, run.classifier, run.images, start, {})
-    engine = Engine(plan, run.classifier.backbone, start)
-    engine.adopt(run.classifier)
-    return Session(engine, Corrections(), plan.settings.seed)
-
-
-def _plan_of(
-    run_settings: Mapping[str, Any],
-    sources: Mapping[str, str],
-    classifier: Classifier,
-    images: ImageCollection,
-    start: Start,
-    settings: Mapping[str, Any],
-) -> Plan:
-    """Return the settings of a run as a plan; its method is replaced by one that takes a second."""
-    built, method = change_settings(run_settings, {"method": METHOD, **settings})
-    task = AdaptationTask(Vocabulary(start.names, (built.template,)), images)
-    return Plan(built, method, task, images, sources, classifier.backbone)
+    return Session(engine, corrections, built.seed)
 
 
 def _start_of(run: Run, classifier: Classifier, images: ImageCollection) -> Start:
     """Return the classes and labels that a run began with, before anybody corrected them."""
-    stored = run.card.get("review", {}).get("start")
-    if stored is not None:
-        return build_card(Start, stored, str(run.folder / CARD))
+    if run.review is not None and (stored := run.review.get("start")) is not None:
+        return build_card(Start, stored, f"{CARD} of the run")
     offered: dict[str, tuple[str, ...]] = {}
-    for facts in run.card["rounds"]:
+    for facts in run.rounds:
         if facts.get("step") == "descriptions":
             offered = {name: tuple(sentences) for name, sentences in facts["descriptions"].items()}
     used = classifier.vocabulary.descriptions
@@ -124,15 +100,14 @@ def _start_of(run: Run, classifier: Classifier, images: ImageCollection) -> Star
     plain = Vocabulary(run.names, classifier.vocabulary.templates)
     explicit = {run.names[c]: texts for c, texts in own.items() if texts and texts != plain.texts(c)}
     labels: dict[str, str] = {}
-    source = run.card.get("sources", {}).get("labels")
-    if source is not None:
+    source = run.sources.get("labels")
+    if source is not None and run.is_saved:
         if source != "folders" and not is_file(source):
             raise InputError(
                 f"The labels of this run, {source!r}, cannot be found. Put them back, or open the images instead: "
                 "captune.open_session(images, classes, labels=...)"
             )
-        renamed = parse_json(run.card["sources"].get("renamed", "{}"))
-        ids = read_labels(source, images, run.names, renamed)
+        ids = read_labels(source, images, run.names, parse_json(run.sources.get("renamed", "{}")))
         labels = {images.name(i): run.names[ids[i]] for i in range(len(images)) if ids[i] >= 0}
     return Start(run.names, explicit, labels, offered)
 
@@ -148,9 +123,14 @@ def _images_of(run: Run, images: Images | None) -> ImageCollection:
         # A folder of the same name may be another one, if the command is started elsewhere.
         is_same = images is not None or kind != "files" or found.root.absolute() == run.images.root
         if is_same and len(known) >= len(run.readable):
-            if images is None and len(known) == len(wanted):
-                _check_unchanged(run, found, known)
-            return found.subset(known)
+            chosen = found.subset(known), found.subset(sorted(known))  # in the order of the run, and of the folder
+            before = run.environment.get("data_fingerprint")
+            if images is None and len(known) == len(wanted) and before not in [one.fingerprint for one in chosen]:
+                raise InputError(
+                    f"The images in {found.place} have changed since the run was made. To use them as they are now: "
+                    f"{option('images', str(found.root))}"
+                )
+            return chosen[0]
         if images is not None and known and kind == "files":  # those that are gone are marked as skipped
             return ImageCollection((found.root / name for name in wanted), found.root)
         if images is not None:
@@ -159,13 +139,3 @@ def _images_of(run: Run, images: Images | None) -> ImageCollection:
         return run.images
     where = str(run.images.root) if kind == "files" else source or "in memory"
     raise InputError(f"The images of this run were {where}. Say where they are now: {option('images', '...')}")
-
-
-def _check_unchanged(run: Run, found: ImageCollection, known: list[int]) -> None:
-    """Raise an error if the images have changed since the run was made, in the order of the run or of the folder."""
-    expected = run.environment.get("data_fingerprint")
-    if expected not in (found.subset(known).fingerprint, found.subset(sorted(known)).fingerprint):
-        raise InputError(
-            f"The images in {found.place} have changed since the run was made. To use them as they are now: "
-            f"{option('images', str(found.root))}"
-        )

@@ -14,7 +14,9 @@ from captune.core.errors import InputError, nearest
 from captune.data.images import ImageCollection
 from captune.data.inputs import Images
 from captune.data.task import NONE_ID
+from captune.embeddings.embed import embed_classes
 from captune.embeddings.predictions import Predictions
+from captune.mixture.unknown_images import fit_to_names
 from captune.results.classifier import Classifier
 from captune.results.run import Run
 from captune.results.run_folder import claim_folder
@@ -240,17 +242,14 @@ class Session:
         rest = np.setdiff1d(np.flatnonzero(is_free), drawn)
         n_rest = min(count - len(drawn), len(rest))
         typical = choose_images(self.engine.vectors, self._predictions.probabilities, labels, rest, n_rest, self.seed)
-        return self._suggestions(spread_checks(typical, drawn))
+        return as_suggestions(spread_checks(typical, drawn), self)
 
     def suggest_checks(self, precision: float = 0.95, *, except_: Sequence[Image] = ()) -> list[Suggestion]:
         """Return the images that must be checked before labels are accepted at a precision, drawn at random."""
         self.refresh()
         missing = population_of(self).progress(precision)[1]
         rows = missing[~np.isin(missing, [self.position(image) for image in except_])]
-        return self._suggestions(Choice(rows, np.ones_like(rows), (PRECISION,) * len(rows)))
-
-    def _suggestions(self, found: Choice) -> list[Suggestion]:
-        return as_suggestions(found, self.images, self.names, self._predictions, self._clusters[0])
+        return as_suggestions(Choice(rows, np.ones_like(rows), (PRECISION,) * len(rows)), self)
 
     def find(
         self,
@@ -277,15 +276,13 @@ class Session:
 
     def groups(self) -> list[Group]:
         """Return the groups of images that belong together, with their current names."""
-        is_labeled = np.zeros(len(self.images), dtype=np.bool_)
-        is_labeled[[row for row, answer in self.labels.items() if not answer.is_group]] = True
-        return describe_groups(*self._clusters, self._predictions.probabilities, self.names, is_labeled)
+        return describe_groups(self, self._first_fits if self.engine.fits is None else self.engine.fits)
 
     def group(self, number: int) -> Group:
         """Return one group."""
         found = next((group for group in self.groups() if group.number == number), None)
         if found is None:
-            raise InputError(f"There is no group {number}. Groups: 0 to {int(self._clusters[0].max())}.")
+            raise InputError(f"There is no group {number}. Groups: 0 to {int(self.clusters[0].max())}.")
         return found
 
     def estimate(self) -> AccuracyEstimate:
@@ -458,7 +455,14 @@ class Session:
         return self._pinned(checks=False)
 
     @cached_property
-    def _clusters(self) -> tuple[Ints, Floats]:
+    def _first_fits(self) -> Floats:
+        """Return how well images fit the names of the classifier that was opened, without answers."""
+        own = self.engine.classifier
+        return fit_to_names(self.engine.vectors, embed_classes(own.backbone, own.vocabulary))
+
+    @cached_property
+    def clusters(self) -> tuple[Ints, Floats]:
+        """Return the group of each image and its distance to the middle, both `(images,)`."""
         # By the number of classes at the start: groups keep their numbers when classes change.
         n_groups = count_groups(len(self.images), len(self.engine.start.names))
         return cluster(self.engine.vectors, n_groups, self.seed)

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from captune.core.arrays import Bools, Floats, Ints, canonical_order, score_rows
+from captune.core.arrays import Floats, Ints, canonical_order, score_rows
 from captune.core.files import digest
 from captune.data.images import ImageCollection
-from captune.embeddings.predictions import Predictions
 from captune.review.answers import Answer
 from captune.review.corrections import CHECK, PRECISION
 
@@ -28,11 +27,17 @@ TURN_EVERY = 5
 CLEAR_WEIGHT, CLEAR_WORTH = 0.3, 0.1
 """Added to how unclear an image is, from 0 to 1, to make clusters and to sort them: confident predictions can be wrong,
 too."""
+MISSING_FIT, MISSING_CONFIDENCE = 0.1, 0.5
+"""A group that is below both on average seems to be a class that has no name."""
 GROUPS_PER_CLASS = 2
 FEWEST_PER_GROUP = 5
 SAMPLED_PER_CLUSTER, FEWEST_SAMPLED = 24, 4096
 """K-means runs on a sample of at most this many images per cluster; all images are then assigned."""
 MOST_ALTERNATIVES = 3
+REASONS = {
+    CHECK: "drawn at random, to estimate accuracy",
+    PRECISION: "drawn at random among confident predictions, to certify their precision",
+}
 
 
 @dataclass(frozen=True)
@@ -116,33 +121,16 @@ def spread_checks(found: Choice, checks: Ints) -> Choice:
     return Choice(positions, np.insert(found.represents, places, 1), tuple(str(kind) for kind in kinds))
 
 
-def as_suggestions(
-    found: Choice, images: ImageCollection, names: Sequence[str], predictions: Predictions, owners: Ints
-) -> list[Suggestion]:
+def as_suggestions(found: Choice, session: Session) -> list[Suggestion]:
     """Return chosen images with their predictions, groups and reasons."""
-    predicted, confidence = predictions.labels, predictions.confidence
-    return [
-        Suggestion(
-            position=int(position),
-            image=images.name(int(position)),
-            label=names[predicted[position]],
-            confidence=float(confidence[position]),
-            group=int(owners[position]),
-            represents=int(size),
-            kind=kind,
-            reason=_reason(kind, int(size), float(confidence[position])),
-        )
-        for position, size, kind in zip(*found, strict=True)
-    ]
-
-
-def _reason(kind: str, represents: int, confidence: float) -> str:
-    if kind == CHECK:
-        return "drawn at random, to estimate accuracy"
-    if kind == PRECISION:
-        return "drawn at random among confident predictions, to certify their precision"
-    state = "whose name is unclear" if confidence < 0.5 else "that look alike"
-    return f"represents {represents} images {state}"
+    predicted, confidence = session.predictions.labels, session.predictions.confidence
+    names, owners, suggestions = session.names, session.clusters[0], []
+    for row, size, kind in zip(found.positions.tolist(), found.represents.tolist(), found.kinds, strict=True):
+        state = "whose name is unclear" if confidence[row] < 0.5 else "that look alike"
+        reason = REASONS.get(kind, f"represents {size} images {state}")
+        facts = session.images.name(row), names[predicted[row]], float(confidence[row]), int(owners[row])
+        suggestions.append(Suggestion(row, *facts, size, kind, reason))
+    return suggestions
 
 
 def expected_change(session: Session, suggestions: Sequence[Suggestion]) -> float:
@@ -167,7 +155,8 @@ class Group:
     """Images that belong together, the most typical first, with the class that most of them are predicted as.
 
     `share` of the images have this class, `confidence` is its mean probability, `alternatives` are the next classes
-    with their shares, and `n_labeled` images were named one by one. The same images always have the same numbers.
+    with their shares, `n_labeled` images were named one by one, and `fits` is their mean fit to the names. The same
+    images always have the same numbers.
     """
 
     number: int
@@ -177,9 +166,16 @@ class Group:
     confidence: float
     alternatives: tuple[tuple[str, float], ...]
     n_labeled: int
+    fits: float = 1.0
 
     def __len__(self) -> int:
         return len(self.images)
+
+    @property
+    def question(self) -> str:
+        """Return what to ask if the class of the group seems to be missing, or an empty string."""
+        is_missing = self.fits < MISSING_FIT and self.confidence < MISSING_CONFIDENCE and not self.n_labeled
+        return f"{len(self)} images look alike and fit no name: name them?" if is_missing else ""
 
     def digest(self, images: ImageCollection) -> str:
         """Return what identifies the group: a digest of the names of its images, whatever its number."""
@@ -206,13 +202,12 @@ def cluster(vectors: Floats, n_clusters: int, seed: int, weights: Floats | None 
     return owners, distances.min(axis=1) + np.square(vectors).sum(axis=1)
 
 
-def describe_groups(
-    owners: Ints, distances: Floats, probabilities: Floats, names: tuple[str, ...], is_labeled: Bools
-) -> list[Group]:
+def describe_groups(session: Session, fits: Floats) -> list[Group]:
     """Return all groups with their current names, in the order of their numbers."""
-    predicted = probabilities.argmax(axis=1)
-    order = np.lexsort((distances, owners))
-    found = []
+    (owners, distances), probabilities, names = session.clusters, session.predictions.probabilities, session.names
+    predicted, order, found = probabilities.argmax(axis=1), np.lexsort((distances, owners)), []
+    is_labeled = np.zeros(len(owners), dtype=np.bool_)
+    is_labeled[[row for row, answer in session.labels.items() if not answer.is_group]] = True
     for members in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1):
         shares = np.bincount(predicted[members], minlength=len(names)) / len(members)
         best = np.argsort(-shares, kind="stable")[: MOST_ALTERNATIVES + 1]
@@ -225,6 +220,7 @@ def describe_groups(
                 confidence=float(probabilities[members, best[0]].mean()),
                 alternatives=tuple((names[c], float(shares[c])) for c in best[1:] if shares[c] > 0),
                 n_labeled=int(is_labeled[members].sum()),
+                fits=float(fits[members].mean()),
             )
         )
     return found

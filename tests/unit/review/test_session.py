@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -130,6 +131,20 @@ def test_all_images_can_be_labeled(world: tuple[Session, Ints]) -> None:
     session.label({i: NAMES[c] for i, c in enumerate(labels.tolist())})
     assert accuracy(session, labels) == 1.0
     assert session.suggest(5) == []
+
+
+def test_a_group_that_fits_no_name_is_asked_for() -> None:
+    images, texts, _ = make_world()
+    blob = -texts.vectors.mean(axis=0) + 0.02 * np.random.default_rng(5).normal(size=(10, 16))
+    session = captune.open_session(captune.Embeddings(np.concatenate([images.vectors, blob])), texts)
+    worst = min(session.groups(), key=lambda group: group.fits)
+    assert set(worst.images.tolist()) & set(range(N_IMAGES, N_IMAGES + 10))
+    assert worst.fits < 0.1
+    assert dataclasses.replace(worst, confidence=0.4).question == (
+        f"{len(worst)} images look alike and fit no name: name them?"
+    )
+    for known in ({"confidence": 0.6}, {"fits": 0.2}, {"n_labeled": 1}):
+        assert not dataclasses.replace(worst, **{"confidence": 0.4, **known}).question  # type: ignore[arg-type]
 
 
 def test_a_group_is_named_with_one_answer(world: tuple[Session, Ints]) -> None:

@@ -217,7 +217,7 @@ class SharedSession:
         self._grouped.wait()
         with self._reading:
             found = self.current.session.groups()
-        found.sort(key=lambda group: (group.n_labeled > 0, -_worth(group)))
+        found.sort(key=lambda group: (group.n_labeled > 0, not group.question, -_worth(group)))
         return [
             {
                 "number": group.number,
@@ -397,6 +397,8 @@ def _worth(group: Group) -> float:
 
 
 def _why(group: Group) -> str:
+    if group.question:
+        return group.question
     doubtful = round(len(group) * (1 - group.confidence))
     if not doubtful:
         return "nearly certain"
