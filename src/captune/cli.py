@@ -22,7 +22,7 @@ COMMANDS = {
     "answers": ("suggest", "find", "label", "estimate", "accept", "update"),
     "predict": ("embed", "predict", "evaluate"),
     "serve": ("review", "serve"),
-    "output": ("report", "card", "export", "list_"),
+    "output": ("report", "card", "export", "distill", "list_"),
     "benchmark": ("benchmark",),
 }
 """The modules in captune/commands with their commands, in the order of --help."""

@@ -32,13 +32,13 @@ LAYERS = (
     {"review"},
     {"report"},
     {"web", "exports"},
-    {"pipeline", "estimator"},
+    {"pipeline", "estimator", "distill"},
     {"benchmark"},
     {"commands", "cli"},
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 FOUNDATION = {"core"}
-METHODS_OF_RUN = {"results/run.py": {"report", "review"}}
+METHODS_OF_RUN = {"results/run.py": {"report", "review", "distill"}}
 """`Run.report`, `Run.save` and `Run.suggest` call what is made from runs: for users, one object has it all."""
 ROOT_NAMES = {"__version__"}
 """Names that captune/__init__.py defines itself; everything else there is a shortcut upwards."""

@@ -1,4 +1,4 @@
-"""What others see of a run, and what there is: report, card, export and list."""
+"""What others see of a run, and what there is: report, card, export, distill and list."""
 
 from __future__ import annotations
 
@@ -81,6 +81,31 @@ def card(options: argparse.Namespace) -> None:
     from captune.results.run import Run
 
     write_lines([model_card(Run.read(options.run))], options.out)
+
+
+@command(
+    _shared.RUN,
+    argument("--student", default="small", metavar="ID", help="small (default), timm:NAME, or hf:NAME of transformers"),
+    out("ONNX file, or its folder (default: RUN/exports/student.onnx)", "PATH"),
+    argument("--test", metavar="IMAGES", help="labeled images to measure student and teacher with"),
+    argument("--test-labels", default="folders", metavar="folders|CSV", help="their labels"),
+    argument("--image-size", type=int, default=0, metavar="N", help="side of the student's images in pixels"),
+    argument("--epochs", type=int, default=60, metavar="N", help="number of epochs (default: 60)"),
+    argument("--seed", type=int, default=0, help="random seed"),
+    argument("--workers", type=int, default=-1, help="number of processes that decode images"),
+    _shared.MOVED_IMAGES,
+    _shared.OVERWRITE,
+    _shared.QUIET,
+)
+def distill(options: argparse.Namespace) -> None:
+    """Train a small image classifier on the labels of a run, which works without its backbone."""
+    from captune.results.run import Run
+
+    names = ("student", "test", "test_labels", "image_size", "epochs", "seed", "workers", "overwrite", "quiet")
+    given = {name: getattr(options, name) for name in names}
+    made = Run.read(options.run).distill(options.out, images=options.moved_images, **given)
+    say(str(made))
+    say(f"Written: {made.path}")
 
 
 @command(

@@ -124,12 +124,12 @@ def export(
         raise InputError(f"The format {format} does not take {listed[0]}. It takes: {listed[1]}.")
     finished = Run.read(run, images=checked.images if "splits" in writer.takes else None)
     target = Path(out) if out is not None else finished.folder / EXPORTS / writer.target
-    _check_target(target, overwrite, writer.is_folder)
+    check_target(target, overwrite, writer.is_folder)
     with _new_folder(target, name, finished) if writer.is_folder else nullcontext(target) as place:
         return Exported(target, writer.write(finished, place, checked))
 
 
-def _check_target(target: Path, overwrite: bool, is_folder: bool) -> None:
+def check_target(target: Path, overwrite: bool, is_folder: bool) -> None:
     """Raise an error if something else is at the target, or an export that shall not be replaced."""
     other = f"choose another {option('out')}."
     try:

@@ -56,25 +56,36 @@ class OnnxModel(ExportFormat):
         """Trace, check and write the model; nothing is written if its predictions differ from PyTorch's."""
         require("onnx", "onnx", "onnxruntime")
         examples, classifier = read_examples(run, settings), run.classifier
-        card = OnnxCard(
-            format=ONNX_FORMAT,
-            version=ONNX_VERSION,
-            made_by=f"captune {__version__}",
+        return write_onnx(
+            _WholeModel(classifier),
+            target,
+            examples,
+            settings.int8,
             names=classifier.names,
             preprocessing=classifier.preprocessing,
             logit_scale=classifier.backbone.logit_scale,
             backbone=classifier.backbone.identifier,
             backbone_fingerprint=classifier.backbone.fingerprint(),
             tuner=classifier.tuner_name,
-            precision="float32",
-            check={},
         )
-        content = _trace(classifier)
-        remarks = [_write_model(content, card, target, examples)]
-        if settings.int8:
-            target = target.with_name(f"{target.stem}.int8{target.suffix}")
-            remarks.append(_write_model(_quantize(content), replace(card, precision="int8"), target, examples))
-        return remarks
+
+
+def write_onnx(
+    module: nn.Module,
+    target: Path,
+    examples: Examples,
+    int8: bool = False,
+    **facts: Any,  # noqa: ANN401
+) -> list[str]:
+    """Trace, check and write a module that returns probabilities and embeddings; `facts` are fields of `OnnxCard`."""
+    made_by = f"captune {__version__}"
+    card = OnnxCard(ONNX_FORMAT, ONNX_VERSION, made_by, precision="float32", check={}, **facts)
+    content = _trace(module, card)
+    remarks = [_write_model(content, card, target, examples)]
+    if int8:
+        target = target.with_name(f"{target.stem}.int8{target.suffix}")
+        remarks.append(_write_model(_quantize(content), replace(card, precision="int8"), target, examples))
+    return remarks
 
 
 class _WholeModel(nn.Module):
@@ -159,14 +170,14 @@ def compare(score: Callable[[NDArray[np.uint8]], Floats], examples: Examples, is
     return facts
 
 
-def _trace(classifier: Classifier) -> bytes:
-    """Return a classifier as an ONNX model for batches of any size."""
+def _trace(module: nn.Module, card: OnnxCard) -> bytes:
+    """Return a module as an ONNX model for batches of any size."""
     try:
         with _scratch() as folder, _quiet(), torch.inference_mode():
             # Tracing takes one second, torch.export ten, and tracing works with every supported version of torch.
             torch.onnx.export(
-                _WholeModel(classifier).cpu().eval(),
-                (torch.zeros(2, 3, *classifier.preprocessing.shape),),
+                module.cpu().eval(),
+                (torch.zeros(2, 3, *card.preprocessing.shape),),
                 folder / "model.onnx",
                 dynamo=False,
                 opset_version=OPSET,
@@ -180,7 +191,7 @@ def _trace(classifier: Classifier) -> bytes:
     except Exception as error:  # each unsupported operator has its own error class, and so have files above 2 GB
         reason = str(error).splitlines()[0][:300]
         raise InputError(
-            f"The tuner {classifier.tuner_name!r} on {classifier.backbone.identifier!r} cannot be converted to ONNX: "
+            f"The model {card.tuner!r} on {card.backbone!r} cannot be converted to ONNX: "
             f"{type(error).__name__}: {reason}. Use the run folder with captune predict or captune.load instead."
         ) from error
 

@@ -50,6 +50,7 @@ from captune.results.run_folder import (
 
 if TYPE_CHECKING:
     from captune.data.inputs import Images
+    from captune.distill import Distilled
     from captune.report.page import Report
     from captune.review.accept import Acceptance
     from captune.review.suggestions import Suggestion
@@ -317,6 +318,12 @@ class Run(Displayed):
         from captune.review.opening import open_session
 
         return open_session(self, quiet=True).accept(precision, certainty)
+
+    def distill(self, out: str | Path | None = None, student: str = "small", **settings: Any) -> Distilled:  # noqa: ANN401
+        """Train a small classifier on the labels of the run; `settings` are arguments of `captune.distill.distill`."""
+        from captune.distill import distill
+
+        return distill(self, out, student, **settings)
 
     def update(self, images: Images) -> Run:
         """Return the run with new images; answers, names and checks stay. A run folder is written again."""

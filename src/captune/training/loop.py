@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
@@ -50,33 +49,30 @@ class StepResult(NamedTuple):
     sums: Mapping[str, Tensor]
 
 
-class Schedule(ABC):
-    """A method's training schedule: what happens before, in and after each epoch, and the state it needs."""
+class Schedule:
+    """A training schedule: its batches, what happens before and after each epoch, and the state it needs."""
 
     iterations: int
     """Number of steps per epoch."""
 
-    @abstractmethod
     def begin_epoch(self, epoch: int) -> None:
         """Prepare an epoch with the current student."""
 
-    @abstractmethod
     def batches(self, epoch: int, first_step: int) -> Iterator[Any]:
         """Yield the batches of an epoch from a step on; every call yields the same batches."""
+        raise NotImplementedError
 
-    @abstractmethod
     def end_epoch(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
         """Record the sums over the steps of an epoch."""
 
-    @abstractmethod
     def progress(self, epoch: int, sums: Mapping[str, Tensor]) -> str:
         """Return a short text for the progress bar."""
+        return ""
 
-    @abstractmethod
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the tensors and JSON facts that `restore` needs to continue in the middle of an epoch."""
+        return {}, {}
 
-    @abstractmethod
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
 

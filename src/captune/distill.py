@@ -1,0 +1,187 @@
+"""Distillation: a small image classifier, trained on the labels of a run, that works without its backbone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from captune.backbones.base import fingerprint_of
+from captune.core import runtime
+from captune.core.arrays import Floats, Ints, evenly_spaced
+from captune.core.errors import InputError, require
+from captune.core.restoring import unchanged
+from captune.core.settings import build
+from captune.data.images import ImageCollection
+from captune.data.precomputed import Embeddings, check_memory
+from captune.data.views import Preprocessing, weak_view
+from captune.exports.base import check_target
+from captune.exports.onnx import N_CHECKED, Examples, write_onnx
+from captune.results.image_classifier import MODEL, ONNX, load, read_view
+from captune.results.run_folder import EXPORTS
+from captune.review.opening import open_session
+from captune.training.loop import Optimization, fit
+from captune.training.student import SMALL, Distillation, SoftLabelObjective, Student
+
+if TYPE_CHECKING:
+    from captune.data.inputs import Images
+    from captune.results.run import Run
+    from captune.review.session import Session
+
+MARGIN = 1.25
+WEIGHT_DECAY, WARMUP = 5e-4, 5
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """A distilled classifier.
+
+    Attributes:
+        path: The ONNX file, which `captune.load` reads.
+        n_images: Number of images that it was trained on.
+        operations: Floating-point operations for one image, of the student and of the teacher's image encoder.
+        accuracies: Accuracy of student and teacher, and the number of images, by what it was measured on.
+        remarks: What else is worth knowing.
+    """
+
+    path: Path
+    n_images: int
+    operations: tuple[int, int]
+    accuracies: Mapping[str, tuple[float, float, int]]
+    remarks: tuple[str, ...]
+
+    def __str__(self) -> str:
+        own, others = self.operations
+        lines = [
+            f"Trained on {self.n_images} images; {own / 1e6:,.1f} million operations per image, {own / others:.1%} "
+            "of the teacher's."
+        ]
+        lines += [
+            f"Accuracy on {n} {what}: student {student:.1%}, teacher {teacher:.1%}."
+            for what, (student, teacher, n) in self.accuracies.items()
+        ]
+        return "\n".join([*lines, *self.remarks])
+
+
+@unchanged()
+def distill(
+    run: Run,
+    out: str | Path | None = None,
+    student: str = SMALL,
+    *,
+    test: Images | None = None,
+    test_labels: Any = "folders",  # noqa: ANN401 (what `read_labels` takes)
+    images: Images | None = None,
+    image_size: int = 0,
+    epochs: int = 60,
+    seed: int = 0,
+    workers: int = -1,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> Distilled:
+    """Train a small classifier on the labels of a run, accepted ones if there are some, and export it to ONNX.
+
+    It is measured on images that people checked, on which it is not trained, and on the labeled images in `test`.
+    `image_size` 0 is that of the student's weights, or 64 if they are random; `images` says where those of the run are.
+    """
+    require("onnx", "onnx", "onnxruntime")
+    path = run.folder / EXPORTS / "student.onnx" if out is None else Path(out)
+    target = path if path.suffix.lower() == ONNX else path / MODEL
+    check_target(target, overwrite, is_folder=False)
+    engine = runtime.start(seed=seed, workers=workers, quiet=quiet)
+    session = open_session(run, images=images, quiet=True)
+    if isinstance(session.images, Embeddings):
+        raise InputError("This run was made from embeddings, but a student learns from images. Adapt with images.")
+    weights, checks, remarks = _choose_images(session)
+    rows, teacher = np.flatnonzero(weights), session.classifier
+    with engine.seeded(0):
+        network = Student(student, len(session.names), image_size)
+        prepared, is_random = network.preprocessing, bool(network.random_because)
+        operations = _operations(network, prepared), _operations(teacher.backbone.encode_image, teacher.preprocessing)
+        decoded = _decode(session.images, rows, prepared, engine.workers)
+        data = Distillation(decoded, session.predictions.probabilities[rows], weights[rows], prepared, engine)
+        choices = {"epochs": epochs, "learning_rate": 0.1 if is_random else 0.01, "warmup_epochs": min(WARMUP, epochs)}
+        optimization = build(Optimization, {**choices, "weight_decay": WEIGHT_DECAY}, "settings")
+        fit(SoftLabelObjective(network.to(engine.device)), data, optimization, engine)
+    if is_random:
+        remarks.append(f"The student started from random weights. {network.random_because}")
+    remarks.append(_export(network, session.names, student, target, decoded))
+    made, accuracies = load(target), {}
+    if checks:
+        truth = np.asarray(list(checks.values()))
+        own = made.score(session.images.subset(list(checks)), [session.names[c] for c in truth])
+        others = (session.predictions_without_checks().labels[list(checks)] == truth).mean()
+        accuracies["checked images"] = own, float(others), len(checks)
+    if test is not None:
+        measured = made.evaluate(test, test_labels)
+        accuracies["labeled images"] = measured.accuracy, teacher.score(test, test_labels), measured.n_images
+    if not accuracies:
+        remarks.append("Its accuracy is not known: answer checks (captune suggest), or pass labeled images.")
+    return Distilled(target, len(rows), operations, accuracies, tuple(remarks))
+
+
+def _choose_images(session: Session) -> tuple[Floats, dict[int, int], list[str]]:
+    """Return the weight of each image in training, the class ids of checked images, and remarks."""
+    predictions, ids = session.predictions, {name: i for i, name in enumerate(session.names)}
+    weights, remarks = np.where(predictions.is_rejected, 0.0, predictions.confidence).astype(np.float32), []
+    answers = {row: answer for row, answer in session.labels.items() if not answer.is_group}
+    certificate = session.engine.review.get("accepted") or {}
+    if certificate.get("n_accepted"):
+        accepted = session.accept(certificate["precision"], certificate["certainty"])
+        weights[np.setdiff1d(np.arange(len(weights)), [*accepted.positions, *answers])] = 0.0
+        remarks.append(accepted.sentence)
+    checks = {row: ids[answer.label] for row, answer in answers.items() if answer.is_check and answer.label in ids}
+    weights[list(checks)] = 0.0
+    if not weights.any():
+        raise InputError("There are no labels to learn from: all images are checked or none of the classes.")
+    return weights, checks, remarks
+
+
+def _operations(encode: Callable[[Tensor], Any], preprocessing: Preprocessing) -> int:
+    """Return the floating-point operations for one image, as PyTorch counts them."""
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        encode(torch.zeros(1, 3, *preprocessing.shape))
+    return int(counter.get_total_flops())
+
+
+def _decode(images: ImageCollection, rows: Ints, preprocessing: Preprocessing, workers: int) -> NDArray[np.uint8]:
+    """Return the images, somewhat larger than the student's, so that a random crop is not blurred."""
+    side = round(MARGIN * preprocessing.image_size)
+    larger = replace(preprocessing, image_size=side, resize=side if preprocessing.resize else 0)
+    check_memory(3 * side * side * len(rows), f"Decoding {len(rows)} images")
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        views = list(pool.map(lambda row: read_view(images, row, larger), rows.tolist()))
+    lost = [f"{images.name(row)!r}: {view}" for row, view in zip(rows, views, strict=True) if isinstance(view, str)]
+    if lost:
+        raise InputError(f"{len(lost)} images can no longer be read, the first is {lost[0]}. Restore them.")
+    return np.stack(views)
+
+
+def _export(student: Student, names: tuple[str, ...], identifier: str, target: Path, decoded: NDArray[np.uint8]) -> str:
+    """Write the student as ONNX, checked against PyTorch, and return what was found."""
+    chosen = decoded[evenly_spaced(len(decoded), N_CHECKED)]
+    views = np.stack([weak_view(Image.fromarray(image), student.preprocessing) for image in chosen])
+    student.cpu().eval()
+    with torch.inference_mode():
+        examples = Examples(views, student(student.preprocessing.normalize(views))[0].numpy())
+    [remark] = write_onnx(
+        student,
+        target,
+        examples,
+        names=names,
+        preprocessing=student.preprocessing,
+        logit_scale=1.0,
+        backbone=identifier,
+        backbone_fingerprint=fingerprint_of([student]),
+        tuner="distilled",
+    )
+    return remark
