@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -170,28 +171,28 @@ def _new_folder(target: Path, kind: str, run: Run) -> Iterator[Path]:
 
 @dataclass(frozen=True, eq=False)
 class LabelTable:
-    """Labels of some images of a run: their rows in its predictions, their names, class ids and confidences.
+    """Labels of some images of a run: their rows in its predictions, class ids and confidences.
 
     `certificate` says what is certain about the labels, if a precision was asked for.
     """
 
-    class_names: tuple[str, ...]
+    run: Run
     rows: Rows
-    names: tuple[str, ...]
     labels: Ints
     confidence: Floats
-    n_images: int
     certificate: Mapping[str, Any] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the images."""
+        return tuple(self.run.readable.name(row) for row in self.rows.tolist())
+
     def subset(self, kept: Ints) -> LabelTable:
         """Return the labels at some positions."""
-        names = tuple(self.names[i] for i in kept)
-        return replace(
-            self, rows=Rows(self.rows[kept]), names=names, labels=self.labels[kept], confidence=self.confidence[kept]
-        )
+        return replace(self, rows=Rows(self.rows[kept]), labels=self.labels[kept], confidence=self.confidence[kept])
 
     def entries(self, prefix: str | None = None) -> Iterator[tuple[str, int, float]]:
         """Yield the prefixed path, class id and confidence of each image."""
@@ -201,7 +202,7 @@ class LabelTable:
     @property
     def remark(self) -> str:
         """Return how many images are exported, or the certificate."""
-        counted = f"Exported the labels of {len(self)} of {self.n_images} images."
+        counted = f"Exported the labels of {len(self)} of {len(self.run.readable)} images."
         return counted if self.certificate is None else str(self.certificate["sentence"])
 
 
@@ -228,10 +229,7 @@ def choose_labels(run: Run, settings: ExportSettings) -> LabelTable:
             f"None of the {len(confidence)} labels in {str(run.folder)!r} has a confidence of at least "
             f"{settings.min_confidence}{highest}. Lower {option('min_confidence')}."
         )
-    names = tuple(run.readable.name(int(row)) for row in rows[kept])
-    return LabelTable(
-        run.names, Rows(rows[kept]), names, labels[kept], confidence[kept], len(run.readable), certificate
-    )
+    return LabelTable(run, Rows(rows[kept]), labels[kept], confidence[kept], certificate)
 
 
 def _pseudo_labels(run: Run) -> tuple[Ints, Ints, Floats]:

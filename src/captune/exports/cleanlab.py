@@ -30,7 +30,7 @@ class CleanlabArrays(ExportFormat):
         chosen = choose_labels(run, settings)
         labels, kept, origin = chosen.labels, np.arange(len(chosen)), "predicted by the model"
         if settings.labels is not None:
-            labels = read_labels(settings.labels, run.readable.subset(chosen.rows), chosen.class_names)
+            labels = read_labels(settings.labels, run.readable.subset(chosen.rows), chosen.run.names)
             kept, origin = np.flatnonzero(labels >= 0), f"from {settings.labels}"
             if len(kept) == 0:
                 raise InputError(f"None of the {len(chosen)} images has a label in {settings.labels!r}.")
@@ -43,5 +43,5 @@ class CleanlabArrays(ExportFormat):
             content = BytesIO()
             np.save(content, array, allow_pickle=False)
             write_whole(target / f"{name}.npy", content.getvalue())
-        write_json(target / "classes.json", list(chosen.class_names))
-        return [f"Exported {len(kept)} of {chosen.n_images} images with labels {origin}."]
+        write_json(target / "classes.json", list(chosen.run.names))
+        return [f"Exported {len(kept)} of {len(run.readable)} images with labels {origin}."]

@@ -20,7 +20,7 @@ class CocoLabels(LabelFormat):
         content = {
             "info": {"description": f"Labels predicted by captune {__version__}"},
             "images": [{"id": i, "file_name": path} for i, (path, _, _) in entries],
-            "categories": [{"id": i, "name": name} for i, name in enumerate(chosen.class_names, start=1)],
+            "categories": [{"id": i, "name": name} for i, name in enumerate(chosen.run.names, start=1)],
             "annotations": [
                 {"id": i, "image_id": i, "category_id": label + 1, "score": round(confidence, 6)}
                 for i, (_, label, confidence) in entries

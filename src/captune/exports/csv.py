@@ -15,5 +15,5 @@ class CsvLabels(LabelFormat):
 
     def write_labels(self, chosen: LabelTable, target: Path, prefix: str | None) -> None:
         """Write the table."""
-        rows = ((path, chosen.class_names[c], f"{p:.6f}") for path, c, p in chosen.entries(prefix))
+        rows = ((path, chosen.run.names[c], f"{p:.6f}") for path, c, p in chosen.entries(prefix))
         write_whole(target, table(("path", "label", "confidence"), rows))

@@ -52,13 +52,13 @@ class ImageFolder(ExportFormat):
         groups = duplicate_groups(codes)
         split = split_groups(groups, chosen.labels, shares)
         sources = label_sources(run, chosen)
-        folders = folder_names(chosen.class_names)
+        folders = folder_names(chosen.run.names)
         rows = []
         for i, (name, label, confidence) in enumerate(chosen.entries()):
             part, suffix = SPLITS[split[i]], Path(name).suffix.lower()
             file = f"{part}/{folders[label]}/{i:06d}{suffix if suffix in SUFFIXES else '.png'}"
             _place(files[i], target / file, settings.link)
-            rows.append((file, chosen.class_names[label], f"{confidence:.6f}", part, sources[i], name))
+            rows.append((file, chosen.run.names[label], f"{confidence:.6f}", part, sources[i], name))
         write_whole(target / LABELS, table(("file", "label", "confidence", "split", "source", "path"), rows))
         write_whole(target / "class_map.txt", "".join(f"{folder}\n" for folder in folders))
         told = ", ".join(f"{name} {(split == i).sum():,}" for i, name in enumerate(SPLITS))
@@ -75,7 +75,7 @@ class ImageFolder(ExportFormat):
         write_whole(target / "README.md", data_card(run, told_all, facts, by_class, certificate, USAGE))
         if chosen.certificate is not None:
             write_json(target / "certificate.json", dict(chosen.certificate))
-        return [f"Exported {len(rows):,} of {chosen.n_images:,} images: {told}.", *remarks]
+        return [f"Exported {len(rows):,} of {len(run.readable):,} images: {told}.", *remarks]
 
 
 def read_images(run: Run, chosen: LabelTable) -> tuple[LabelTable, list[Path], NDArray[np.uint64], list[str]]:

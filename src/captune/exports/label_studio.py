@@ -23,13 +23,13 @@ class LabelStudioTasks(LabelFormat):
         """Write the tasks, and the labeling interface as an XML file next to them."""
         tasks = []
         for name, label, confidence in chosen.entries():
-            choice = {"choices": [chosen.class_names[label]]}
+            choice = {"choices": [chosen.run.names[label]]}
             result = {"from_name": "label", "to_name": "image", "type": "choices", "value": choice}
             version, score = f"captune {__version__}", round(confidence, 6)
             prediction = {"model_version": version, "score": score, "result": [result]}
             data = {"image": _address(LOCAL_FILES if prefix is None else prefix, name), "path": name}
             tasks.append({"data": data, "predictions": [prediction]})
-        choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in chosen.class_names)
+        choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in chosen.run.names)
         interface = (
             '<View>\n  <Image name="image" value="$image"/>\n'
             f'  <Choices name="label" toName="image" choice="single">\n{choices}\n  </Choices>\n</View>\n'

@@ -23,7 +23,7 @@ class ParquetLabels(LabelFormat):
 
         columns = {
             "path": [path for path, _, _ in chosen.entries(prefix)],
-            "label": [chosen.class_names[label] for label in chosen.labels],
+            "label": [chosen.run.names[label] for label in chosen.labels],
             "class_id": pyarrow.array(chosen.labels),
             "confidence": pyarrow.array(chosen.confidence),
         }

@@ -52,7 +52,7 @@ def test_a_card_says_what_is_known_and_what_is_not(
 def test_certificate_estimate_and_health_are_quoted(run_folder: Path) -> None:
     run = Run.read(run_folder)
     run.card["review"] = {"accuracy": {"sentence": "90 % right"}, "accepted": {"sentence": "8 of 10 are accepted."}}
-    run.card["health"] = {"sentence": "Adaptation looks helpful.", "verdict": "helpful"}
+    run.health = {"sentence": "Adaptation looks helpful.", "verdict": "helpful"}
     found = sections(model_card(run))["Precision"]
     assert [line.rpartition(": ")[2].removeprefix("- ") for line in found] == [
         "90 % right.",
