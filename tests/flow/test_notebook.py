@@ -30,7 +30,7 @@ def check_python_api(cells: Cells) -> None:
 
 def check_real_clip_verdict(cells: Cells) -> None:
     verdicts = {name: literal_eval(outputs(cell))[0] for name, cell in cells.items() if "health.verdict" in name}
-    assert list(verdicts.values()) == ["helpful", "harmful", "helpful"]
+    assert list(verdicts.values()) == ["unclear", "harmful", "unclear"]
     accuracy = literal_eval(outputs(cells["accuracy"]))
     assert accuracy["grip"] < accuracy["zero_shot"] < accuracy["transductive"]
     wrong_names = next(cell for name, cell in cells.items() if name.startswith("wrong_names"))

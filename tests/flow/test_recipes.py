@@ -126,8 +126,13 @@ def check_large() -> None:
     assert set(table["status"].to_pylist()) == {"ok"}
 
 
+def check_student() -> None:
+    assert len(list(Path("student").glob("*.onnx"))) == 1
+    assert len(rows("by-student.csv")) == 24
+
+
 PREPARATIONS = {"Boxes from MegaDetector": photograph_animals, "Label Studio": annotate}
-NEEDS = {"100,000 images on one GPU": "pyarrow"}
+NEEDS = {"100,000 images on one GPU": "pyarrow", "A small model on a phone": "onnxscript"}
 CHECKS: dict[str, Callable[[], None]] = {
     "New photos tomorrow": check_update,
     "Images of no class": check_no_class,
@@ -136,6 +141,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "Label Studio": check_label_studio,
     "Your field's CLIP": check_own_model,
     "100,000 images on one GPU": check_large,
+    "A small model on a phone": check_student,
 }
 
 
