@@ -102,6 +102,8 @@ ARGUMENTS = ("images", "classes", "labels", "out", "overwrite", "resume", "quiet
 
 def build(cls: type[T], values: Mapping[str, Any], what: str) -> T:
     """Build a settings dataclass from plain values, or raise one error that lists all problems."""
+    if not isinstance(values, Mapping):  # a file may hold anything
+        raise InputError(f"These {what} cannot be used: expected 'key: value' lines, got {shown(values)}.")
     known = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     problems = [f"no setting {key!r}.{nearest(key, known)}" for key in values if key not in known]
     adapter: TypeAdapter[T] = _adapter(cls)  # type: ignore[arg-type]

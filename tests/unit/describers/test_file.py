@@ -69,7 +69,7 @@ def test_a_file_that_is_missing_binary_or_unnamed_is_an_error(tmp_path: Path) ->
     with pytest.raises(InputError, match="cannot be read: No such file"):
         open_describer(f"file:{tmp_path / 'none.yaml'}")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="not valid YAML"):
         open_describer(f"file:{tmp_path / 'binary'}")
     with pytest.raises(InputError, match="needs a path"):
         open_describer("file")
