@@ -11,18 +11,21 @@ import numpy as np
 
 from captune.backbones.base import Backbone
 from captune.concepts.clustering import ShrinkingClusters
+from captune.concepts.confusion import class_closeness, class_prototypes
 from captune.concepts.mismatch import MismatchFindings, MismatchSettings, detect_mismatch, match_texts
 from captune.core.arrays import Floats, Ints, softmax_rows
 from captune.core.runtime import threads_for
 from captune.data.vocabulary import Vocabulary
-from captune.describers.base import Describer, Descriptions, describe_classes
+from captune.describers.base import PAIR_PROMPT, PAPER_PROMPT, Describer, Descriptions, describe_classes, pair_key
 from captune.embeddings.embed import embed_classes, embed_texts
 
-Scope = Literal["auto", "mismatched", "all", "none"]
+Scope = Literal["auto", "mismatched", "confused", "all", "none"]
 Choice = Literal["best", "mean"]
 
 MANY_ROUNDS = 2000
 """A detection of so many rounds shows its progress."""
+CONFUSED = 1.0
+"""Standard deviations by which confused classes are closer than the average pair."""
 CLEAR_DIFFERENCE = 2.0
 """In standard deviations of how many labels only one of two equal kinds of texts would get right."""
 
@@ -71,7 +74,8 @@ def align_concepts(
     The paper is `describe = "mismatched"` and `choose = "best"`: only misleading names among `classes` are described,
     and the best of n descriptions represents the class (Appendix B). With `choose = "mean"` it is the mean of all n;
     with `describe = "all"` every class is described and represented by the mean of its name and descriptions; with
-    `describe = "auto"` only if that suits the images better than the names do, or the labels of `labeled` images.
+    `describe = "auto"` only if that suits the images better than the names do, or the labels of `labeled` images. With
+    `describe = "confused"`, descriptions say how classes that exchange images differ, and are used as with `auto`.
     With `describe = "none"` all keep their names. Misleading names are looked for if they are to be described, or if
     there are settings for it.
     """
@@ -84,9 +88,17 @@ def align_concepts(
         with progress("Finding misleading names", shown) as advance:
             findings = detect_mismatch(images, names, scale, detection, eligible, advance or (lambda _: None))
     asked = findings.mismatched if findings is not None and describe == "mismatched" else eligible
-    questions = [] if describe == "none" else [vocabulary.names[c] for c in asked]
+    pairs = confused_pairs(images, names, scale, eligible) if describe == "confused" else []
+    questions: list[Any] = [vocabulary.names[c] for c in asked] if describe not in ("none", "confused") else []
+    questions += [(vocabulary.names[a], vocabulary.names[b]) for pair in pairs for a, b in (pair, pair[::-1])]
+    prompt = PAIR_PROMPT if pairs else PAPER_PROMPT
     with progress("Describing classes", len(questions) if describer.is_remote else 0) as advance:
-        answers = describe_classes(describer, questions, phrase=phrase, n=n, advance=advance)
+        answers = describe_classes(describer, questions, phrase=phrase, n=n, prompt=prompt, advance=advance)
+    if pairs:  # the descriptions of a class are what tells it from all others that it is confused with
+        told = dict[str, list[str]]()
+        for a, b in questions:
+            told.setdefault(a, []).extend(answers.found.get(pair_key(a, b), []))
+        answers = Descriptions({name: found for name, found in told.items() if found}, answers.problems)
     sentences = {vocabulary.index_of(name): tuple(found) for name, found in answers.found.items()}
     reason = ""
     if describe == "mismatched" and choose == "best" and findings is not None:
@@ -97,12 +109,20 @@ def align_concepts(
     elif describe != "mismatched":
         sentences = {c: (*vocabulary.texts(c), *found) for c, found in sentences.items()}
     chosen = vocabulary.with_descriptions(sentences)
-    if describe == "auto" and sentences:
+    if describe in ("auto", "confused") and sentences:
         helps, reason = choose_texts(images, names, embed_classes(backbone, chosen), scale, *(labeled or ()))
         if not helps:
             chosen, sentences = vocabulary, {}
     described = np.asarray(sorted(sentences), dtype=np.int64)
     return Alignment(chosen, described, answers, findings, reason)
+
+
+def confused_pairs(images: Floats, names: Floats, logit_scale: float, classes: Ints) -> list[tuple[int, int]]:
+    """Return pairs of classes that exchange images, by names `(classes, width)`, those with the lower ids first."""
+    probabilities = softmax_rows(logit_scale * (images @ names.T))
+    prototypes = class_prototypes(images, probabilities.argmax(axis=1), names)
+    closeness = np.triu(class_closeness(prototypes, names, probabilities), 1)
+    return [(int(a), int(b)) for a, b in np.argwhere(closeness >= CONFUSED) if np.isin((a, b), classes).all()]
 
 
 def choose_descriptions(
@@ -163,7 +183,7 @@ def choose_texts(
         with threads_for(images.size * max(names.shape)):
             is_described = descriptions_help(images, names, described, logit_scale)
         reason = f"Descriptions separate the images {'better' if is_described else 'no better'} than the names alone"
-    choice = "are used" if is_described else "are not used (use them anyway with describe=all)"
+    choice = "are used" if is_described else "are not used (describe=all uses descriptions anyway)"
     return is_described, f"{reason}, so descriptions {choice}."
 
 

@@ -34,7 +34,7 @@ class AdaptSettings(TypedDict, total=False):
     second_weight: float
     class_chunk: int
     detection: Literal["paper", "robust"]
-    describe: Literal["all", "auto", "mismatched", "none"]
+    describe: Literal["all", "auto", "confused", "mismatched", "none"]
     choose: Literal["best", "mean"]
     k: int
     candidates: tuple[str, ...]

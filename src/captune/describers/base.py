@@ -36,6 +36,11 @@ class RequestLimits:
     give_up_after: int = 3  # consecutive classes without any reply
 
 
+def pair_key(name: str, other: str) -> str:
+    """Return the name of a pair of classes in files and answers."""
+    return f"{name} vs. {other}"
+
+
 @dataclass(frozen=True)
 class DescriptionRequest:
     """A question about one class.
@@ -69,7 +74,7 @@ class DescriptionRequest:
     @property
     def key(self) -> str:
         """Return the name by which descriptions are looked up: of a class, or of a pair, as in `lake vs. river`."""
-        return f"{self.name} vs. {self.other}" if self.other else self.name
+        return pair_key(self.name, self.other) if self.other else self.name
 
     @property
     def question(self) -> str:

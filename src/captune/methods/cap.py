@@ -64,7 +64,7 @@ class CapSettings(Optimization):
         concept_alignment: Whether misleading class names are detected and described.
         detection: `paper` runs Algorithm 1 once with t = ceil(C/10); `robust` runs it ten times with a larger t.
         describe: Which classes are described: those with misleading names (`mismatched`), all, or with `auto` all if
-            descriptions separate the images better than names, else none.
+            descriptions separate the images better than names, else none; `confused`: by how confused classes differ.
         choose: Whether a class is represented by its best description or by the mean of all.
         class_texts: Whether the student starts from the class names or from the chosen descriptions.
         start_from: Beyond the paper: `transductive` takes the first pseudo-labels from the Gaussian mixture of that
@@ -93,7 +93,7 @@ class CapSettings(Optimization):
     tuner: str = "maple"
     concept_alignment: bool = True
     detection: Detection = "paper"
-    describe: Literal["auto", "mismatched", "all"] = "mismatched"
+    describe: Literal["auto", "mismatched", "confused", "all"] = "mismatched"
     choose: Literal["best", "mean"] = "best"
     class_texts: Literal["names", "aligned"] = "names"
     start_from: Literal["zero_shot", "transductive"] = "zero_shot"

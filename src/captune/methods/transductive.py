@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
 from captune.backbones.base import Backbone
+from captune.concepts.alignment import Scope
 from captune.concepts.mismatch import MismatchSettings
 from captune.data.task import AdaptationTask
 from captune.labeling.pseudo_labels import PseudoLabels
@@ -23,10 +24,11 @@ class TransductiveSettings(MixtureSettings):
 
     Attributes:
         describe: Which classes are described: `auto` (all, if descriptions separate the images better than names),
-            `all`, `mismatched` (those with misleading names; detecting them takes longest) or `none`.
+            `all`, `mismatched` (those with misleading names; detecting them takes longest), `confused` (how classes
+            that are confused differ, if that separates the images better) or `none`.
     """
 
-    describe: Literal["auto", "all", "mismatched", "none"] = "auto"
+    describe: Scope = "auto"
 
 
 class Transductive(Method):

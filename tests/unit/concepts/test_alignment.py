@@ -1,13 +1,27 @@
-"""The best of several descriptions, and their mean."""
+"""The best of several descriptions, and their mean; descriptions of pairs."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from captune.concepts.alignment import choose_descriptions, choose_texts, descriptions_help
+from captune.backbones.base import load_backbone
+from captune.concepts.alignment import (
+    align_concepts,
+    choose_descriptions,
+    choose_texts,
+    confused_pairs,
+    descriptions_help,
+)
 from captune.core.arrays import Floats, unit_rows
+from captune.data.vocabulary import Vocabulary, read_descriptions
+from captune.describers.base import FunctionDescriber
+from captune.embeddings.embed import embed_classes
+from captune.world import class_names, render_world
 
 
 def random_rows(n: int, width: int = 6, seed: int = 0) -> Floats:
@@ -73,3 +87,32 @@ def test_few_labels_and_those_of_classes_without_descriptions_leave_the_choice_t
     partly[0] = centers[0]
     others = np.flatnonzero(labels != 0)
     assert "separate the images" in choose_texts(images, wrong, partly, 20.0, images[others], labels[others])[1]
+
+
+def test_only_confused_classes_are_told_from_each_other_and_only_if_that_suits_the_images() -> None:
+    backbone, world = load_backbone("embedded:patterns"), render_world(6, seed=1)
+    with torch.inference_mode():
+        images = backbone.encode_image(backbone.preprocessing.normalize(world.images)).numpy()
+    vocabulary, asked = Vocabulary(class_names()), list[str]()
+    names = embed_classes(backbone, vocabulary)
+    known = read_descriptions(Path(__file__).parents[3] / "benchmarks" / "pairs" / "patterns.yaml")
+
+    def ask(key: str) -> list[str]:
+        asked.append(key)
+        return known.get(key, [])
+
+    found = align_concepts(images, vocabulary, backbone, FunctionDescriber(ask), describe="confused")
+    pairs = confused_pairs(images, names, backbone.logit_scale, np.arange(len(vocabulary)))
+    both = [(vocabulary.names[a], vocabulary.names[b]) for pair in pairs for a, b in (pair, pair[::-1])]
+    assert asked == [f"{a} vs. {b}" for a, b in both]
+    assert 0 < len(pairs) < len(vocabulary) ** 2 / 8
+    assert "descriptions are used" in found.reason
+    told = {a for a, b in both if f"{a} vs. {b}" in known}
+    assert {vocabulary.names[c] for c in found.described} == told == set(found.descriptions.found)
+    after = (images @ embed_classes(backbone, found.vocabulary).T).argmax(axis=1) == world.labels
+    assert after.mean() > ((images @ names.T).argmax(axis=1) == world.labels).mean() + 0.1
+
+    wrong = FunctionDescriber(lambda key: known.get(" vs. ".join(reversed(key.split(" vs. ")))))
+    refused = align_concepts(images, vocabulary, backbone, wrong, describe="confused")
+    assert refused.vocabulary == vocabulary
+    assert not len(refused.described)
