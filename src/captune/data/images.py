@@ -201,12 +201,8 @@ def _from_entries(entries: Iterable[str], base: Path, heading: str, guard: _Root
     for number, line in enumerate(entries, start=1):
         entry = line.strip() if len(line) <= MOST_CHARACTERS else ""
         if not entry or "\0" in entry:
-            kind = (
-                f"of {len(line):,} characters"
-                if len(line) > MOST_CHARACTERS
-                else "that is empty or has a NUL character"
-            )
-            invalid.append(f"row {number} has a path {kind}")
+            kind = f"a path of {len(line):,} characters" if len(line) > MOST_CHARACTERS else "an empty path"
+            invalid.append(f"row {number} has {'a NUL character in its path' if entry else kind}")
             continue
         path = os.path.join(base, entry)  # noqa: PTH118 (this runs once per image)
         guard.check(path)

@@ -188,7 +188,7 @@ def name_problems(names: Sequence[object]) -> list[str]:
         hint = "expected a string (in YAML, quote names such as 'no' or '7')"
         return first_few(f"{problem}, {hint}" for problem in wrong)
     texts = [str(name) for name in names]
-    problems = [f"class name {i}, {shown(name)}, {why}" for i, name in enumerate(texts) if (why := _problem(name))]
+    problems = [f"class name {i}{why}" for i, name in enumerate(texts) if (why := _problem(name))]
     alike: dict[str, list[str]] = {}
     for name in texts:
         alike.setdefault(look(name), []).append(name)
@@ -203,13 +203,13 @@ def name_problems(names: Sequence[object]) -> list[str]:
 def _problem(name: str) -> str:
     """Return what is wrong with a class name alone, or an empty string."""
     if not look(name):
-        return "is empty"
+        return " is empty"
     if (character := invalid_character(name)) is not None:
-        return f"contains {character}, which is not text"
+        return f", {shown(name)}, contains {character}, which is not text"
     if look(name) == NONE:
-        return "is reserved for images that fit no class"
+        return f", {shown(name)}, is reserved for images that fit no class"
     is_long = len(name) > MOST_CHARACTERS
-    return f"has {len(name):,} characters, at most {MOST_CHARACTERS} are allowed" if is_long else ""
+    return f", {shown(name)}, has {len(name):,} characters, at most {MOST_CHARACTERS} are allowed" if is_long else ""
 
 
 def _template_problems(templates: Sequence[str]) -> list[str]:

@@ -75,7 +75,7 @@ def test_all_problems_of_names_and_templates_are_listed_at_once() -> None:
         Vocabulary(("a", "", "A", "b"), ("a photo", "{} and {}", "{a.b}", "{0}", "{", "{:>9}", "{!x}"), {9: ("x",)})
     message = str(caught.value)
     for words in (
-        "class name 1, '', is empty",
+        "class name 1 is empty",
         "'a' is repeated 2 times",
         "'a photo' must",
         "'{} and {}' must",
