@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from captune.data.precomputed import ClassTexts as ClassTexts
     from captune.data.precomputed import Embeddings as Embeddings
     from captune.data.vocabulary import NONE as NONE
+    from captune.distill import Distilled as Distilled
     from captune.embeddings.predictions import Predictions as Predictions
     from captune.estimator import CaptuneClassifier as CaptuneClassifier
     from captune.exports.base import Exported as Exported
@@ -64,6 +65,7 @@ _PUBLIC = {
     "captune.data.images": "ImageCollection",
     "captune.data.precomputed": "ClassTexts Embeddings",
     "captune.data.vocabulary": "NONE",
+    "captune.distill": "Distilled",
     "captune.embeddings.predictions": "Predictions",
     "captune.estimator": "CaptuneClassifier",
     "captune.exports.base": "Exported export",

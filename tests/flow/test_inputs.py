@@ -275,7 +275,7 @@ def test_random_weights_are_loaded_again_with_the_model(wrapped: Any, world: Wor
     model.name_or_path = ""
     backbone = captune.wrap(model, AutoProcessor.from_pretrained(folder))
     expected = run(world.folder, backbone=backbone, out=tmp_path / "run").predictions.labels
-    with pytest.raises(InputError, match="memory"):
+    with pytest.raises(captune.CaptuneError, match="memory"):
         captune.load(tmp_path / "run")
     loaded = captune.load(tmp_path / "run", backbone=backbone)
     assert loaded.predict(world.folder) == [NAMES[label] for label in expected]

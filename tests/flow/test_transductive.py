@@ -123,7 +123,7 @@ def test_zero_shot_is_kept_where_adaptation_looks_harmful(
         found = fit_gaussian_mixture(*inputs, **settings)
         return replace(found, offsets=found.offsets + 1e4 * (np.arange(len(found.offsets)) == 0))
 
-    monkeypatch.setattr("captune.methods.transductive.fit_gaussian_mixture", collapse)  # one class takes everything
+    monkeypatch.setattr("captune.methods.base.fit_gaussian_mixture", collapse)  # one class takes everything
     spoiled = adapt(world, quiet=False)
     assert "predictions collapsed" in " ".join(capfd.readouterr().err.split())
     assert spoiled.kept == "adapted"

@@ -87,10 +87,10 @@ def first_labels(
     described = described or {}
     n_images, (n_classes, width) = len(images), names.shape
     if images.shape[1] != width or any(c not in range(n_classes) or len(v) != width for c, v in described.items()):
-        shapes = {c: np.shape(vector) for c, vector in described.items()}
+        shapes = f"; described: { {c: np.shape(vector) for c, vector in described.items()} }" if described else ""
         raise InputError(
-            f"Expected embeddings (images, width) and (classes, width), and (width,) for each described id of a class, "
-            f"got {images.shape}, {names.shape} and {shapes}."
+            "Expected embeddings (images, width) and (classes, width), and (width,) for each described id of a class, "
+            f"got {images.shape} and {names.shape}{shapes}."
         )
     is_allowed = class_mask(allowed, n_classes)
     texts = names.copy()
