@@ -1,4 +1,4 @@
-"""What CAP's margin is worth: a grid of texts, margins and growths on beds of embeddings.
+"""What CAP's margin is worth: a grid of texts and margins on beds of embeddings.
 
     python benchmarks/margin.py FOLDER                                 # every *.npz file of benchmarks/embed_bed.py
     python benchmarks/margin.py FOLDER --beds ucmerced --seeds 3 --out margin.jsonl
@@ -45,11 +45,9 @@ TEXTS: dict[str, dict[str, Any]] = {
 MARGINS: dict[str, dict[str, Any]] = {
     "none": {"margin": False},
     "paper": {},
-    "released": {"tendency": "released", "count_on": "accepted", "scale_margin": False},
     "paper, accepted": {"count_on": "accepted"},
 }
-GROWTHS = ("paper", "released")
-COLUMNS = ("texts", "growth", "margin", "test", "pool", "lowest five", "first", "last", "mean margin", "on confusions")
+COLUMNS = ("texts", "margin", "test", "pool", "lowest five", "first", "last", "mean margin", "on confusions")
 
 
 def run_cell(path: Path, settings: dict[str, Any], seed: int) -> dict[str, Any]:
@@ -112,8 +110,8 @@ def show(rows: list[dict[str, Any]]) -> None:
         print(f"\n{bed}\n\n| {' | '.join(COLUMNS)} |")
         print("|---" * len(COLUMNS) + "|")
         own = [row for row in rows if row["bed"] == bed]
-        for key in dict.fromkeys((row["texts"], row["growth"], row["margin"]) for row in own):
-            cells = [row for row in own if (row["texts"], row["growth"], row["margin"]) == key]
+        for key in dict.fromkeys((row["texts"], row["margin"]) for row in own):
+            cells = [row for row in own if (row["texts"], row["margin"]) == key]
             test = [100 * row["test_accuracy"] for row in cells]
             spread = f" ± {np.std(test, ddof=1):.1f}" if len(test) > 1 else ""
             rest = [100 * float(np.mean([row[n] for row in cells])) for n in ("train_accuracy", "test_lowest_five")]
@@ -133,7 +131,6 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--texts", nargs="+", choices=TEXTS, default=list(TEXTS))
     parser.add_argument("--margins", nargs="+", choices=MARGINS, default=list(MARGINS))
-    parser.add_argument("--growths", nargs="+", choices=GROWTHS, default=list(GROWTHS))
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting")
     parser.add_argument("--out", type=Path, default=Path("margin.jsonl"), help="file of the finished cells")
     parser.add_argument("--show", action="store_true", help="print what was measured")
@@ -144,13 +141,13 @@ def main() -> int:
     unknown = sorted(set(options.beds or ()) - set(files))
     if unknown:
         parser.error(f"no bed {unknown[0]!r} in {options.folder}; there are: {', '.join(files) or 'none'}")
-    axes = (range(options.seeds), options.beds or files, options.texts, options.growths, options.margins)
-    for seed, bed, texts, growth, margin in [] if options.show else product(*axes):
-        place = {"bed": bed, "texts": texts, "growth": growth, "margin": margin, "seed": seed, "set": options.set}
+    axes = (range(options.seeds), options.beds or files, options.texts, options.margins)
+    for seed, bed, texts, margin in [] if options.show else product(*axes):
+        place = {"bed": bed, "texts": texts, "margin": margin, "seed": seed, "set": options.set}
         is_known = any(all(row[name] == value for name, value in place.items()) for row in rows)
         if is_known or (texts != "names" and "sentences" not in np.load(files[bed])):
             continue
-        chosen = {**TEXTS[texts], **MARGINS[margin], "growth": growth, **parse_overrides(options.set)}
+        chosen = {**TEXTS[texts], **MARGINS[margin], **parse_overrides(options.set)}
         row = {**place, **run_cell(files[bed], chosen, seed)}
         with options.out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")

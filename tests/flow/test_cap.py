@@ -22,7 +22,7 @@ from captune.core.errors import CaptuneError, InputError, RunFolderError
 from captune.core.runtime import EARLIER
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import first_labels
-from captune.methods.cap import Cap, CapSettings, has_collapsed
+from captune.methods.cap import Cap, has_collapsed
 from captune.results.run import Run
 
 SHORT = {**ranks.SHORT, "train_batch": 4}
@@ -43,7 +43,7 @@ def bits(run: Run) -> bytes:
 
 
 @pytest.mark.parametrize("preset", ["quick", "full"])
-@pytest.mark.parametrize("changes", [{}, {"recipe": "released"}, {"margin": False, "concept_alignment": False}])
+@pytest.mark.parametrize("changes", [{}, {"margin": False, "concept_alignment": False}])
 def test_it_trains_the_student_the_preset_names(
     photos: Path, clip_folder: Path, preset: str, changes: dict[str, Any]
 ) -> None:
@@ -58,18 +58,6 @@ def test_it_trains_the_student_the_preset_names(
         assert epochs[-1]["largest_margin"] == 0.0
 
 
-def test_a_recipe_sets_what_is_not_given() -> None:
-    names = ("growth", "tendency", "count_on", "scale_margin")
-    for recipe, expected in (
-        ("paper", ["paper", "paper", "pseudo_labeled", True]),
-        ("released", ["released", "released", "accepted", False]),
-    ):
-        resolved = Cap(CapSettings(recipe=recipe)).settings  # type: ignore[arg-type]
-        assert [getattr(resolved, name) for name in names] == expected
-    mixed = Cap(CapSettings(recipe="released", growth="paper", scale_margin=True)).settings
-    assert [getattr(mixed, name) for name in names] == ["paper", "released", "accepted", True]
-
-
 def test_the_counts_of_the_margin_are_a_setting(photos: Path, clip_folder: Path) -> None:
     """Counted on D_PL or on accepted images, with the paper's growth: two different margins, two students."""
     runs = [
@@ -79,14 +67,11 @@ def test_the_counts_of_the_margin_are_a_setting(photos: Path, clip_folder: Path)
     assert bits(runs[0]) != bits(runs[1])
 
 
-@pytest.mark.parametrize(("recipe", "expected"), [("paper", [3, 6, 8]), ("released", [1, 4, 7, 8])])
-def test_pseudo_labels_grow_when_the_recipe_says(
-    photos: Path, clip_folder: Path, recipe: str, expected: list[int]
-) -> None:
+def test_pseudo_labels_grow_every_few_epochs(photos: Path, clip_folder: Path) -> None:
     short = {"epochs": 8, "iterations": 1, "grow_every": 3}
-    run = adapt(photos, clip_folder, "quick", recipe=recipe, start_from="zero_shot", **short)
+    run = adapt(photos, clip_folder, "quick", start_from="zero_shot", **short)
     assert run.evidence is not None
-    assert [epoch for epoch, _ in run.evidence.history] == expected
+    assert [epoch for epoch, _ in run.evidence.history] == [3, 6, 8]
 
 
 def test_described_classes_rank_by_probability_if_all_are_described(
@@ -163,18 +148,9 @@ def test_descriptions_stand_for_misleading_names(photos: Path, clip_folder: Path
     assert set(alignment["descriptions"]) == set(NAMES)
 
 
-@pytest.mark.parametrize(
-    ("preset", "recipe"),
-    [
-        ("quick", "paper"),
-        pytest.param("quick", "released", marks=pytest.mark.slow),
-        pytest.param("full", "paper", marks=pytest.mark.slow),
-    ],
-)
-def test_a_killed_run_resumes_to_the_same_bits(
-    photos: Path, clip_folder: Path, tmp_path: Path, preset: str, recipe: str
-) -> None:
-    changes: dict[str, Any] = {"epochs": 6, "recipe": recipe, "tau": 0.3, "cache": str(tmp_path / "cache")}
+@pytest.mark.parametrize("preset", ["quick", pytest.param("full", marks=pytest.mark.slow)])
+def test_a_killed_run_resumes_to_the_same_bits(photos: Path, clip_folder: Path, tmp_path: Path, preset: str) -> None:
+    changes: dict[str, Any] = {"epochs": 6, "tau": 0.3, "cache": str(tmp_path / "cache")}
     whole = adapt(photos, clip_folder, preset, **changes)
     out = tmp_path / "run"
     common = {

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from captune.core.arrays import Floats, Ints, unit_rows
 from captune.core.errors import InputError
-
-Tendency = Literal["paper", "released"]
 
 PAPER_MARGIN = 12.0
 PAPER_LOGIT_SCALE = 100.0
@@ -22,7 +19,7 @@ PAPER_LOGIT_SCALE = 100.0
 class ConfusionMargin:
     """The margin matrix and the quantities from which it is computed.
 
-    `neglect` is 0 for the most predicted class and 1 for one never predicted: delta of Eq. 4, the paper's tendency.
+    `neglect` is 0 for the most predicted class and 1 for one never predicted: delta of Eq. 4.
     """
 
     matrix: Floats
@@ -67,7 +64,6 @@ def confusion_margin(
     *,
     margin: float = PAPER_MARGIN,
     logit_scale: float | None = None,
-    tendency: Tendency = "paper",
     labeled: Sequence[int] | Ints = (),
 ) -> ConfusionMargin:
     """Return the margin of each pair of classes, from their similarity and their confident counts (Eqs. 4 to 7).
@@ -94,8 +90,6 @@ def confusion_margin(
         raise InputError(f"counts: expected shape (classes,) and no negative number, got {counts.tolist()}.")
     if similarity.shape != (len(counts), len(counts)):
         raise InputError(f"similarity: expected shape {(len(counts),) * 2}, got {similarity.shape}.")
-    if tendency not in ("paper", "released"):
-        raise InputError(f"tendency: expected 'paper' or 'released', got {tendency!r}.")
     if logit_scale is not None:
         margin = margin * logit_scale / PAPER_LOGIT_SCALE
     is_rival = np.ones(len(counts), dtype=np.bool_)
@@ -103,9 +97,8 @@ def confusion_margin(
     # Without any confident image, all ratios are 1, so that there is no margin.
     largest = int(counts[is_rival].max(initial=0))
     ratios = np.where(is_rival & (largest > 0), counts / max(largest, 1), 1.0)
-    neglect = 1.0 - ratios if tendency == "paper" else (1.0 - ratios) / (1.0 + ratios)  # delta of Eq. 4
-    # Delta of Eq. 5. With the paper's tendency it is the largest neglect; the release has the same 1 - min r.
-    imbalance = 1.0 - float(ratios.min(initial=1.0))
+    neglect = 1.0 - ratios  # delta of Eq. 4
+    imbalance = float(neglect.max(initial=0.0))  # Delta of Eq. 5
     matrix = np.asarray(similarity * (margin * imbalance * neglect)[:, None], dtype=np.float32)  # Eqs. 6 and 7
     np.fill_diagonal(matrix, 0.0)
     return ConfusionMargin(matrix, similarity, counts, neglect, imbalance)

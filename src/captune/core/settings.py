@@ -94,8 +94,16 @@ NO_RESULT = frozenset(("workers", "cache", "accelerator", "devices", "class_chun
 """Settings that change results by rounding at most, so a run can be resumed with different values."""
 
 
-RETIRED = frozenset(("strategy", "num_nodes"))
+RETIRED = frozenset(("strategy", "num_nodes", "growth_limit"))
 """Settings of older versions that changed no result; files that have them can still be read."""
+OF_AUTHORS: Mapping[str, tuple[Any, ...]] = {
+    "recipe": ("paper",),
+    "tendency": (None, "paper"),
+    "growth": (None, "paper"),
+    "scale_margin": (None, True),
+    "count_on": (None,),
+}
+"""Settings of older versions that followed the code of CAP's authors, with the values that followed the paper."""
 ARGUMENTS = ("images", "classes", "labels", "out", "overwrite", "resume", "quiet", "progress")
 """Arguments that are not settings, but that a misspelled setting may be meant to be."""
 
@@ -138,9 +146,13 @@ def build_run(
     run_keys = {field.name for field in dataclasses.fields(RunSettings)}
     own_keys = {field.name for field in dataclasses.fields(method_settings)}  # type: ignore[arg-type]
     known = run_keys | own_keys
+    values = {key: value for key, value in values.items() if value not in OF_AUTHORS.get(key, ())}
     unknown = [key for key in values if key not in known | RETIRED]
+    gone = " CAP follows the paper only: leave the setting out."
     problems = ProblemList(
-        f"no setting {key!r}.{explain_unknown(key) or nearest(key, known | set(ARGUMENTS))}" for key in unknown
+        f"no setting {key!r}."
+        f"{gone if key in OF_AUTHORS else explain_unknown(key) or nearest(key, known | set(ARGUMENTS))}"
+        for key in unknown
     )
     parts: list[Any] = []
     for cls, keys in ((RunSettings, run_keys), (method_settings, own_keys)):

@@ -45,7 +45,6 @@ class AdaptSettings(TypedDict, total=False):
     weight_decay: float
     warmup_epochs: int
     gradient_clip: float
-    recipe: Literal["paper", "released"]
     tuner: str
     concept_alignment: bool
     class_texts: Literal["aligned", "names"]
@@ -53,13 +52,9 @@ class AdaptSettings(TypedDict, total=False):
     tau: float
     margin: bool
     margin_scale: float
-    scale_margin: bool | None
-    tendency: Literal["paper", "released"] | None
-    count_on: Literal["accepted", "pseudo_labeled"] | None
+    count_on: Literal["accepted", "pseudo_labeled"]
     independent_adapters: bool
     strong_views: int
-    growth: Literal["paper", "released"] | None
-    growth_limit: float
     grow_every: int
     iterations: int
     train_batch: int

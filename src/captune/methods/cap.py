@@ -19,7 +19,6 @@ from captune.backbones.base import Backbone
 from captune.concepts.alignment import Scope
 from captune.concepts.confusion import (
     ConfusionMargin,
-    Tendency,
     class_prototypes,
     class_similarity,
     confident_counts,
@@ -29,7 +28,7 @@ from captune.concepts.mismatch import DETECTIONS, Detection
 from captune.core import registry
 from captune.core.errors import InputError
 from captune.core.runtime import threads_for
-from captune.core.settings import NonNegativeFloat, Positive, PositiveShare, Share
+from captune.core.settings import NonNegativeFloat, Positive, Share
 from captune.core.text import option
 from captune.data.task import AdaptationTask
 from captune.embeddings.embed import embed_classes
@@ -39,8 +38,6 @@ from captune.labeling.selection import (
     add_confident,
     class_mask,
     first_labels,
-    released_size,
-    rotate,
     top_k_per_class,
 )
 from captune.methods.base import Context, Method, read_labels
@@ -58,8 +55,6 @@ class CapSettings(Optimization):
     """The settings of CAP; the defaults are those of the paper (Appendix C), which the preset `quick` changes.
 
     Attributes:
-        recipe: `paper`, or `released` as in the authors' code: the default of growth, tendency, count_on and
-            scale_margin.
         tuner: What is trained on the backbone; see `captune list tuners`.
         concept_alignment: Whether misleading class names are detected and described.
         detection: `paper` runs Algorithm 1 once with t = ceil(C/10); `robust` runs it ten times with a larger t.
@@ -73,23 +68,16 @@ class CapSettings(Optimization):
         tau: Confidence from which a prediction becomes a pseudo-label.
         margin: Whether the loss has the confusion-aware calibrated margin.
         margin_scale: The margin m, in logits at a logit scale of 100.
-        scale_margin: Whether m is converted to the model's own logit scale; by default as in the recipe.
-        tendency: How much a class is neglected, from the ratio r of its count to the largest: 1 - r with `paper`,
-            (1 - r) / (1 + r) with `released`; by default as in the recipe.
-        count_on: Which confident predictions the margin counts: those on the `pseudo_labeled` images (`paper`),
-            or those `accepted` in the steps of the previous epoch (`released`); by default as in the recipe.
+        count_on: Which confident predictions the margin counts: those on the `pseudo_labeled` images, as in the paper,
+            or those `accepted` in the steps of the previous epoch, as in the authors' code.
         independent_adapters: Whether pseudo-labels made during training have their own adapter.
         strong_views: Number of augmented views of each image that are embedded, if the image encoder is frozen.
-        growth: How the pseudo-labeled images grow: `paper` adds the most confident images of every class, `released`
-            selects confident ones anew, before older ones; by default as in the recipe.
-        growth_limit: Most images of a class with growth = `released`, as a share of an even split.
         grow_every: Number of epochs between two growths of the pseudo-labeled images.
         epochs: Number of epochs of `iterations` steps.
         iterations: Number of steps per epoch.
         train_batch: Number of images of each kind per step.
     """
 
-    recipe: Literal["paper", "released"] = "paper"
     tuner: str = "maple"
     concept_alignment: bool = True
     detection: Detection = "paper"
@@ -101,32 +89,18 @@ class CapSettings(Optimization):
     tau: Share = 0.85
     margin: bool = True
     margin_scale: NonNegativeFloat = 12.0
-    scale_margin: bool | None = None
-    tendency: Tendency | None = None
-    count_on: Literal["pseudo_labeled", "accepted"] | None = None
+    count_on: Literal["pseudo_labeled", "accepted"] = "pseudo_labeled"
     independent_adapters: bool = True
     strong_views: Positive = 4
-    growth: Literal["paper", "released"] | None = None
-    growth_limit: PositiveShare = 0.8
     grow_every: Positive = 5
     iterations: Positive = 50
     train_batch: Positive = 32
     weight_decay: NonNegativeFloat = 0.1
 
-    def resolved(self) -> CapSettings:
-        """Return these settings with those that are not given taken from the recipe."""
-        recipe = RECIPES[self.recipe]
-        return replace(self, **{name: value for name, value in recipe.items() if getattr(self, name) is None})
-
 
 STEPS_X_CLASSES = 250_000
 """Limit on steps times classes of a training that starts from the mixture: 500 steps with 500 classes. The cost of a
 step grows with the classes, and the steps change few labels."""
-RECIPES: Mapping[str, Mapping[str, Any]] = {
-    "paper": {"growth": "paper", "tendency": "paper", "count_on": "pseudo_labeled", "scale_margin": True},
-    "released": {"growth": "released", "tendency": "released", "count_on": "accepted", "scale_margin": False},
-}
-
 FULL: Mapping[str, Any] = {"class_texts": "aligned", "gradient_clip": 20.0}
 """The paper's settings, but that the student starts from the texts that made its labels, and no step is too long."""
 
@@ -149,9 +123,6 @@ class Cap(Method):
 
     Settings: ClassVar[type[CapSettings]] = CapSettings
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"full": FULL, "quick": QUICK}
-
-    def __init__(self, settings: CapSettings | None = None) -> None:
-        super().__init__((settings or CapSettings()).resolved())
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Align concepts, select the first pseudo-labels, then train while they grow."""
@@ -235,7 +206,7 @@ class CapSchedule(Schedule):
 
     def begin_epoch(self, epoch: int) -> None:
         """Grow D_PL every few epochs (Appendix B) and compute the margin of the epoch (Section 3.2)."""
-        if epoch and (epoch - (self.settings.growth == "released")) % self.settings.grow_every == 0:
+        if epoch and epoch % self.settings.grow_every == 0:
             self.context.history.append((epoch, self.pseudo_labels))
             self.pseudo_labels = self._grow(epoch)
         if epoch and self.settings.margin:  # the first epoch warms up without a margin
@@ -244,12 +215,6 @@ class CapSchedule(Schedule):
     def _grow(self, epoch: int) -> PseudoLabels:
         """Return D_PL with more images of each class, by the most confident predictions of the current student."""
         settings, targets, n_images = self.settings, self.task.target_classes, self.n_images
-        if settings.growth == "released":  # new images only from those of the last epoch's steps
-            last = epoch - 1
-            size = released_size(settings.k, last, settings.epochs, n_images, len(targets), settings.growth_limit)
-            seen = np.unique(np.concatenate([step.unlabeled for step in self._draw(last)]))
-            _, probabilities, _ = self.objective.predict(seen)
-            return rotate(self.pseudo_labels, seen, probabilities, size, settings.tau, targets, epoch)
         _, probabilities, _ = self.objective.predict(np.arange(n_images))
         if self.mixture is None:
             n_new = max(1, int(n_images * settings.grow_every / (settings.epochs * len(targets))))
@@ -270,8 +235,7 @@ class CapSchedule(Schedule):
             class_similarity(class_prototypes(images, labels.labels, classes), classes),
             self.accepted if settings.count_on == "accepted" else confident_counts(probabilities, settings.tau),
             margin=settings.margin_scale,
-            logit_scale=self.objective.tuner.backbone.logit_scale if settings.scale_margin else None,
-            tendency=settings.tendency or "paper",
+            logit_scale=self.objective.tuner.backbone.logit_scale,
             labeled=self.task.seen_classes,
         )
 

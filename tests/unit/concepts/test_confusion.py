@@ -34,14 +34,6 @@ def test_classes_with_labels_have_no_margin_and_set_no_standard() -> None:
     assert not confusion.confusion_margin(SIMILARITY[:2, :2], np.array([3, 0]), labeled=[0, 1]).matrix.any()
 
 
-def test_the_release_bends_the_tendency() -> None:
-    counts, similarity = np.array([2, 1, 0]), SIMILARITY[:3, :3]
-    released = confusion.confusion_margin(similarity, counts, tendency="released").neglect
-    assert released.tolist() == pytest.approx([0, 1 / 3, 1])
-    with pytest.raises(InputError, match="expected 'paper' or 'released', got 'other'"):
-        confusion.confusion_margin(similarity, counts, tendency="other")  # type: ignore[arg-type]
-
-
 def test_the_margin_follows_the_logit_scale() -> None:
     counts = np.array([4, 2, 0, 4])
     full = confusion.confusion_margin(SIMILARITY, counts).matrix

@@ -88,6 +88,13 @@ def test_a_settings_file_of_an_older_version_is_read() -> None:
     assert run == RunSettings(seed=5)
 
 
+def test_settings_of_the_authors_recipe_are_dropped_only_if_they_followed_the_paper() -> None:
+    of_paper = {"recipe": "paper", "tendency": None, "growth": None, "growth_limit": 0.8, "scale_margin": True}
+    assert build_run({**of_paper, "seed": 5}, Example)[0] == RunSettings(seed=5)
+    with pytest.raises(InputError, match=r"no setting 'recipe'\. CAP follows the paper only"):
+        build_run({**of_paper, "recipe": "released"}, Example)
+
+
 def test_a_settings_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text("\ufeffrate: 1e-3\nrounds: 4\nlayers: [1, 2]\nkind: b\n", encoding="utf-8")
