@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from toys import ToyBackbone, write_images
+from toys import ToyBackbone, write_classes, write_images
 
 from captune.core import runtime
 from captune.data.images import find_images
@@ -92,3 +92,27 @@ def test_two_processes_may_share_a_cache(tmp_path: Path, photos: Path) -> None:
     third, n_encoded = embed(photos, tmp_path / "cache")
     assert first.tobytes() == second.tobytes() == third.tobytes()
     assert n_encoded == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="Only Linux says who sent a signal.")
+def test_a_signal_to_the_whole_group_lets_the_workers_finish_the_step(tmp_path: Path, dual_folder: Path) -> None:
+    """As `timeout` and Slurm do: not only the process that trains gets the signal, but also those that decode."""
+    photos, out = write_classes(tmp_path / "photos", ["cat", "red dog"], 8), tmp_path / "run"
+    words = [sys.executable, "-m", "captune", "adapt", str(photos), "--classes", "cat,red dog", "--method", "cap"]
+    words += ["--preset", "full", "--backbone", f"dual:{dual_folder}", "--workers", "2", "--out", str(out)]
+    for setting in ("epochs=20", "iterations=40", "train_batch=6", "k=4", "tau=0.3"):
+        words += ["--set", setting]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    limit = time.monotonic() + 300
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while not list((out / "checkpoints").glob("*.safetensors")) or len(children.read_text().split()) < 2:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGTERM)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 130, said
+    assert "Stopped in epoch" in said
+    assert "--resume" in said
+    assert "Traceback" not in said

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,10 +92,13 @@ def load_batches(
         num_workers=n_workers,
         collate_fn=_unchanged,
         prefetch_factor=4 if n_workers else None,
+        worker_init_fn=_obey_parent,
         generator=torch.Generator(),  # a separate one, so that loading draws nothing from the run's random numbers
     )
     try:
-        yield from loader
+        with _holding_signals():
+            batches = iter(loader)
+        yield from batches
     except RuntimeError as error:
         if "worker" in str(error).lower():
             raise CaptuneError(
@@ -98,6 +106,35 @@ def load_batches(
                 "workers set to 0."
             ) from error
         raise
+
+
+@contextmanager
+def _holding_signals() -> Iterator[None]:
+    """Hold signals back; processes that start meanwhile never get those that others send to the whole group.
+
+    Ctrl-C, `timeout` and Slurm do that, but the parent still needs batches to end its step.
+    """
+    if not hasattr(signal, "sigwaitinfo"):  # macOS
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _obey_parent(worker: int) -> None:
+    """Let the parent still end this worker by SIGTERM."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        while signal.sigwaitinfo((signal.SIGTERM,)).si_pid != (parent and parent.pid):
+            pass
+        os._exit(0)
+
+    if hasattr(signal, "sigwaitinfo"):
+        threading.Thread(target=wait, daemon=True).start()
 
 
 def _unchanged(batch: Any) -> Any:  # noqa: ANN401 (the loader's own signature)
