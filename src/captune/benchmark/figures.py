@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,10 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from captune.benchmark.cells import Results
 from captune.benchmark.splits import SETTING_TITLES
-from captune.benchmark.suite import Suite
-from captune.benchmark.tables import NUMBERS, over_seeds
+from captune.benchmark.tables import Row
 from captune.core.files import table, write_whole
 from captune.report.drawing import GREY, SERIES, Drawing, new_figure, shown, style
 
@@ -26,34 +23,6 @@ CURVES = (("figure-8", "margin_scale", "margin scale m"), ("figure-9", "unlabele
 """Figures that show the score by one setting."""
 
 
-class Row(NamedTuple):
-    """The finished cells of one method on one dataset and setting of a table, in the order of the seeds."""
-
-    table: str
-    dataset: str
-    setting: str
-    method: str
-    settings: Mapping[str, Any]
-    """All settings of the cells, with those of their split."""
-    cells: list[Mapping[str, Any]]
-
-    def mean(self, number: str) -> float | None:
-        """Return the mean of one of the numbers of tables over the seeds that have it."""
-        found = over_seeds([value for cell in self.cells if (value := NUMBERS[number](cell)) is not None])
-        return found and found.mean
-
-    def per_class(self) -> list[float | None]:
-        """Return the accuracy of each class, the mean over seeds."""
-        columns = np.array([cell["metrics"]["per_class_accuracy"] for cell in self.cells], dtype=np.float64)
-        return [None if np.isnan(value) else float(value) for value in columns.mean(axis=0)]
-
-    def group_numbers(self, name: str) -> dict[tuple[int, ...], float]:
-        """Return `ece` or `accuracy` of each confused group that all seeds have, the mean over seeds."""
-        found = [{tuple(group["classes"]): group[name] for group in cell["groups"]} for cell in self.cells]
-        common = [group for group in found[0] if all(group in own for own in found)]
-        return {group: float(np.mean([own[group] for own in found])) for group in common}
-
-
 class Panel(NamedTuple):
     """One pair of axes: series of values at the same ticks."""
 
@@ -61,9 +30,9 @@ class Panel(NamedTuple):
     series: Mapping[str, Sequence[float | None]]
 
 
-def write_figures(suite: Suite, results: Results, folder: Path) -> list[Path]:
+def write_figures(rows: Sequence[Row], folder: Path) -> list[Path]:
     """Draw every figure that the finished cells of a suite allow, and return the written files."""
-    rows, written = _read_rows(suite, results), list[Path]()
+    rows, written = [row for row in rows if row.cells], list[Path]()
     for drawing in draw_all(rows):
         drawing.write(folder)
         written.append(folder / f"{drawing.name}.png")
@@ -75,18 +44,6 @@ def write_figures(suite: Suite, results: Results, folder: Path) -> list[Path]:
     return written
 
 
-def _read_rows(suite: Suite, results: Results) -> list[Row]:
-    rows: dict[tuple[str, ...], Row] = {}
-    for block in suite.tables:
-        for place, cell in block.cells.items():
-            content = results.read(cell)
-            if content is not None and "classes" in content:
-                key = (block.name, place.dataset, place.setting, place.method)
-                settings = {**cell.settings, **dataclasses.asdict(cell.split)}
-                rows.setdefault(key, Row(*key, settings, [])).cells.append(content)
-    return list(rows.values())
-
-
 def draw_all(rows: Sequence[Row]) -> Iterator[Drawing]:
     """Yield Figures 8 and 9 of all rows, 13 and 14 of each table and setting, and 6, 7 and 15 of pairs of rows."""
     for name, setting, title in CURVES:
@@ -95,16 +52,19 @@ def draw_all(rows: Sequence[Row]) -> Iterator[Drawing]:
     for where, own in _grouped(rows, lambda row: f"{row.table} {row.setting}"):
         methods, datasets = (list(dict.fromkeys(getattr(row, axis) for row in own)) for axis in ("method", "dataset"))
         known = {(row.method, row.dataset): row for row in own}
-        trained = {row.settings["method"] for row in own} - {"zero_shot"}
-        if len(trained) > 1:
-            times = {d: [r.mean("minutes") if (r := known.get((m, d))) else None for m in methods] for d in datasets}
+
+        def mean(number: str, method: str, dataset: str, known: Mapping[Any, Row] = known) -> float | None:
+            return known[method, dataset].mean(number) if (method, dataset) in known else None
+
+        if len({row.settings["method"] for row in own} - {"zero_shot"}) > 1:
+            times = {dataset: [mean("minutes", method, dataset) for method in methods] for dataset in datasets}
             note = "Minutes of each method, without embedding."
-            yield draw(_slug(f"{where} figure 13"), note, ("method", "minutes"), {"": Panel(methods, times)})
-        counts = {m: [r.mean("mismatched") if (r := known.get((m, d))) else None for d in datasets] for m in methods}
+            yield draw(f"{where} figure 13", note, ("method", "minutes"), {"": Panel(methods, times)})
+        counts = {method: [mean("mismatched", method, dataset) for dataset in datasets] for method in methods}
         counts = {method: values for method, values in counts.items() if set(values) != {None}}
         if counts:
             note = "Classes with misleading names."
-            yield draw(_slug(f"{where} figure 14"), note, ("dataset", "classes"), {"": Panel(datasets, counts)})
+            yield draw(f"{where} figure 14", note, ("dataset", "classes"), {"": Panel(datasets, counts)})
     for where, own in _grouped(rows, lambda row: f"{row.table} {row.dataset} {row.setting}"):
         yield from _pair_drawings(where, own)
 
@@ -132,35 +92,46 @@ def _pair_drawings(where: str, rows: Sequence[Row]) -> Iterator[Drawing]:
     zero_shot = [row for row in rows if row.settings["method"] == "zero_shot"][:1]
     for without, with_it in _pairs(rows, "margin"):
         pair = f"{without.method} {with_it.method}"
-        names = with_it.cells[0]["classes"]
-        panels = {}
+        names, panels = with_it.cells[0]["classes"], {}
         for key, title in (("ece", "local calibration error (ECE)"), ("accuracy", "accuracy")):
-            numbers = {row.method: row.group_numbers(key) for row in (*zero_shot, without, with_it)}
+            numbers = {row.method: _group_numbers(row, key) for row in (*zero_shot, without, with_it)}
             common = [group for group in numbers[with_it.method] if all(group in own for own in numbers.values())]
             groups = [" / ".join(names[c] for c in group) for group in common[:SHOWN]]
             panels[title] = Panel(groups, {m: [own[group] for group in common[:SHOWN]] for m, own in numbers.items()})
         if groups:
             note = "Local calibration error and accuracy of classes that zero-shot confuses."
-            yield draw(_slug(f"{where} figure 7 {pair}"), note, ("group", ""), panels)
-        first = without.per_class()
+            yield draw(f"{where} figure 7 {pair}", note, ("group", ""), panels)
+        first = _per_class(without)
         order = sorted((c for c, value in enumerate(first) if value is not None), key=lambda c: (first[c], c))
         n_low = min(SHOWN, (len(order) + 1) // 2)
         halves = {"lowest": order[:n_low], "highest": order[::-1][: min(SHOWN, len(order) - n_low)]}
         panels = {f"{half} ({without.method})": _of_classes(own, without, with_it) for half, own in halves.items()}
         note = f"Accuracy of the classes that are lowest and highest with {without.method}."
-        yield draw(_slug(f"{where} figure 15 {pair}"), note, ("class", "accuracy"), panels)
+        yield draw(f"{where} figure 15 {pair}", note, ("class", "accuracy"), panels)
     for without, with_it in _pairs(rows, "concept_alignment"):
         found = dict.fromkeys(name for cell in with_it.cells for name in cell["mismatched"] or ())
         if found:
             chosen = [list(with_it.cells[0]["classes"]).index(name) for name in found]
             panels = {"classes with misleading names": _of_classes(chosen, without, with_it)}
-            name = _slug(f"{where} figure 6 {without.method} {with_it.method}")
+            name = f"{where} figure 6 {without.method} {with_it.method}"
             yield draw(name, "Accuracy of classes with misleading names.", ("class", "accuracy"), panels)
 
 
+def _per_class(row: Row) -> list[float | None]:
+    """Return the accuracy of each class, the mean over seeds."""
+    columns = np.array([cell["metrics"]["per_class_accuracy"] for cell in row.cells], dtype=np.float64)
+    return [None if np.isnan(value) else float(value) for value in columns.mean(axis=0)]
+
+
+def _group_numbers(row: Row, name: str) -> dict[tuple[int, ...], float]:
+    """Return `ece` or `accuracy` of each confused group that all seeds have, the mean over seeds."""
+    found = [{tuple(group["classes"]): group[name] for group in cell["groups"]} for cell in row.cells]
+    common = [group for group in found[0] if all(group in own for own in found)]
+    return {group: float(np.mean([own[group] for own in found])) for group in common}
+
+
 def _of_classes(chosen: Sequence[int], *rows: Row) -> Panel:
-    names = rows[0].cells[0]["classes"]
-    columns = {row.method: row.per_class() for row in rows}
+    names, columns = rows[0].cells[0]["classes"], {row.method: _per_class(row) for row in rows}
     return Panel([names[c] for c in chosen], {method: [own[c] for c in chosen] for method, own in columns.items()})
 
 
@@ -200,6 +171,7 @@ def draw(
             rows.append((title, tick, *("" if value is None else round(float(value), 4) for value in own)))
         known = ((label, [v for v in column if v is not None]) for label, column in panel.series.items())
         means.append(f"{title}: " + ", ".join(f"{label} {np.mean(found):.3f}" for label, found in known if found))
+    name = re.sub(r"[^a-z0-9]+", "-", name.lower().replace("+", " and ")).strip("-")
     return Drawing(name, note, f"Means, {'; '.join(means)}", figure, ("panel", axes_of[0], *labels), rows)
 
 
@@ -215,7 +187,3 @@ def _grouped(rows: Sequence[Row], key: Callable[[Row], str]) -> Iterator[tuple[s
     for row in rows:
         groups.setdefault(key(row), []).append(row)
     yield from groups.items()
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower().replace("+", " and ")).strip("-")

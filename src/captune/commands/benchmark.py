@@ -41,7 +41,7 @@ def benchmark(options: argparse.Namespace) -> int:
     from captune.benchmark.cells import Results
     from captune.benchmark.runner import Environment, run_cells, shard
     from captune.benchmark.suite import read_suite
-    from captune.benchmark.tables import aggregate, write_tables
+    from captune.benchmark.tables import finished_cells, read_rows, write_tables
 
     suite = read_suite(options.suite, _only(options.only))
     _check(options)
@@ -57,13 +57,13 @@ def benchmark(options: argparse.Namespace) -> int:
         tally = run_cells(cells, environment, results, say, options.keep_runs)
         failures = tally.failures
         say(f"{tally.measured} cells measured, {tally.skipped} already finished, {len(failures)} failed.")
-    measured = aggregate(suite, results)
-    written = write_tables(measured, Path(options.tables or results.folder / "tables"), _command(options))
-    say(f"{len(measured.finished)} of {measured.n_cells} cells are finished. Tables: {written[0]}")
+    rows = read_rows(suite, results)
+    written = write_tables(suite, rows, Path(options.tables or results.folder / "tables"), _command(options))
+    say(f"{len(finished_cells(rows))} of {len(suite.cells())} cells are finished. Tables: {written[0]}")
     if options.figures:
         from captune.benchmark.figures import write_figures
 
-        drawn = write_figures(suite, results, Path(options.figures))
+        drawn = write_figures(rows, Path(options.figures))
         say(f"{len(drawn)} figures and tables of figures: {options.figures}")
     for file in results.damaged(suite.cells()):
         say(f"damaged: {file} is ignored; delete it or run the suite again")

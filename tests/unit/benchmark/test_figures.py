@@ -11,10 +11,11 @@ import yaml
 from toys import write_images
 
 from captune.benchmark.cells import Results
-from captune.benchmark.figures import Row, draw_all, write_figures
+from captune.benchmark.figures import draw_all, write_figures
 from captune.benchmark.measuring import measure
 from captune.benchmark.runner import Environment, make_job
 from captune.benchmark.suite import read_suite
+from captune.benchmark.tables import Row, read_rows
 
 NAMES = ["cat", "dog", "owl", "fox"]
 
@@ -131,7 +132,7 @@ def test_finished_cells_hold_what_the_figures_need(tmp_path: Path, clip_folder: 
     cells = [results.read(one) for one in suite.cells()]
     groups = [[group["classes"] for group in one["groups"]] for one in cells if one]
     assert groups[0] == groups[1] == groups[2]  # the groups of zero-shot, whatever the method
-    written = write_figures(suite, results, tmp_path / "figures")
+    written = write_figures(read_rows(suite, results), tmp_path / "figures")
     assert tmp_path / "figures" / "folder-ul-figure-15-without-with.png" in written
     with (tmp_path / "figures" / "folder-ul-figure-15-without-with.csv").open(encoding="utf-8") as table:
         drawn = {row["class"]: float(row["with"]) for row in csv.DictReader(table)}

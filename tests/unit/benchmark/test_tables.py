@@ -15,15 +15,7 @@ import yaml
 
 from captune.benchmark.cells import Cell, Results
 from captune.benchmark.suite import Suite, read_suite
-from captune.benchmark.tables import (
-    MeasuredSuite,
-    aggregate,
-    as_csv,
-    as_markdown,
-    data_sentences,
-    over_seeds,
-    write_tables,
-)
+from captune.benchmark.tables import Row, as_csv, as_markdown, finished_cells, read_rows, write_tables
 from captune.core.cards import add_digest
 
 SUITE: dict[str, Any] = {
@@ -90,24 +82,23 @@ def results(tmp_path: Path, suite: Suite) -> Results:
 
 
 @pytest.fixture
-def measured(suite: Suite, results: Results) -> MeasuredSuite:
-    return aggregate(suite, results)
+def rows(suite: Suite, results: Results) -> list[Row]:
+    return read_rows(suite, results)
 
 
-def test_numbers_are_means_and_deviations_over_seeds(measured: MeasuredSuite) -> None:
-    entry = measured.tables[0].entries["dtd", "ul", "cap"]
-    assert entry.numbers["score"].mean == pytest.approx(61.0)
-    assert entry.numbers["score"].deviation == pytest.approx(statistics.stdev([60, 61, 62]))
-    assert entry.numbers["minutes"].mean == pytest.approx(2.0)
-    assert entry.published is not None
-    assert entry.difference == pytest.approx(61.0 - 55.29)
-    assert (len(measured.finished), measured.n_cells) == (3 * 5, 24)
-    assert over_seeds([]) is None
-    assert over_seeds([5.0]).deviation is None  # type: ignore[union-attr]
+def test_numbers_are_means_and_deviations_over_seeds(rows: list[Row]) -> None:
+    row = next(row for row in rows if (row.dataset, row.setting, row.method) == ("dtd", "ul", "cap"))
+    assert row.number("score") == pytest.approx((61.0, statistics.stdev([60, 61, 62]), 3))
+    assert row.mean("minutes") == pytest.approx(2.0)
+    assert row.published is not None
+    assert row.difference == pytest.approx(61.0 - 55.29)
+    assert len(finished_cells(rows)) == 3 * 5
+    assert dataclasses.replace(row, cells=[]).number("score") is None
+    assert dataclasses.replace(row, cells=row.cells[:1]).number("score") == (pytest.approx(60.0), None, 1)
 
 
-def test_markdown_keeps_ours_and_theirs_apart(measured: MeasuredSuite) -> None:
-    page = as_markdown(measured, "captune benchmark two.yaml")
+def test_markdown_keeps_ours_and_theirs_apart(suite: Suite, rows: list[Row]) -> None:
+    page = as_markdown(suite, rows, "captune benchmark two.yaml")
     lines = page.splitlines()
     assert "15 of 24 cells. captune 0.1.0; commit aaaaaaaaa+; torch 2; device cpu. Written by:" in lines
     assert "| method | UL | *UL paper* | diff | TRZSL | *TRZSL paper* | diff |" in lines
@@ -131,7 +122,7 @@ def test_a_suite_chooses_what_is_shown(tmp_path: Path) -> None:
     suite, results = read_suite(path), Results(tmp_path / "out")
     for cell in suite.cells():
         write(results, cell, content_of(cell, 0.5))
-    lines = as_markdown(aggregate(suite, results), "c").splitlines()
+    lines = as_markdown(suite, read_rows(suite, results), "c").splitlines()
     for heading, row in (
         ("**UL**", "| cap | 50.0 ± 0.0 | 50.0 ± 0.0 |"),
         ("**UL, accuracy on the images adapted to**", "| cap | 52.0 ± 0.0 | 52.0 ± 0.0 |"),
@@ -141,19 +132,19 @@ def test_a_suite_chooses_what_is_shown(tmp_path: Path) -> None:
         assert row in table[: table.index("", 2)]
 
 
-def test_csv_has_every_number(measured: MeasuredSuite, tmp_path: Path) -> None:
-    rows = list(csv.DictReader(io.StringIO(as_csv(measured))))
-    assert len(rows) == 8
-    row = next(row for row in rows if (row["dataset"], row["setting"], row["method"]) == ("dtd", "trzsl", "cap"))
+def test_csv_has_every_number(suite: Suite, rows: list[Row], tmp_path: Path) -> None:
+    lines = list(csv.DictReader(io.StringIO(as_csv(suite, rows))))
+    assert len(lines) == 8
+    row = next(row for row in lines if (row["dataset"], row["setting"], row["method"]) == ("dtd", "trzsl", "cap"))
     assert (row["seeds"], row["seeds_planned"], row["harmonic_mean"], row["published"]) == (
         "2",
         "3",
         "60.5000",
         "69.5500",
     )
-    empty = next(row for row in rows if (row["dataset"], row["method"]) == ("patterns", "zero_shot"))
+    empty = next(row for row in lines if (row["dataset"], row["method"]) == ("patterns", "zero_shot"))
     assert (empty["seeds"], empty["score"], empty["published"]) == ("0", "", "")
-    assert [path.name for path in write_tables(measured, tmp_path / "t", "c")] == ["two.md", "two.csv"]
+    assert [path.name for path in write_tables(suite, rows, tmp_path / "t", "c")] == ["two.md", "two.csv"]
 
 
 def test_a_cell_whose_default_changed_or_whose_file_is_damaged_does_not_count(suite: Suite, results: Results) -> None:
@@ -178,15 +169,19 @@ def test_a_cell_whose_default_changed_or_whose_file_is_damaged_does_not_count(su
 
 def test_a_file_that_was_changed_is_damaged(suite: Suite, results: Results) -> None:
     cell = next(cell for cell in suite.cells() if cell.method == "cap")
-    before = len(aggregate(suite, results).finished)
+    before = len(finished_cells(read_rows(suite, results)))
     content = json.loads(results.cell_file(cell).read_text())
     for changes in ({"score": 0.9}, {"version": 2}, {"digest": None}):
         results.cell_file(cell).write_text(json.dumps({**content, **changes}), encoding="utf-8")
         assert results.damaged(suite.cells()) == [results.cell_file(cell)]
         assert results.state(cell, {"data": "d"}) == "outdated"
-        assert len(aggregate(suite, results).finished) == before - 1
+        assert len(finished_cells(read_rows(suite, results))) == before - 1
 
 
-def test_what_is_not_measured_is_said(suite: Suite, tmp_path: Path) -> None:
-    part = aggregate(suite, Results(tmp_path / "nothing")).tables[0]
-    assert list(data_sentences(part, ["dtd"])) == ["dtd: not measured yet."]
+def test_what_is_not_measured_is_said(suite: Suite, results: Results) -> None:
+    for cell in suite.cells():
+        if cell.dataset == "dtd":
+            results.cell_file(cell).unlink(missing_ok=True)
+    page = as_markdown(suite, read_rows(suite, results), "c")
+    assert "\n- patterns: none of the" in page
+    assert "\n- dtd: not measured yet.\n" in page
