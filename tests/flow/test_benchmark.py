@@ -22,9 +22,9 @@ import yaml
 from toys import write_images
 
 from captune.benchmark import measuring
-from captune.benchmark.cells import Results
+from captune.benchmark.cells import Environment, Results
 from captune.benchmark.measuring import measure
-from captune.benchmark.runner import Environment, make_job, run_cells
+from captune.benchmark.runner import run_cells
 from captune.benchmark.suite import read_suite
 from captune.core.files import locked, write_json
 
@@ -80,7 +80,7 @@ def test_a_cell_is_measured_with_what_the_method_never_saw(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measuring, "write_json", write_and_stop)
         with pytest.raises(KeyboardInterrupt):
-            measure(make_job(cell, here, results))
+            measure(cell, results, here)
     assert results.run_folder(cell).exists()
     (results.cell_file(cell).parent / ".captune-x.part").touch()
     os.utime(results.cell_file(cell).parent / ".captune-x.part", (0, 0))
@@ -149,23 +149,22 @@ def test_methods_may_get_embeddings_of_the_images(tmp_path: Path, data: Path, ba
     suite = read_suite(write_suite(tmp_path, backbone, settings=["ul", "ssl"], defaults=defaults))
     here, results = Environment(data, None, {"workers": 0}), Results(tmp_path / "out")
     for cell in suite.cells():
-        content = measure(make_job(cell, here, results))
+        content = measure(cell, results, here)
         assert content["counts"]["unlabeled"] == {"ul": 30, "ssl": 24}[cell.setting]
         plain = dataclasses.replace(cell, split=dataclasses.replace(cell.split, embedded=False))
         if cell.method == "zero_shot":
-            assert measure(make_job(plain, here, results))["metrics"] == content["metrics"]
+            assert measure(plain, results, here)["metrics"] == content["metrics"]
 
 
 def test_two_suites_on_one_folder_measure_a_cell_once(tmp_path: Path, data: Path, backbone: str) -> None:
     suite = read_suite(write_suite(tmp_path, backbone), {"method": "zero_shot", "setting": "ul"})
     here, results = Environment(data, None, {"workers": 0}), Results(tmp_path / "out")
     (cell,) = suite.cells()
-    job = make_job(cell, here, results)
-    content = measure(job)
+    content = measure(cell, results, here)
     saved = results.cell_file(cell).read_bytes()
     results.cell_file(cell).unlink()
     answers: list[Any] = []
-    second = threading.Thread(target=lambda: answers.append(measure(job)))
+    second = threading.Thread(target=lambda: answers.append(measure(cell, results, here)))
     with locked(results.lock_file(cell), "busy"):
         second.start()  # it waits, because the first is at this cell
         time.sleep(0.5)

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import captune
+from captune.benchmark.datasets.base import LoadedDataset, open_dataset
 from captune.benchmark.splits import SETTING_TITLES, Setting, SplitSettings
 from captune.core import registry
 from captune.core.cards import DIGEST, check_digest, read_card
-from captune.core.errors import RunFolderError
+from captune.core.errors import InputError, RunFolderError
+from captune.core.files import digest, is_file, is_folder
 from captune.core.settings import RunSettings, build_run
 from captune.plan import with_preset
 from captune.results.run_folder import CHECKPOINTS
 from captune.training.checkpoint import digest_of, holds_checkpoints
 
 FORMAT, VERSION = "captune-cell", 3
+PACKAGE = Path(captune.__file__).parent
 EXCLUDED_SETTINGS = ("seed", "workers", "cache", "root", "target_classes")
 """Run settings that follow from the cell's other fields or from the machine."""
 COMMON_SETTINGS = ("backbone", "template", "describer", "domain")
@@ -79,6 +84,65 @@ def _plain(*settings: Any) -> dict[str, Any]:  # noqa: ANN401 (settings dataclas
     merged = {name: value for part in settings for name, value in dataclasses.asdict(part).items()}
     plain: dict[str, Any] = json.loads(json.dumps(merged))
     return plain
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The folders of datasets (`{data}` in suite files) and models (`{models}`), and the settings of this machine."""
+
+    root: Path | None = None
+    models: Path | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    _digests: dict[str, str] = field(default_factory=dict)
+
+    def settings_of(self, cell: Cell) -> dict[str, Any]:
+        """Return a cell's settings with all paths filled in, and those of this machine."""
+        filled = {name: self._fill(value) if isinstance(value, str) else value for name, value in cell.settings.items()}
+        return {**filled, **self.settings, "seed": cell.seed}
+
+    def is_found(self, dataset: str) -> bool:
+        """Return whether a dataset's files exist, without reading them."""
+        return open_dataset(dataset).is_found(self.root or Path(os.devnull))  # which contains nothing
+
+    def load(self, dataset: str) -> LoadedDataset:
+        """Return the names, images and labels of a dataset."""
+        if self.root is None and not self.is_found(dataset):
+            raise InputError(f"The dataset {dataset!r} needs --data FOLDER, the folder that contains it.")
+        return open_dataset(dataset).load(self.root or Path())
+
+    def inputs(self, cell: Cell) -> dict[str, str]:
+        """Return digests of the data, descriptions and weights that a cell uses, each computed once."""
+        settings = self.settings_of(cell)
+        used = {"data": self._digest(cell.dataset, lambda: self.load(cell.dataset).fingerprint)}
+        for role in ("describer", "backbone"):
+            path = str(settings[role]).partition(":")[2]
+            if path and (is_file(path) or is_folder(path)):
+                used[role] = self._digest(f"file {path}", lambda path=path: digest_path(Path(path)))  # type: ignore[misc]
+        return used
+
+    def _digest(self, key: str, compute: Callable[[], str]) -> str:
+        if key not in self._digests:
+            self._digests[key] = compute()
+        return self._digests[key]
+
+    def _fill(self, value: str) -> str:
+        for mark, folder, flag in (("{data}", self.root, "--data"), ("{models}", self.models, "--models")):
+            if mark in value:
+                if folder is None:
+                    raise InputError(f"{value!r} needs {flag} FOLDER.")
+                value = value.replace(mark, str(folder))
+        return value.replace("{captune}", str(PACKAGE))
+
+
+def digest_path(path: Path) -> str:
+    """Return a digest of a file's content, or of the names and sizes of a folder's files."""
+    try:
+        if path.is_file():
+            return digest(path.read_bytes())
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        return digest("".join(f"{f.relative_to(path).as_posix()}\0{f.stat().st_size}\n" for f in files).encode())
+    except OSError as error:
+        raise InputError(f"{error.filename!r} cannot be read: {error.strerror}.") from error
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,14 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from captune.backbones.base import Backbone, load_backbone
-from captune.benchmark.cells import FORMAT, VERSION, Cell, Results
-from captune.benchmark.datasets.base import LoadedDataset, open_dataset
+from captune.benchmark.cells import FORMAT, VERSION, Cell, Environment, Results
+from captune.benchmark.datasets.base import LoadedDataset
 from captune.benchmark.splits import Split, make_split, shared_images
 from captune.concepts.confusion import groups_of_predictions
 from captune.core import runtime
@@ -40,33 +39,25 @@ SECONDS_TO_WAIT = 120.0
 LEAKY_REMARK = "The pool contains the test images, as in the published tables: these numbers do not generalize."
 
 
-@dataclass(frozen=True)
-class Job:
-    """A cell to measure, with its data, settings and folder of results on this machine."""
-
-    cell: Cell
-    results: Results
-    root: Path
-    settings: Mapping[str, Any]
-    inputs: Mapping[str, str]
-    commit: str | None = None
-    keep_run: bool = False
-
-
-def measure(job: Job) -> dict[str, Any]:
+def measure(
+    cell: Cell, results: Results, environment: Environment, commit: str | None = None, keep_run: bool = False
+) -> dict[str, Any]:
     """Adapt, evaluate on the test images, write the cell's file and return its content.
 
     A cell that another process finishes in the meantime is not measured again.
     """
-    folder, lock = job.results.run_folder(job.cell), job.results.lock_file(job.cell)
+    folder, lock = results.run_folder(cell), results.lock_file(cell)
     lock.parent.mkdir(parents=True, exist_ok=True)
     with locked(lock, f"Another process is measuring {folder.name}", SECONDS_TO_WAIT):
-        is_finished = job.results.state(job.cell, job.inputs) == "finished"
-        content = job.results.read(job.cell) if is_finished else None
+        inputs = environment.inputs(cell)
+        content = results.read(cell) if results.state(cell, inputs) == "finished" else None
         if content is None:
-            content = add_digest(_measure_or_restart(job, folder))
-            write_json(job.results.cell_file(job.cell), content)
-        if job.keep_run:
+            found = _measure_or_restart(cell, environment, folder, keep_run)
+            found["environment"]["commit"] = commit
+            card = {"format": FORMAT, "version": VERSION, "cell": dataclasses.asdict(cell), "inputs": inputs}
+            content = add_digest({**card, **found})
+            write_json(results.cell_file(cell), content)
+        if keep_run:
             drop_checkpoints(folder / CHECKPOINTS)
         else:
             shutil.rmtree(folder, ignore_errors=True)
@@ -74,40 +65,33 @@ def measure(job: Job) -> dict[str, Any]:
     return content
 
 
-def _measure_or_restart(job: Job, folder: Path) -> dict[str, Any]:
+def _measure_or_restart(cell: Cell, environment: Environment, folder: Path, report: bool) -> dict[str, Any]:
     """Measure, resuming an interrupted run of the same cell."""
     if holds_checkpoints(folder / CHECKPOINTS):
         (folder / CARD).unlink(missing_ok=True)  # a run that was not evaluated resumes from its last checkpoint
         try:
-            return _measure(job, resume=True)
+            return _measure(cell, environment, folder, report, resume=True)
         except RunFolderError as error:  # made by other versions or weights
             sys.stderr.write(f"Starting over: {error}\n")
     shutil.rmtree(folder, ignore_errors=True)
-    return _measure(job, resume=False)
+    return _measure(cell, environment, folder, report, resume=False)
 
 
-def _measure(job: Job, resume: bool) -> dict[str, Any]:
-    started = time.monotonic()
-    cell = job.cell
-    data = open_dataset(cell.dataset).load(job.root)
-    backbone = load_backbone(str(job.settings["backbone"])) if data.texts is None else None
-    if cell.split.embedded and data.texts is None:
-        data = _embed(data, backbone, job.settings)
+def _measure(cell: Cell, environment: Environment, folder: Path, report: bool, resume: bool) -> dict[str, Any]:
+    started, settings = time.monotonic(), environment.settings_of(cell)
+    data = environment.load(cell.dataset)
+    backbone = load_backbone(str(settings["backbone"])) if data.texts is None else None
+    if cell.split.embedded and backbone is not None:
+        data = _embed(data, backbone, settings)
     split = make_split(data, cell.setting, cell.split_seed, cell.split, str(cell.settings["template"]))
     pool = [images for images in (split.task.unlabeled, split.task.labeled.images) if len(images)]
     leaked = {number for images in pool for _, number in shared_images(images, split.test)}
-    plan = plan_for_task(split.task, {**job.settings, "seed": cell.seed}, data.texts)
-    plan = dataclasses.replace(plan, backbone=backbone)
-    run = carry_out(plan, out=job.results.run_folder(cell), resume=resume, report=job.keep_run, keep_checkpoints=True)
-    ended = time.monotonic()
+    plan = dataclasses.replace(plan_for_task(split.task, settings, data.texts), backbone=backbone)
+    run = carry_out(plan, out=folder, resume=resume, report=report, keep_checkpoints=True)
+    ended, steps = time.monotonic(), run.environment["seconds_of_steps"]
     kept = evaluate(run, run.classifier, split)
     adapted = evaluate(run, run.discarded, split) if run.discarded else kept
-    metrics = adapted.test
     return {
-        "format": FORMAT,
-        "version": VERSION,
-        "cell": dataclasses.asdict(cell),
-        "inputs": dict(job.inputs),
         "counts": {
             "unlabeled": len(split.task.unlabeled),
             "labeled": len(split.task.labeled),
@@ -119,8 +103,8 @@ def _measure(job: Job, resume: bool) -> dict[str, Any]:
         "classes": list(data.names),
         "groups": adapted.groups,
         "seen_classes": split.truth.seen_classes.tolist(),
-        "score": metrics.harmonic_mean if split.truth.is_transductive else metrics.accuracy,
-        "metrics": metrics.as_dict(),
+        "score": adapted.test.harmonic_mean if split.truth.is_transductive else adapted.test.accuracy,
+        "metrics": adapted.test.as_dict(),
         "pool": adapted.pool.as_dict(),
         "kept": {"classifier": run.kept, "metrics": kept.test.as_dict(), "pool": kept.pool.as_dict()},
         "leakage": len(leaked),
@@ -128,20 +112,19 @@ def _measure(job: Job, resume: bool) -> dict[str, Any]:
         **_findings(run, split),
         "seconds": {
             "adapt": run.environment["seconds"],
-            "embedding": run.environment["seconds_of_steps"].get("Embedding images", 0.0),
-            "training": run.environment["seconds_of_steps"].get("Training", 0.0),
+            "embedding": steps.get("Embedding images", 0.0),
+            "training": steps.get("Training", 0.0),
             "test": round(time.monotonic() - ended, 3),
             "all": round(time.monotonic() - started, 3),
             "processor": round(sum(os.times()[:4]), 3),
         },
         "peak_memory_mb": _peak_memory(),
-        "environment": {**run.environment, "commit": job.commit},
+        "environment": dict(run.environment),
     }
 
 
-def _embed(data: LoadedDataset, backbone: Backbone | None, settings: Mapping[str, Any]) -> LoadedDataset:
+def _embed(data: LoadedDataset, backbone: Backbone, settings: Mapping[str, Any]) -> LoadedDataset:
     """Return the dataset with embeddings instead of its readable images."""
-    assert backbone is not None
     engine, cache = runtime.start(settings), EmbeddingCache.of(settings.get("cache", ""))
     parts: list[Any] = []
     with engine.together():

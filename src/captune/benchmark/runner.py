@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import multiprocessing
 import os
 import re
@@ -12,98 +11,30 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
-import captune
-from captune.benchmark.cells import Cell, Results
-from captune.benchmark.datasets.base import open_dataset
-from captune.benchmark.measuring import Job, measure
+from captune.benchmark.cells import PACKAGE, Cell, Environment, Results
+from captune.benchmark.measuring import measure
 from captune.core.errors import CaptuneError, InputError
-from captune.core.files import drop_leftovers, is_file, is_folder
+from captune.core.files import drop_leftovers
 
-PACKAGE = Path(captune.__file__).parent
 INTERRUPTED = 130
 SECONDS_TO_STOP = 120
 """How long an interrupted cell may take to finish its step and write its checkpoint."""
 CONTEXT: Any = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
 PRELOADED = ["captune.benchmark.measuring", "lightning_fabric", "sklearn.metrics"]
+MOST_CHARACTERS = 4096
+"""Of an error: what fits into a pipe that nobody reads yet."""
 MESSAGES = {
     "interrupted": "resuming",
     "outdated": "measuring again because its file is damaged or its data, weights or settings have changed",
 }
 """Messages by the state of a cell."""
-
-
-@dataclass(frozen=True)
-class Environment:
-    """The folders of datasets (`{data}` in suite files) and models (`{models}`), and the settings of this machine."""
-
-    root: Path | None = None
-    models: Path | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    _fingerprints: dict[str, str | InputError] = field(default_factory=dict)
-    _digests: dict[str, str] = field(default_factory=dict)
-
-    def settings_of(self, cell: Cell) -> dict[str, Any]:
-        """Return a cell's settings with all paths filled in, and those of this machine."""
-        filled = {name: self._fill(value) if isinstance(value, str) else value for name, value in cell.settings.items()}
-        return {**filled, **self.settings}
-
-    def is_found(self, dataset: str) -> bool:
-        """Return whether a dataset's files exist, without reading them."""
-        return open_dataset(dataset).is_found(self.root or Path(os.devnull))  # which contains nothing
-
-    def inputs(self, cell: Cell) -> dict[str, str]:
-        """Return fingerprints of the data, descriptions and weights that a cell uses."""
-        settings = self.settings_of(cell)
-        used = {"data": self._fingerprint(cell.dataset)}
-        for role in ("describer", "backbone"):
-            path = str(settings[role]).partition(":")[2]
-            if path and (is_file(path) or is_folder(path)):
-                if path not in self._digests:
-                    self._digests[path] = digest_path(Path(path))
-                used[role] = self._digests[path]
-        return used
-
-    def _fill(self, value: str) -> str:
-        for mark, folder, flag in (("{data}", self.root, "--data"), ("{models}", self.models, "--models")):
-            if mark in value:
-                if folder is None:
-                    raise InputError(f"{value!r} needs {flag} FOLDER.")
-                value = value.replace(mark, str(folder))
-        return value.replace("{captune}", str(PACKAGE))
-
-    def _fingerprint(self, name: str) -> str:
-        """Return the fingerprint of a dataset, which is read once, whether or not it can be read."""
-        if name not in self._fingerprints:
-            try:
-                if self.root is None and not self.is_found(name):
-                    raise InputError(f"The dataset {name!r} needs --data FOLDER, the folder that contains it.")
-                self._fingerprints[name] = open_dataset(name).load(self.root or Path()).fingerprint
-            except InputError as error:
-                self._fingerprints[name] = error
-        found = self._fingerprints[name]
-        if isinstance(found, InputError):
-            raise found
-        return found
-
-
-def digest_path(path: Path) -> str:
-    """Return a digest of a file's content, or of the names and sizes of a folder's files."""
-    digest = hashlib.blake2b(digest_size=16)
-    try:
-        if path.is_file():
-            digest.update(path.read_bytes())
-        else:
-            for file in sorted(file for file in path.rglob("*") if file.is_file()):
-                digest.update(f"{file.relative_to(path).as_posix()}\0{file.stat().st_size}\n".encode())
-    except OSError as error:
-        raise InputError(f"{error.filename!r} cannot be read: {error.strerror}.") from error
-    return digest.hexdigest()
 
 
 def commit() -> str | None:
@@ -152,7 +83,8 @@ def run_cells(
             if state in MESSAGES:
                 show(f"{title}: {MESSAGES[state]}")
             if state != "finished" or results.lock_file(cell).exists():  # else a killed process left its run folder
-                problem = _measure_in_process(make_job(cell, environment, results, captune_commit, keep_runs))
+                log = results.log_file(cell)
+                problem = _in_process(log, cell, results, environment, captune_commit, keep_runs)
             if state == "finished":
                 tally.skipped += 1
                 continue
@@ -168,31 +100,23 @@ def run_cells(
     return tally
 
 
-def make_job(
-    cell: Cell, environment: Environment, results: Results, captune_commit: str | None = None, keep_run: bool = False
-) -> Job:
-    """Return the job that measures a cell on this machine."""
-    settings, inputs = environment.settings_of(cell), environment.inputs(cell)
-    return Job(cell, results, environment.root or Path(), settings, inputs, captune_commit, keep_run)
-
-
-def _measure_in_process(job: Job) -> str:
-    """Measure a cell in a process of its own and return its error, if any.
+def _in_process(log: Path, *job: Any) -> str:  # noqa: ANN401 (the arguments of `measure`)
+    """Measure a cell in a process of its own, with its output in a log file, and return its error, if any.
 
     The peak memory of a cell is thus known, and a crash costs one cell only. Processes are forked from a server that
     has imported everything, so that short cells take no longer than their work.
     """
-    log = job.results.log_file(job.cell)
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.touch()
     except OSError as error:
         raise CaptuneError(f"{str(log)!r} cannot be written: {error.strerror}. Finished cells are kept.") from error
-    begin = log.stat().st_size
     if hasattr(CONTEXT, "set_forkserver_preload"):
         CONTEXT.set_forkserver_preload(PRELOADED)
-    process = CONTEXT.Process(target=_measure_into_log, args=(job, str(log.absolute())))
+    told, answer = CONTEXT.Pipe(duplex=False)
+    process = CONTEXT.Process(target=_measure_into_log, args=(str(log.absolute()), answer, *job))
     process.start()
+    answer.close()
     try:
         process.join()
     except KeyboardInterrupt:
@@ -200,13 +124,19 @@ def _measure_in_process(job: Job) -> str:
         process.join(SECONDS_TO_STOP)
         process.kill()
         raise
-    if process.exitcode == INTERRUPTED:
+    code = process.exitcode
+    if code == INTERRUPTED:
         raise KeyboardInterrupt
-    return _last_error(log, begin, process.exitcode) if process.exitcode else ""
+    if not code:
+        return ""
+    with suppress(EOFError):
+        if told.poll():
+            return str(told.recv())
+    return f"{f'killed by signal {-code}' if code < 0 else f'exit code {code}'} (see {log})"
 
 
-def _measure_into_log(job: Job, log: str) -> NoReturn:
-    """Measure a cell with its output in a log file, and end this process with an exit code."""
+def _measure_into_log(log: str, answer: Connection, *job: Any) -> NoReturn:  # noqa: ANN401
+    """Measure a cell, send the error if there is one, and end this process with an exit code."""
     with suppress(OSError), open(log, "ab", buffering=0) as output:  # noqa: PTH123 (a descriptor is needed)
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
@@ -215,15 +145,14 @@ def _measure_into_log(job: Job, log: str) -> NoReturn:
     threading.Thread(target=_end_with_suite, daemon=True).start()
     code = 0
     try:
-        measure(job)
-    except (CaptuneError, OSError) as error:
-        code = 2
-        sys.stderr.write(f"error: {error}\n")
+        measure(*job)
     except KeyboardInterrupt:
         code = INTERRUPTED
         sys.stderr.write("interrupted\n")
-    except Exception:
-        code = 1
+    except Exception as error:
+        code, is_known = 1, isinstance(error, (CaptuneError, OSError))
+        message = str(error) if is_known else f"{type(error).__name__}: {error} (see {log})"
+        answer.send(message[:MOST_CHARACTERS])
         traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -236,12 +165,3 @@ def _end_with_suite() -> None:
     assert suite is not None
     suite.join()
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _last_error(log: Path, begin: int, code: int) -> str:
-    """Return the error that a process ended with, from its log since position `begin`."""
-    text = "\n" + log.read_bytes()[begin:].decode("utf-8", errors="replace").rstrip()
-    if "\nerror: " in text:
-        return text.rpartition("\nerror: ")[2]
-    how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-    return f"{how}: {text.splitlines()[-1]} (see {log})"

@@ -14,8 +14,7 @@ from captune.commands._shared import argument, command, flag, out, say, several
 from captune.core.errors import CaptuneError, InputError
 
 if TYPE_CHECKING:
-    from captune.benchmark.cells import Cell, Results
-    from captune.benchmark.runner import Environment
+    from captune.benchmark.cells import Cell, Environment, Results
 
 MACHINE = ("workers", "accelerator")
 """Flags that affect results by rounding only."""
@@ -38,8 +37,8 @@ MACHINE = ("workers", "accelerator")
 )
 def benchmark(options: argparse.Namespace) -> int:
     """Measure methods on datasets and write the tables of a suite."""
-    from captune.benchmark.cells import Results
-    from captune.benchmark.runner import Environment, run_cells, shard
+    from captune.benchmark.cells import Environment, Results
+    from captune.benchmark.runner import run_cells, shard
     from captune.benchmark.suite import read_suite
     from captune.benchmark.tables import finished_cells, read_rows, write_tables
 

@@ -10,10 +10,9 @@ import pytest
 import yaml
 from toys import write_images
 
-from captune.benchmark.cells import Results
+from captune.benchmark.cells import Environment, Results
 from captune.benchmark.figures import draw_all, write_figures
 from captune.benchmark.measuring import measure
-from captune.benchmark.runner import Environment, make_job
 from captune.benchmark.suite import read_suite
 from captune.benchmark.tables import Row, read_rows
 
@@ -128,7 +127,7 @@ def test_finished_cells_hold_what_the_figures_need(tmp_path: Path, clip_folder: 
     file.write_text(yaml.safe_dump(content), encoding="utf-8")
     suite, results = read_suite(file), Results(tmp_path / "out")
     for one in suite.cells():
-        measure(make_job(one, Environment(data, None, {"workers": 0}), results))
+        measure(one, results, Environment(data, None, {"workers": 0}))
     cells = [results.read(one) for one in suite.cells()]
     groups = [[group["classes"] for group in one["groups"]] for one in cells if one]
     assert groups[0] == groups[1] == groups[2]  # the groups of zero-shot, whatever the method
