@@ -19,7 +19,7 @@ import torch
 
 from captune.backbones.base import load_backbone
 from captune.core import runtime
-from captune.data.decoding import as_image
+from captune.data.decoding import decode, read_bytes
 from captune.data.images import ImageCollection, find_images
 from captune.data.views import weak_view
 from captune.embeddings.cache import EmbeddingCache
@@ -53,7 +53,7 @@ def main() -> int:
     engine = runtime.start(workers=options.workers, quiet=True)
     backbone = load_backbone(f"dual:{options.testbed}/models/aerial-dual").to(engine.device)
     size, few = options.batch_size, images.subset(range(max(len(images) // 8, 1)))
-    views = np.stack([weak_view(as_image(path), backbone.preprocessing) for path in images.paths])
+    views = np.stack([weak_view(decode(read_bytes(path)), backbone.preprocessing) for path in images.paths])
     ready = [backbone.preprocessing.normalize(views[i : i + size]) for i in range(0, len(views), size)]
 
     cpu = {"bare": [], "files": []}  # CPU seconds an image of all processes: other load on the machine does not count
@@ -76,7 +76,7 @@ def main() -> int:
     def one_at_a_time(collection: ImageCollection = few) -> float:
         started = time.perf_counter()
         for path in collection.paths:
-            encode_pixels(backbone, np.stack([weak_view(as_image(path), backbone.preprocessing)]))
+            encode_pixels(backbone, np.stack([weak_view(decode(read_bytes(path)), backbone.preprocessing)]))
         return len(collection) / (time.perf_counter() - started)
 
     bare()  # warm-up

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,30 +45,26 @@ class UnreadableImageError(InputError):
     """An image that cannot be read or decoded; runs skip it and continue."""
 
 
-class ImageData(Protocol):
-    """One image of a collection, not decoded yet, wherever it comes from."""
-
-    @property
-    def key(self) -> Keys:
-        """Return the digest of the content, which caches use, `(16,)`."""
-
-    def decode(self, smallest: int | None = None) -> Image.Image:
-        """Return an upright 8-bit RGB image; with `smallest`, it may be smaller but no side below that."""
-
-
 @dataclass(frozen=True)
-class EncodedImage:
-    """The content of an image file."""
+class ImageData:
+    """One image of a collection, not decoded yet: the content of a file, or an RGB image that is in memory already."""
 
-    content: bytes
+    content: bytes | Image.Image
 
     @property
     def key(self) -> Keys:
-        """Return the digest of the file's content."""
-        return content_key(self.content)
+        """Return the digest of the file's content or of the pixels, which caches use, `(16,)`."""
+        if isinstance(self.content, bytes):
+            return content_key(self.content)
+        return content_key(f"pixels {self.content.size}\n".encode() + self.content.tobytes())
 
     def decode(self, smallest: int | None = None) -> Image.Image:
-        """Decode the file; one that may take very long, in a process that can be ended."""
+        """Return an upright 8-bit RGB image; with `smallest`, a file may be reduced, but no side below that.
+
+        A file that may take very long is decoded in a process that can be ended.
+        """
+        if isinstance(self.content, Image.Image):
+            return self.content
         if _passes(self.content) * MOST_PIXELS <= MOST_EFFORT or effort(self.content) <= MOST_EFFORT:
             return decode(self.content, smallest)
         from captune.data.guarded_decoding import GuardedDecoder  # which decodes with this module
@@ -83,22 +79,19 @@ def read_bytes(path: Path, span: Span | None = None) -> bytes:
     The path may point into a tar shard, `shard.tar/member`; `span` gives the location if it is known already.
     """
     try:
-        try:
-            facts = (path if span is None else span.shard).stat()
-        except NotADirectoryError:
-            if (span := locate(path)) is None:
-                raise
-            facts = span.shard.stat()
+        span = span or locate(path)
+        file = path if span is None else span.shard
+        facts = file.stat()
         if not stat.S_ISREG(facts.st_mode):
             raise UnreadableImageError("not a regular file")  # reading a pipe could block forever
-        size = facts.st_size if span is None else span.size
+        offset, size = (0, facts.st_size) if span is None else (span.offset, span.size)
         if size == 0:
             raise UnreadableImageError("the file is empty")
         if size > MOST_BYTES:
             raise UnreadableImageError(f"the file has {size:,} bytes, the limit is {MOST_BYTES:,}")
-        with (path if span is None else span.shard).open("rb") as file:
-            file.seek(0 if span is None else span.offset)
-            content = file.read(size)
+        with file.open("rb") as opened:
+            opened.seek(offset)
+            content = opened.read(size)
     except UnreadableImageError:
         raise
     except (OSError, ValueError, InputError) as error:  # a name with a NUL character is a ValueError
@@ -235,28 +228,20 @@ def _upright(image: Image.Image) -> Image.Image:
         return image
 
 
-def _to_rgb(image: Image.Image, layout: str) -> Image.Image:
-    """Convert to RGB what Pillow does not read as it is: `layout` tells how the file stores its pixels."""
+def _to_rgb(image: Image.Image, layout: str = "") -> Image.Image:
+    """Convert any Pillow mode to RGB: 16-bit and float values are rescaled, transparency becomes white.
+
+    `layout` tells how the file stores its pixels, which Pillow does not always read as they are.
+    """
     if ";32N" in layout and np.asarray(image).min() < 0:
         raise UnreadableImageError("unsigned 32-bit values above 2,147,483,647, which Pillow cannot read")
-    if ";16" not in layout or image.mode.startswith("I"):
-        return to_rgb(image)
-    values, guessed = stretch_high_bytes(np.asarray(image))
-    rgb = to_rgb(Image.fromarray(values))
-    rgb.info[RANGE] = guessed
-    return rgb
-
-
-def to_rgb(image: Image.Image) -> Image.Image:
-    """Convert any Pillow mode to RGB: 16-bit and float values are rescaled, transparency becomes white."""
+    if image.mode.startswith("I") or image.mode == "F":
+        return _from_scaled(*to_8_bits(np.asarray(image)))
+    if ";16" in layout:
+        return _from_scaled(*stretch_high_bytes(np.asarray(image)))
     if image.mode == "RGB":
         image.load()
         return image
-    if image.mode.startswith("I") or image.mode == "F":
-        values, guessed = to_8_bits(np.asarray(image))
-        rgb = Image.fromarray(values).convert("RGB")
-        rgb.info[RANGE] = guessed
-        return rgb
     if _has_alpha(image):
         rgba = image.convert("RGBA")
         white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
@@ -264,27 +249,27 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
+def _from_scaled(values: NDArray[np.uint8], guessed: str) -> Image.Image:
+    rgb = _to_rgb(Image.fromarray(values))
+    rgb.info[RANGE] = guessed
+    return rgb
+
+
 def as_image(source: object) -> Image.Image:
-    """Return an RGB image from a path, a Pillow image or an array (8-bit, 16-bit, or floats from 0 to 1)."""
+    """Return an RGB image from a Pillow image or an array (8-bit, 16-bit, or floats from 0 to 1)."""
     if isinstance(source, Image.Image):
         with _pillow_errors():
-            return to_rgb(_upright(source))
-    if isinstance(source, (str, Path)):
-        try:
-            return decode(read_bytes(Path(source)))
-        except UnreadableImageError as error:
-            raise UnreadableImageError(f"Cannot use the image {str(source)!r}: {error}.") from None
+            return _to_rgb(_upright(source))
     array = np.asarray(source) if hasattr(source, "__array__") else np.empty(0)
     if not is_image_array(array):
         raise InputError(
             "Expected an image as a path, a Pillow image or a numeric array of shape (height, width) or "
             f"(height, width, 1|3|4), got {type(source).__name__} of shape {getattr(source, 'shape', None)}."
         )
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[..., 0]
     with _pillow_errors():
-        pixels, guessed = (array, "") if array.dtype == np.uint8 else to_8_bits(array)
-    rgb = to_rgb(Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels))
-    rgb.info[RANGE] = guessed
-    return rgb
+        return _from_scaled(*((array, "") if array.dtype == np.uint8 else to_8_bits(array)))
 
 
 def is_image_array(array: NDArray[Any]) -> bool:
@@ -304,7 +289,9 @@ def to_8_bits(values: NDArray[Any]) -> tuple[NDArray[np.uint8], str]:
     if not is_finite.any():
         raise ValueError("no value is a finite number")
     finite = np.where(is_finite, values.astype(np.float64), 0.0)
-    low, high = _robust_range(finite)
+    n_outliers = finite.size // PIXELS_PER_OUTLIER
+    ends = [n_outliers, finite.size - 1 - n_outliers]
+    low, high = np.partition(finite, ends, axis=None)[ends].tolist()
     depths = LARGEST[1:] if values.dtype.kind == "u" else LARGEST
     white = next((largest for largest in depths if high <= largest), None)
     if low < 0 or white is None or (values.dtype.kind == "f" and 0 < high < 1 / 255):
@@ -312,7 +299,7 @@ def to_8_bits(values: NDArray[Any]) -> tuple[NDArray[np.uint8], str]:
         white = high if high > low else low + 1.0
         is_guessed = True
     else:
-        is_guessed = bool(finite.max(initial=0.0) > white or finite.min(initial=0.0) < 0 or white in LARGEST[2:5])
+        is_guessed = bool(finite.max() > white or finite.min() < 0 or white in LARGEST[2:5])
         is_guessed |= values.dtype == np.uint16 and white < LARGEST[-1]
         low = 0.0
     scaled = np.clip(np.round((finite - low) * (255.0 / (white - low))), 0, 255).astype(np.uint8)
@@ -331,13 +318,3 @@ def stretch_high_bytes(values: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], st
     white = next(depth for depth in LARGEST[2:] if largest <= depth // 256)
     stretched = np.clip(np.round(values * (255.0 / (white // 256))), 0, 255).astype(np.uint8)
     return stretched, f"0 to {white:g}" if white < LARGEST[-1] else ""
-
-
-def _robust_range(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the smallest and the largest value, apart from a few outliers."""
-    flat = values.ravel()
-    n_outliers = len(flat) // PIXELS_PER_OUTLIER
-    if not n_outliers:
-        return float(flat.min(initial=0.0)), float(flat.max(initial=0.0))
-    parted = np.partition(flat, (n_outliers, len(flat) - 1 - n_outliers))
-    return float(parted[n_outliers]), float(parted[-1 - n_outliers])

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
@@ -58,11 +57,11 @@ class GuardedDecoder:
             CostlyImageError: The image has too many pixels or takes too long.
             UnreadableImageError: The image cannot be decoded, for example within the memory.
         """
-        return self._ask(content, {"smallest": smallest, "preprocessing": asdict(preprocessing)}, seconds)
+        return self._ask(content, seconds, {"smallest": smallest, "preprocessing": asdict(preprocessing)})
 
     def image(self, content: bytes, seconds: float, smallest: int | None = None) -> Image.Image:
         """Return the decoded RGB image; see `view`."""
-        return Image.fromarray(self._ask(content, {"smallest": smallest}, seconds))
+        return Image.fromarray(self._ask(content, seconds, {"smallest": smallest}))
 
     def close(self) -> None:
         """End the process."""
@@ -78,10 +77,10 @@ class GuardedDecoder:
     def __enter__(self) -> GuardedDecoder:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: object, where: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _ask(self, content: bytes, wish: dict[str, Any], seconds: float) -> NDArray[np.uint8]:
+    def _ask(self, content: bytes, seconds: float, wish: dict[str, Any]) -> NDArray[np.uint8]:
         process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -90,12 +89,13 @@ class GuardedDecoder:
             _send(process.stdin, wish | {"size": len(content), "max_pixels": self.max_pixels}, content)
             is_late = not _arrives(process.stdout, seconds)
             answer = None if is_late else _receive(process.stdout)
-        if answer is not None and "error" not in answer:
-            pixels = process.stdout.read(int(np.prod(answer["shape"])))
-            if len(pixels) == np.prod(answer["shape"]):
+        if answer is not None and "error" in answer:
+            raise (CostlyImageError if answer["costly"] else UnreadableImageError)(answer["error"])
+        if answer is not None:
+            size = math.prod(answer["shape"])
+            pixels = process.stdout.read(size)
+            if len(pixels) == size:
                 return np.frombuffer(pixels, dtype=np.uint8).reshape(answer["shape"])
-        elif answer is not None:
-            raise (CostlyImageError if "costly" in answer else UnreadableImageError)(str(answer["error"]))
         self.close()
         if is_late:
             raise CostlyImageError(f"decoding takes more than {seconds:.3g} seconds")
@@ -131,12 +131,10 @@ def work(max_memory: int) -> None:
     while (wish := _receive(given)) is not None:
         try:
             pixels = np.ascontiguousarray(_decode(given.read(wish["size"]), wish))
-        except CostlyImageError as error:
-            _send(answers, {"error": str(error), "costly": True})
         except UnreadableImageError as error:
-            _send(answers, {"error": str(error)})
+            _send(answers, {"error": str(error), "costly": isinstance(error, CostlyImageError)})
         except MemoryError:
-            _send(answers, {"error": "not enough memory to decode it"})
+            _send(answers, {"error": "not enough memory to decode it", "costly": False})
         else:
             _send(answers, {"shape": pixels.shape}, pixels.data)
 
@@ -146,9 +144,7 @@ def _decode(content: bytes, wish: dict[str, Any]) -> NDArray[np.uint8]:
     if width * height > wish["max_pixels"]:
         raise CostlyImageError(f"{width} x {height} pixels, the limit is {wish['max_pixels']:,}")
     image = decode(content, wish["smallest"])
-    if "preprocessing" not in wish:
-        return np.asarray(image)
-    return weak_view(image, preprocessing_of(wish["preprocessing"]))
+    return weak_view(image, preprocessing_of(wish["preprocessing"])) if "preprocessing" in wish else np.asarray(image)
 
 
 def _address_space() -> int:
@@ -169,9 +165,9 @@ def _arrives(pipe: IO[bytes], seconds: float) -> bool:
     return bool(poll.poll(1000 * max(0.0, seconds)))
 
 
-def _send(pipe: IO[bytes], head: dict[str, Any], content: bytes | memoryview | Sequence[int] = b"") -> None:
+def _send(pipe: IO[bytes], head: dict[str, Any], content: bytes | memoryview = b"") -> None:
     pipe.write(json.dumps(head).encode("ascii") + b"\n")
-    pipe.write(content)  # type: ignore[arg-type]
+    pipe.write(content)
     pipe.flush()
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
@@ -19,7 +21,7 @@ from captune.core.arrays import Ints
 from captune.core.cards import read_json
 from captune.core.errors import InputError, raise_all
 from captune.core.files import is_file, is_folder
-from captune.data.decoding import EncodedImage, ImageData, read_bytes
+from captune.data.decoding import ImageData, read_bytes
 from captune.data.shards import SUFFIXES, Span, expand, index_shard, is_pattern, is_shard
 from captune.data.tables import first_few, is_table, read_columns, read_lines
 
@@ -33,12 +35,12 @@ MOST_CHARACTERS = 32_768
 TAR = ".tar"
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, eq=False)
 class ImageCollection:
     """An ordered collection of images; an image is identified by its position.
 
-    These are files; `data/inputs.py` and `data/precomputed.py` have the collections that are not. All names are in
-    memory, which is meant for up to about two million images; `captune embed` works through more by partitions.
+    These are files; `data/inputs.py` and `data/precomputed.py` have the collections of `items` in memory. All names are
+    in memory, which is meant for up to about two million images; `captune embed` works through more by partitions.
 
     Names are relative to `root`, and `unused` tells what else was found there.
     """
@@ -46,22 +48,35 @@ class ImageCollection:
     files: tuple[str, ...]
     """The path of each image as text; `shard.tar/member` inside a tar shard."""
     root: Path
-    unused: str = field(default="", compare=False)
-    where: Ints | None = field(default=None, compare=False, repr=False)
+    unused: str = ""
+    where: Ints | None = field(default=None, repr=False)
     """For members of tar shards `(images, 3)`: characters in the path of the shard (0 for a plain file), offset and
     size; for items in memory `(images,)`: their rows."""
+    items: Any = field(default=None, repr=False)
+    """What images in memory are items of, such as a list, a dataset or a matrix of embeddings."""
     kind: ClassVar[str] = "files"
-    computed: ClassVar[tuple[str, ...]] = ("paths",)
-    """Attributes that another selection of images computes again."""
 
     def __init__(
-        self, paths: Iterable[str | os.PathLike[str]], root: Path, unused: str = "", where: Ints | None = None
+        self,
+        paths: Iterable[str | os.PathLike[str]],
+        root: Path,
+        unused: str = "",
+        where: Ints | None = None,
+        items: Any = None,  # noqa: ANN401
     ) -> None:
         files = tuple(tidy(os.fspath(path)) for path in paths)
-        self.__dict__.update(files=files, root=root, unused=unused, where=where)
+        self.__dict__.update(files=files, root=root, unused=unused, where=where, items=items)
 
     def __len__(self) -> int:
         return len(self.files)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ImageCollection) or not self._shares_source(other):
+            return False
+        return (self.files, self.root) == (other.files, other.root)
+
+    def __hash__(self) -> int:
+        return hash((self.files, self.root))
 
     def __add__(self, other: ImageCollection) -> ImageCollection:
         """Return both collections, one after the other, with names relative to the first root."""
@@ -69,13 +84,12 @@ class ImageCollection:
             return self if len(other) == 0 else other
         if not self._shares_source(other):
             raise InputError("Images in memory can only be joined with images of the same source.")
-        where = None
-        if self.where is not None or other.where is not None:
-            plain = [
-                np.zeros((len(part), 3), dtype=np.int64) if part.where is None else part.where for part in (self, other)
-            ]
-            where = np.concatenate(plain)
-        return self._with(files=self.files + other.files, where=where)
+        parts = [self.where, other.where]
+        if any(part is not None for part in parts):
+            lengths = len(self), len(other)
+            plain = [np.zeros((n, 3), dtype=np.int64) if p is None else p for n, p in zip(lengths, parts, strict=True)]
+            return self._with(files=self.files + other.files, where=np.concatenate(plain))
+        return self._with(files=self.files + other.files)
 
     def subset(self, index: Ints | Sequence[int]) -> Self:
         """Return the images at these positions, in this order."""
@@ -91,16 +105,17 @@ class ImageCollection:
     @property
     def place(self) -> str:
         """Return where the images are, for messages."""
-        return repr(str(self.root))
+        return {"files": repr(str(self.root)), "memory": "memory"}.get(self.kind, f"the {self.kind}")
 
     def _with(self, **changed: Any) -> Self:  # noqa: ANN401
+        """Return a copy with other fields; what is computed from them is computed again."""
+        fields = {k: v for k, v in vars(self).items() if not isinstance(getattr(type(self), k, None), cached_property)}
         other = object.__new__(type(self))
-        other.__dict__.update({name: value for name, value in self.__dict__.items() if name not in self.computed})
-        other.__dict__.update(changed)
+        other.__dict__.update(fields | changed)
         return other
 
     def _shares_source(self, other: ImageCollection) -> bool:
-        return type(other) is ImageCollection
+        return type(other) is type(self) and other.items is self.items
 
     def span(self, position: int) -> Span | None:
         """Return where an image is in its shard, or None for a plain file."""
@@ -109,7 +124,7 @@ class ImageCollection:
 
     def read(self, position: int) -> ImageData:
         """Read one image without decoding it, or raise an UnreadableImageError."""
-        return EncodedImage(read_bytes(Path(self.files[position]), self.span(position)))
+        return ImageData(read_bytes(Path(self.files[position]), self.span(position)))
 
     def name(self, position: int) -> str:
         """Return the image's path as tables show it: relative to the root, with forward slashes."""
@@ -118,41 +133,23 @@ class ImageCollection:
 
     @property
     def fingerprint(self) -> str:
-        """Return a digest of all names and file sizes, which records the data that a run used."""
+        """Return a digest of all names and of sizes or contents, which records the data that a run used."""
         digest = hashlib.blake2b(digest_size=16)
-        for position in range(len(self)):
-            digest.update(f"{self.name(position)}\0{self._size(position)}\n".encode())
+        for facts in self._facts():
+            digest.update(facts)
         return digest.hexdigest()
 
-    def _size(self, position: int) -> int:
-        span = self.span(position)
-        if span is not None:
-            return span.size
-        try:
-            found = os.stat(self.files[position])  # noqa: PTH116
-        except (OSError, ValueError):
-            return -1
-        return found.st_size if stat.S_ISREG(found.st_mode) else -1
-
-
-class ItemCollection(ImageCollection):
-    """Images that are items of an object in memory, such as a list, a dataset or a matrix of embeddings."""
-
-    items: Any
-    where: Ints
-
-    def __init__(self, items: Any, names: Iterable[str]) -> None:  # noqa: ANN401
-        super().__init__(names, Path())
-        self.__dict__.update(items=items, where=np.arange(len(self.files), dtype=np.int64))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ItemCollection) and self._shares_source(other) and self.files == other.files
-
-    def __hash__(self) -> int:
-        return hash((id(self.items), self.files))
-
-    def _shares_source(self, other: ImageCollection) -> bool:
-        return isinstance(other, ItemCollection) and self.items is other.items
+    def _facts(self) -> Iterator[Any]:
+        """Yield the name and the size of every file, -1 for one that is gone, as bytes."""
+        for position in range(len(self)):
+            span, size = self.span(position), -1
+            if span is not None:
+                size = span.size
+            else:
+                with suppress(OSError, ValueError):
+                    found = os.stat(self.files[position])  # noqa: PTH116
+                    size = found.st_size if stat.S_ISREG(found.st_mode) else -1
+            yield f"{self.name(position)}\0{size}\n".encode()
 
 
 def no_usable_image(images: ImageCollection, skipped: Mapping[int, str]) -> str:
@@ -171,20 +168,17 @@ def find_images(source: str | Path, root: str | Path | None = None) -> ImageColl
     .tar files and no images, or as lines of a list. Manifest paths are relative to the manifest's folder. With `root`,
     paths outside that folder are an error.
     """
-    path, guard = Path(source), _RootGuard(root)
+    path = Path(source)
     if is_folder(path):
-        return _from_folder(path, guard)
+        return _from_folder(path, root)
     if is_file(path) and not is_shard(path):
         entries = (row[0] for row in read_columns(path, [PATH_COLUMNS])) if is_table(path) else read_lines(path)
-        return _from_entries(entries, path.parent, f"Cannot use the manifest {str(path)!r}", guard)
+        return _from_entries(entries, path.parent, f"Cannot use the manifest {str(path)!r}", root)
     if is_file(path) or is_pattern(str(source)):
-        shards = [path] if is_file(path) else expand(str(source))
-        for shard in shards:
-            guard.check(str(shard))
-        heading = "Cannot use these shards"
-        raise_all(first_few(guard.outside), heading)
-        folder = Path(os.path.commonpath([shard.parent for shard in shards]))
-        return _expand_shards([str(shard) for shard in shards], folder, heading)
+        shards = [str(path)] if is_file(path) else expand(str(source))
+        raise_all(first_few(_outside(shards, root)), "Cannot use these shards")
+        folder = Path(os.path.commonpath([os.path.dirname(shard) for shard in shards]))  # noqa: PTH120
+        return _expand_shards(shards, folder, "Cannot use these shards")
     raise InputError(
         f"No images at {str(source)!r}: it is neither a folder nor a file. Expected a folder of images, .tar shards, "
         "a CSV or Parquet manifest with a 'path' column, or a text file with one path per line."
@@ -193,42 +187,41 @@ def find_images(source: str | Path, root: str | Path | None = None) -> ImageColl
 
 def from_paths(paths: Iterable[str | os.PathLike[str]], root: str | Path | None = None) -> ImageCollection:
     """Return the images at these paths, which are relative to the working directory."""
-    return _from_entries((os.fspath(path) for path in paths), Path(), "Cannot use these paths", _RootGuard(root))
+    return _from_entries((os.fspath(path) for path in paths), Path(), "Cannot use these paths", root)
 
 
-def _from_entries(entries: Iterable[str], base: Path, heading: str, guard: _RootGuard) -> ImageCollection:
-    invalid, counts, files, real = list[str](), Counter[str](), list[str](), real_path()
-    for number, line in enumerate(entries, start=1):
-        entry = line.strip() if len(line) <= MOST_CHARACTERS else ""
-        if not entry or "\0" in entry:
-            kind = f"a path of {len(line):,} characters" if len(line) > MOST_CHARACTERS else "an empty path"
-            invalid.append(f"row {number} has {'a NUL character in its path' if entry else kind}")
-            continue
-        path = os.path.join(base, entry)  # noqa: PTH118 (this runs once per image)
-        guard.check(path)
-        counts[real(path)] += 1
-        files.append(path)
-        if len(files) > MOST_NAMES:
-            raise InputError(
-                f"{heading}: it lists more than {MOST_NAMES:,} images, and all names would be in memory. Embed them by "
-                "partitions (captune embed), then adapt to a sample of the partitions."
-            )
+def _from_entries(entries: Iterable[str], base: Path, heading: str, root: str | Path | None) -> ImageCollection:
+    invalid, files = list[str](), list[str]()
+    for number, line in enumerate(islice(entries, MOST_NAMES + 1), start=1):
+        if len(line) > MOST_CHARACTERS:
+            invalid.append(f"row {number} has a path of {len(line):,} characters")
+        elif not line.strip():
+            invalid.append(f"row {number} has an empty path")
+        elif "\0" in line:
+            invalid.append(f"row {number} has a NUL character in its path")
+        else:
+            files.append(os.path.join(base, line.strip()))  # noqa: PTH118 (this runs once per image)
+    if len(files) > MOST_NAMES:
+        raise InputError(
+            f"{heading}: it lists more than {MOST_NAMES:,} images, and all names would be in memory. Embed them by "
+            "partitions (captune embed), then adapt to a sample of the partitions."
+        )
+    counts = Counter(map(real_path(), files))
     repeated = (f"{path!r} is listed {n} times" for path, n in counts.items() if n > 1)
-    raise_all([*first_few(invalid), *first_few(guard.outside), *first_few(repeated)], heading)
+    raise_all([*first_few(invalid), *first_few(_outside(files, root)), *first_few(repeated)], heading)
     return _expand_shards(files, base, heading)
 
 
-def _from_folder(folder: Path, guard: _RootGuard) -> ImageCollection:
-    shards, files, unused = list[str](), list[str](), Unused()
+def _from_folder(folder: Path, root: str | Path | None) -> ImageCollection:
+    shards, files, unused = list[str](), list[str](), defaultdict[str, list[str]](list)
     for name in walk(folder, unused):
-        path = os.path.join(folder, name)  # noqa: PTH118
-        (shards if name.lower().endswith(TAR) else files).append(path)
-        guard.check(path)
+        (shards if name.lower().endswith(TAR) else files).append(os.path.join(folder, name))  # noqa: PTH118
     heading = f"Cannot use the folder {str(folder)!r}"
-    raise_all(first_few(guard.outside), heading)
-    if shards and files:  # next to images, a tar file is usually the archive they came from
-        unused.add("tar files beside images", Path(shards[0]).name, len(shards))
-    left = unused.sentence(repr(str(folder)))
+    raise_all(first_few(_outside([*files, *shards], root)), heading)
+    if files:  # next to images, a tar file is usually the archive they came from
+        unused["tar files beside images"] += [Path(shard).name for shard in shards]
+    kinds = [f"{kind}: {len(names)} (the first is {names[0]!r})" for kind, names in unused.items() if names]
+    left = f"Not used in {str(folder)!r}: {'; '.join(kinds)}." if kinds else ""
     return ImageCollection(files, folder, left) if files else _expand_shards(shards, folder, heading, left)
 
 
@@ -280,18 +273,12 @@ def real_path() -> Callable[[str | Path], str]:
     return real
 
 
-class _RootGuard:
-    """Collects the paths that are outside a root folder; without a root, every path is allowed."""
-
-    def __init__(self, root: str | Path | None) -> None:
-        self.outside = list[str]()
-        self._root = None if root is None else Path(os.path.realpath(root))
-        self._real = real_path()
-
-    def check(self, path: str) -> None:
-        """Check one path, following symbolic links: a link inside the root may point outside."""
-        if self._root is not None and not Path(self._real(path)).is_relative_to(self._root):
-            self.outside.append(f"{path!r} is outside {str(self._root)!r}")
+def _outside(files: Iterable[str], root: str | Path | None) -> list[str]:
+    """Return which files are outside a root folder, following links: one inside the root may point outside."""
+    if root is None:
+        return []
+    inside, real = Path(os.path.realpath(root)), real_path()
+    return [f"{file!r} is outside {str(inside)!r}" for file in files if not Path(real(file)).is_relative_to(inside)]
 
 
 @lru_cache(maxsize=64)
@@ -300,71 +287,51 @@ def _prefix(root: Path) -> str:
     return "" if root == Path() else os.path.join(root, "")  # noqa: PTH118 (ends with a slash)
 
 
-class Unused:
-    """What was found in a folder and is not used: how many of each kind, and the first of them."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, tuple[int, str]] = {}
-
-    def add(self, kind: str, name: str, count: int = 1) -> None:
-        """Count files or folders of a kind, such as 'hidden files'."""
-        before, first = self._found.get(kind, (0, name))
-        self._found[kind] = before + count, first
-
-    def total(self) -> int:
-        """Return how many files and folders are not used."""
-        return sum(count for count, _ in self._found.values())
-
-    def sentence(self, place: str) -> str:
-        """Return one line that accounts for everything that is not used, empty if there is nothing."""
-        kinds = (f"{kind}: {count} (the first is {first!r})" for kind, (count, first) in self._found.items())
-        return f"Not used in {place}: {'; '.join(kinds)}." if self._found else ""
-
-
-def walk(folder: Path, unused: Unused) -> Iterator[str]:
+def walk(folder: Path, unused: dict[str, list[str]]) -> Iterator[str]:
     """Yield the names of images and shards below a folder, in a stable order; a folder is visited once.
 
-    Folders that are links come last, so that a link never hides the folder that it leads to.
+    Folders that are links come last, so that a link never hides the folder that it leads to. What is not used is added
+    to `unused` by kind, such as 'hidden files and folders'.
     """
     visited, links = set[tuple[int, int]](), [""]
     for start in links:  # grows while links are found
         waiting = [start]
         while waiting:
             inner = waiting.pop()
-            entries = _list(folder, inner, visited, unused)
-            below = f"{inner}{os.sep}" if inner else ""
             folders = list[str]()
-            for entry in entries:
-                name = below + entry.name
+            for entry in _list(folder, inner, visited, unused):
+                name = os.path.join(inner, entry.name)  # noqa: PTH118
                 if entry.name.startswith("."):
-                    unused.add("hidden files and folders", name)
+                    unused["hidden files and folders"].append(name)
                 elif _is_folder(entry):
                     (links if entry.is_symlink() else folders).append(name)
                 elif os.path.splitext(entry.name)[1].lower() in SUFFIXES | {TAR}:  # noqa: PTH122
                     yield name
                 else:
-                    unused.add("files that are not images", name)
+                    unused["files that are not images"].append(name)
             waiting += reversed(folders)
 
 
-def _list(folder: Path, inner: str, visited: set[tuple[int, int]], unused: Unused) -> list[os.DirEntry[str]]:
+def _list(
+    folder: Path, inner: str, visited: set[tuple[int, int]], unused: dict[str, list[str]]
+) -> list[os.DirEntry[str]]:
     """Return the content of a folder by name, nothing if it is not used."""
     path = folder / inner
     try:
         facts = path.stat()
         if (facts.st_dev, facts.st_ino) in visited:
-            unused.add("links to folders that are used already", inner)
+            unused["links to folders that are used already"].append(inner)
             return []
         visited.add((facts.st_dev, facts.st_ino))
         entries = sorted(os.scandir(path), key=lambda entry: entry.name)
     except OSError as error:
         if not inner:
             raise InputError(f"The folder {str(folder)!r} cannot be read: {error.strerror}.") from error
-        unused.add(f"folders that cannot be read ({error.strerror})", inner)
+        unused[f"folders that cannot be read ({error.strerror})"].append(inner)
         return []
     names = {entry.name for entry in entries}
     if inner and (LOCK in names or any(_is_ours(path / mark) for mark in MARKS if mark in names)):
-        unused.add("results of captune", inner)
+        unused["results of captune"].append(inner)
         return []
     return entries
 
@@ -378,8 +345,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _is_ours(mark: Path) -> bool:
     """Return whether a file is a card of captune; another program's run.json is not."""
-    try:
-        content = read_json(mark)
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and str(content.get("format", "")).startswith("captune-")
+    with suppress(OSError, ValueError, AttributeError):
+        return str(read_json(mark).get("format", "")).startswith("captune-")
+    return False

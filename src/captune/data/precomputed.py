@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.core.arrays import Floats, available_memory, fill_rows, row_parts, take_rows
+from captune.core.arrays import Floats, Ints, available_memory, fill_rows, row_parts, take_rows
 from captune.core.errors import CaptuneError, InputError, import_extra
 from captune.core.files import is_file
 from captune.core.text import is_unicode, shown
 from captune.data.decoding import ImageData
-from captune.data.images import PATH_COLUMNS, ItemCollection
+from captune.data.images import PATH_COLUMNS, ImageCollection
 from captune.data.partition_folder import PartitionFolder, read_sample
 from captune.data.tables import first_few, text_columns, values_of
 
@@ -32,7 +32,7 @@ BYTES_OF_VALUE = 8
 ARRAY_FILE = re.compile(r"(?P<file>.*\.(?:npy|npz|safetensors|parquet))(?::(?P<key>[^/\\:]+))?", re.IGNORECASE)
 
 
-class Embeddings(ItemCollection):
+class Embeddings(ImageCollection):
     """Embeddings of images `(images, width)`, to be used instead of the images.
 
     They are scaled to length one. `names` are shown in tables and matched with labels; by default images are numbered.
@@ -40,7 +40,7 @@ class Embeddings(ItemCollection):
     """
 
     kind: ClassVar[str] = "embeddings"
-    computed: ClassVar[tuple[str, ...]] = ("paths", "vectors", "second")
+    where: Ints
     items: Floats
     second_items: Floats | None
     was_scaled: bool
@@ -50,7 +50,7 @@ class Embeddings(ItemCollection):
 
     def __init__(self, vectors: Any, names: Iterable[str] | None = None, second: Any = None) -> None:  # noqa: ANN401
         scaled, was_scaled = unit_vectors(vectors, "embeddings")
-        super().__init__(scaled, check_names(names, len(scaled)))
+        super().__init__(check_names(names, len(scaled)), Path(), where=np.arange(len(scaled)), items=scaled)
         others = None if second is None else unit_vectors(second, "second embeddings")[0]
         if others is not None and len(others) != len(scaled):
             raise InputError(f"Expected {len(scaled)} second embeddings, one per image, got {len(others)}.")
@@ -92,22 +92,13 @@ class Embeddings(ItemCollection):
         """Return the width of the embeddings."""
         return int(self.items.shape[1])
 
-    @property
-    def place(self) -> str:
-        """Return where the images are, for messages."""
-        return "the embeddings"
-
-    @property
-    def fingerprint(self) -> str:
-        """Return a digest of all names and embeddings."""
-        digest = hashlib.blake2b(digest_size=16)
-        for position in range(len(self)):
-            digest.update(f"{self.name(position)}\0".encode())
+    def _facts(self) -> Iterator[Any]:
+        """Yield all names and embeddings."""
+        yield from (f"{self.name(position)}\0".encode() for position in range(len(self)))
         for rows in row_parts(len(self), self.width):
-            digest.update(np.ascontiguousarray(self.vectors[rows]).data)
+            yield np.ascontiguousarray(self.vectors[rows]).data
             if self.second is not None:
-                digest.update(np.ascontiguousarray(self.second[rows]).data)
-        return digest.hexdigest()
+                yield np.ascontiguousarray(self.second[rows]).data
 
     def read(self, position: int) -> ImageData:
         """Raise an error: there are no pixels."""
@@ -249,24 +240,20 @@ def check_memory(n_bytes: int, what: str) -> None:
 
 
 class _Arrays:
-    """The arrays of a file by name; each is read when it is asked for."""
+    """The arrays of a file by name, vectors first; each is read when it is asked for."""
 
     def __init__(self, path: str | Path) -> None:
         self.file, self.key = split_key(path)
         self.suffix = self.file.suffix.lower()
         if not is_file(self.file):
             raise InputError(f"No file {str(self.file)!r}.")
-        try:
-            self._stored = self._open()
-        except CaptuneError:
-            raise
-        except Exception as error:  # damaged files raise anything from zlib.error to MemoryError
-            reason = str(error).rstrip(".") or type(error).__name__
-            raise InputError(f"{str(self.file)!r} is not a readable {self.suffix} file: {reason}.") from error
+        with _reading(f"{str(self.file)!r} is not a readable {self.suffix} file"):
+            self._stored: Mapping[str, Any] = self._open()
 
     def _open(self) -> Any:  # noqa: ANN401 (a mapping)
         if self.suffix == ".parquet":
-            return _ParquetColumns(self.file)
+            schema = _parquet_schema(self.file)
+            return dict.fromkeys([*_vector_columns(schema), *schema.names])
         if self.suffix == ".safetensors":
             from safetensors.torch import load_file  # NumPy has no bfloat16
 
@@ -282,20 +269,15 @@ class _Arrays:
         return name in self._stored
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        try:
+        with _reading(f"{name!r} in {str(self.file)!r} cannot be read", hint=True):
+            if self.suffix == ".parquet":
+                return _read_column(self.file, name)
             found = self._stored[name]
             if self.suffix == ".safetensors":
                 if found.element_size() < 4:  # half precision is read in place, but becomes single precision here
                     check_memory(4 * found.numel(), f"{name!r} in {str(self.file)!r}")
                 found = found.float().numpy()
             return np.asarray(found)
-        except CaptuneError:
-            raise
-        except Exception as error:  # as above
-            raise InputError(
-                f"{name!r} in {str(self.file)!r} cannot be read: {str(error).rstrip('.') or type(error).__name__}. "
-                "Save plain arrays, for example np.array(names, dtype=str) instead of Python objects."
-            ) from error
 
     def choose(self, keys: Sequence[str], what: str, n_axes: int) -> NDArray[Any]:
         """Return the array that the path names, the first with a usual name, or the only one that fits."""
@@ -321,6 +303,18 @@ class _Arrays:
         return array
 
 
+@contextmanager
+def _reading(problem: str, hint: bool = False) -> Iterator[None]:
+    """Turn the errors of damaged files, which may be anything from zlib.error to MemoryError, into one sentence."""
+    try:
+        yield
+    except CaptuneError:
+        raise
+    except Exception as error:
+        advice = " Save plain arrays, for example np.array(names, dtype=str) instead of Python objects." if hint else ""
+        raise InputError(f"{problem}: {str(error).rstrip('.') or type(error).__name__}.{advice}") from error
+
+
 def _parquet_schema(file: Path) -> Any:  # noqa: ANN401
     try:
         return import_extra("pyarrow.parquet", "parquet").read_schema(file)
@@ -341,35 +335,22 @@ def _vector_columns(schema: Any) -> list[str]:  # noqa: ANN401
     return [name for name in found if name.lower() in VECTOR_KEYS] or ([] if has_paths else found)
 
 
-class _ParquetColumns:
-    """The columns of a Parquet file as arrays, vectors first; each is read when it is asked for."""
+def _read_column(file: Path, name: str) -> NDArray[Any]:
+    """Return a column of a Parquet file; one of lists has two axes."""
+    from pyarrow import parquet, types
 
-    def __init__(self, file: Path) -> None:
-        self._schema = _parquet_schema(file)
-        self._file, self._vectors = file, _vector_columns(self._schema)
-        self._names = [*self._vectors, *(name for name in self._schema.names if name not in self._vectors)]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        from pyarrow import parquet
-
-        facts = parquet.read_metadata(self._file)
-        chunks = (facts.row_group(i).column(j) for i in range(facts.num_row_groups) for j in range(facts.num_columns))
-        n_values = sum(chunk.num_values for chunk in chunks if chunk.path_in_schema.split(".")[0] == name)
-        check_memory(BYTES_OF_VALUE * n_values, f"{name!r} in {str(self._file)!r}")
-        texts = text_columns(self._schema, [name])
-        read = parquet.read_table(self._file, columns=[name], read_dictionary=texts).column(0)
-        if name not in self._vectors:
-            found = [value for chunk in read.chunks for value in values_of(chunk)]
-            is_text = any(isinstance(value, str) for value in found)
-            return np.asarray(found, dtype=object if is_text else None)  # as text, each would be as long as the longest
-        column = read.combine_chunks()
-        values = column.flatten().to_numpy(zero_copy_only=False)
-        if len(column) == 0 or column.null_count or len(values) % len(column):
-            raise ValueError("its vectors are missing or differ in length")
-        return np.asarray(values).reshape(len(column), -1)
+    facts = parquet.read_metadata(file)
+    chunks = (facts.row_group(i).column(j) for i in range(facts.num_row_groups) for j in range(facts.num_columns))
+    n_values = sum(chunk.num_values for chunk in chunks if chunk.path_in_schema.split(".")[0] == name)
+    check_memory(BYTES_OF_VALUE * n_values, f"{name!r} in {str(file)!r}")
+    texts = text_columns(facts.schema.to_arrow_schema(), [name])
+    column = parquet.read_table(file, columns=[name], read_dictionary=texts).column(0)
+    if not types.is_nested(column.type):
+        found = [value for chunk in column.chunks for value in values_of(chunk)]
+        is_text = any(isinstance(value, str) for value in found)
+        return np.asarray(found, dtype=object if is_text else None)  # as text, each would be as long as the longest
+    column = column.combine_chunks()
+    values = column.flatten().to_numpy(zero_copy_only=False)
+    if len(column) == 0 or column.null_count or len(values) % len(column):
+        raise ValueError("its vectors are missing or differ in length")
+    return np.asarray(values).reshape(len(column), -1)

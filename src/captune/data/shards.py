@@ -58,15 +58,13 @@ def is_pattern(source: str) -> bool:
     return source.lower().endswith(".tar") and (glob.has_magic(source) or _RANGE.search(source) is not None)
 
 
-def expand(pattern: str) -> list[Path]:
+def expand(pattern: str) -> list[str]:
     """Return the shards that match a pattern: ranges in their order, wildcards sorted."""
-    found: list[Path] = []
-    missing: list[str] = []
+    found, missing = list[str](), list[str]()
     for name in _ranges(pattern):
-        matches = sorted(glob.glob(name, recursive=True)) if glob.has_magic(name) else [name]  # noqa: PTH207
-        found += [Path(match) for match in matches if is_file(match)]
-        if not any(is_file(match) for match in matches):
-            missing.append(f"no file {name!r}")
+        matches = sorted(filter(is_file, glob.glob(name, recursive=True)))  # noqa: PTH207
+        found += matches
+        missing += [] if matches else [f"no file {name!r}"]
     raise_all(first_few(missing, MOST_SHOWN), f"Some of the shards {pattern!r} do not exist")
     return found
 

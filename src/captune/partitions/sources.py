@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
@@ -15,7 +16,7 @@ import numpy as np
 
 from captune.core.errors import InputError, raise_all
 from captune.data.decoding import UnreadableImageError
-from captune.data.images import PATH_COLUMNS, ImageCollection, Unused, walk
+from captune.data.images import PATH_COLUMNS, ImageCollection, walk
 from captune.data.inputs import IMAGE_KEYS, MemoryImages
 from captune.data.partition_folder import PartitionFolder, arrow, is_local, is_partition_folder, open_address
 from captune.data.shards import SUFFIXES, is_shard, scan_shard
@@ -64,7 +65,7 @@ def _cut_folder(fs: Any, path: str, size: int, out: PartitionFolder) -> Iterator
     shards = list[str]()
 
     def images() -> Iterator[str]:
-        for name in walk(Path(path), Unused()) if is_local(fs) else _walk_store(fs, path):
+        for name in walk(Path(path), defaultdict(list)) if is_local(fs) else _walk_store(fs, path):
             if is_shard(name):
                 shards.append(_full(fs, f"{path}/{name}"))
             else:

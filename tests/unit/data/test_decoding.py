@@ -283,11 +283,10 @@ def test_a_file_without_rights_is_skipped(tmp_path: Path, monkeypatch: pytest.Mo
         read_bytes(tmp_path / "a.jpg")
 
 
-def test_images_in_memory(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(saved(two_colors("RGB", RED, WHITE), "PNG"))
+def test_images_in_memory() -> None:
     array = np.zeros((4, 6, 3), dtype=np.uint8)
     array[..., 0] = 255
-    sources = [tmp_path / "a.png", str(tmp_path / "a.png"), Image.new("RGBA", (4, 4), (255, 0, 0, 255)), array]
+    sources = [Image.new("RGBA", (4, 4), (255, 0, 0, 255)), array]
     sources += [array.astype(np.float32) / 255, array.astype(np.uint16) * 257, array.astype(np.int64)]
     for source in sources:
         assert as_image(source).getpixel((0, 0)) == RED
@@ -305,10 +304,8 @@ def test_what_is_no_image_is_refused(source: object) -> None:
         as_image(source)
 
 
-def test_an_unreadable_path_or_open_image_names_the_problem(tmp_path: Path) -> None:
+def test_an_open_image_that_is_damaged_names_the_problem(tmp_path: Path) -> None:
     (tmp_path / "cut.jpg").write_bytes(PHOTO[:-200])
-    with pytest.raises(UnreadableImageError, match=r"cut\.jpg.*damaged"):
-        as_image(tmp_path / "cut.jpg")
     with pytest.raises(UnreadableImageError, match="damaged"):
         as_image(Image.open(tmp_path / "cut.jpg"))
 
