@@ -23,7 +23,7 @@ from PIL import Image
 from captune.core.arrays import unit_rows
 from captune.data.images import ImageCollection
 from captune.embeddings.embed import score
-from captune.results.evidence import MOST_EMBEDDINGS, MOST_PROBABILITIES, Evidence
+from captune.results.finishing import MOST_EMBEDDINGS, MOST_PROBABILITIES, Evidence
 from captune.results.run import Run
 
 WIDTH = 512
@@ -94,7 +94,7 @@ def write_run(folder: Path, n_classes: int, n_images: int, seed: int) -> tuple[P
         skipped={},
         classifier=Names(names),  # type: ignore[arg-type]
         environment={"versions": {}, "data_fingerprint": "made", "seconds": 1.0},
-        evidence=Evidence(arrays=arrays, unlabeled=collection, history=(), health=None),
+        evidence=Evidence(arrays),
     )
     table = folder / "labels.csv"
     lines = (f"{path.name},{names[c]}\n" for path, c in zip(collection.paths, truth.tolist(), strict=True))

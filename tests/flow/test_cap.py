@@ -136,7 +136,7 @@ def test_quick_gives_no_class_images_that_belong_to_another(photos: Path, clip_f
     )
     predicted = {texts.images.name(i): int(label) for i, label in enumerate(texts.predictions.labels)}
     assert len(first) > 0
-    assert first.labels.tolist() == [predicted[run.evidence.unlabeled.name(int(i))] for i in first.image_index]
+    assert first.labels.tolist() == [predicted[run.readable.name(int(i))] for i in first.image_index]
 
 
 def test_descriptions_stand_for_misleading_names(photos: Path, clip_folder: Path, tmp_path: Path) -> None:

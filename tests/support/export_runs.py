@@ -15,7 +15,7 @@ from captune.data.vocabulary import Vocabulary
 from captune.embeddings.predictions import Predictions
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.results.classifier import Classifier
-from captune.results.evidence import Evidence
+from captune.results.finishing import Evidence
 from captune.results.run import Run
 
 NAMES = ('red, "green"', "two\nlines", "<script>alert(1)</script>", "a/b\\c", "..", "A:B\\C", "é🙂")
@@ -42,7 +42,7 @@ def make_run(
     predictions = Predictions(index, classifier.predict_proba(images.paths))
     chosen = PseudoLabels.create(index[::2], (index[::2] % len(NAMES)), predictions.confidence[::2], len(NAMES))
     history = [(1, chosen)] if pseudo_labels else []
-    evidence = Evidence({"rows": index.astype(np.int32), "after": predictions.probabilities}, images, history, None)
+    evidence = Evidence({"rows": index.astype(np.int32), "after": predictions.probabilities}, history)
     run = Run(
         settings={"method": "cap", "backbone": backbone.identifier},
         images=images,

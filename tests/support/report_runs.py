@@ -14,7 +14,7 @@ from captune.data.images import ImageCollection
 from captune.embeddings.embed import score
 from captune.embeddings.predictions import Predictions
 from captune.labeling.pseudo_labels import PseudoLabels
-from captune.results.evidence import Evidence, changes_of
+from captune.results.finishing import Evidence, changes_of
 from captune.results.health import check_health
 from captune.results.run import Run
 
@@ -75,9 +75,8 @@ def make_run(
                 "embedded_rows": np.arange(len(truth), dtype=np.int32),
                 "vectors": vectors.astype(np.float16),
                 "class_vectors": texts,
-                "history": changes_of(made, np.arange(len(truth)), len(truth)).astype(np.int32),
+                "history": changes_of(made, len(truth)).astype(np.int32),
             },
-            unlabeled=images,
             history=made,
             health=check_health(vectors, before, after, texts, 20.0) if adapted else None,
         ),

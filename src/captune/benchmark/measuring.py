@@ -189,11 +189,11 @@ def _findings(run: Run, split: Split) -> dict[str, Any]:
     truth = np.asarray([label_of.get(path, -1) for path in run.readable.paths], dtype=np.int64)
     steps = [
         {
-            "epoch": state.epoch,
-            "images": len(state.rows),
-            "precision": float(np.mean(state.labels == truth[state.rows])) if len(state.rows) else None,
+            "epoch": epoch,
+            "images": len(labels),
+            "precision": labels.precision(truth) if len(labels) else None,
         }
-        for state in run.history
+        for epoch, labels in run.history
     ]
     return {"mismatched": mismatched, "health": run.health, "pseudo_labels": steps}
 

@@ -22,9 +22,8 @@ from captune.core.files import write_json
 from captune.core.restoring import unchanged
 from captune.core.settings import Positive, Share, build
 from captune.core.text import option
-from captune.results.evidence import PSEUDO_LABELS
 from captune.results.run import Run
-from captune.results.run_folder import EXPORTS
+from captune.results.run_folder import EXPORTS, PSEUDO_LABELS
 from captune.review.accept import accepted_rows
 from captune.review.opening import open_session
 

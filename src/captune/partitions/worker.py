@@ -26,8 +26,8 @@ from captune.mixture.unknown_images import fit_of_new_images
 from captune.partitions.job import Outcome, read_plan
 from captune.partitions.sources import open_source
 from captune.results.classifier import Classifier
-from captune.results.evidence import FILE as EVIDENCE
 from captune.results.image_classifier import load, top_k
+from captune.results.run_folder import EVIDENCE
 
 MODEL = "_model.json"
 PARQUET = {"compression": "zstd", "use_dictionary": ["status", "reason", "label"], "write_statistics": False}

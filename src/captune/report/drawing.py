@@ -234,10 +234,11 @@ def draw_training(measures: Measures) -> Drawing | None:
             values = [max(value) * len(value) / sum(value) for value in values]
         if values and all(isinstance(value, (int, float)) for value in values):
             curves.append((title, color, at, values))
-    known = [] if truth is None else [one for one in measures.run.history if (truth[one.rows] >= 0).any()]
+    history = [] if truth is None else measures.run.history
+    known = [(epoch, one) for epoch, one in history if truth is not None and (truth[one.image_index] >= 0).any()]
     if known:
-        right = [float(measures.precision_of(one, by_class=False)[0]) for one in known]
-        curves.append(("accuracy of pseudo-labels", BLUE, [one.epoch for one in known], right))
+        right = [float(measures.precision_of(one, by_class=False)[0]) for _, one in known]
+        curves.append(("accuracy of pseudo-labels", BLUE, [epoch for epoch, _ in known], right))
     if not epochs or not curves:
         return None
     columns = min(3, len(curves))

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from captune.concepts.confusion import ConfusedGroup, groups_of_predictions
 from captune.concepts.mismatch import MismatchFindings, detect_mismatch
 from captune.core.arrays import Floats, Ints
+from captune.labeling.pseudo_labels import PseudoLabels
 from captune.results.metrics import Metrics, expected_calibration_error, summarize
 from captune.results.run import Run
-from captune.results.run_folder import EpochLabels
 
 TRUSTED = 0.5
 """An image with at least this confidence is more likely right than wrong, if confidences are honest."""
@@ -147,15 +147,15 @@ class Measures:
             return None
         return detect_mismatch(self.vectors, arrays["class_vectors"], float(arrays["logit_scale"][0]))
 
-    def first_labels(self) -> dict[str, EpochLabels]:
+    def first_labels(self) -> dict[str, PseudoLabels]:
         """Return the first pseudo-labels that an audit recorded, by name and by description."""
         history = self.run.history if self.run.method == "audit" else ()
-        return {"by name": history[0], "by description": history[-1]} if history else {}
+        return {"by name": history[0][1], "by description": history[-1][1]} if history else {}
 
-    def precision_of(self, labels: EpochLabels, by_class: bool = True) -> NDArray[np.float64]:
+    def precision_of(self, labels: PseudoLabels, by_class: bool = True) -> NDArray[np.float64]:
         """Return the share of right pseudo-labels of each class, or of all; nan where no true label is known."""
         assert self.run.truth is not None
-        truth = self.run.truth[labels.rows]
+        truth = self.run.truth[labels.image_index]
         given = labels.labels[truth >= 0] if by_class else np.zeros(int((truth >= 0).sum()), dtype=np.int64)
         n_groups = self.run.n_classes if by_class else 1
         counts = np.bincount(given, minlength=n_groups)

@@ -1,33 +1,72 @@
-"""The end of every adaptation: predict, judge, keep the adapted classifier or zero-shot, and make a run of it."""
+"""The end of every adaptation: predict, judge, keep the adapted classifier or zero-shot, and collect evidence."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from captune.backbones.base import Backbone
+from captune.concepts.alignment import choose_texts
 from captune.core import distributed, runtime
-from captune.core.arrays import take_rows
+from captune.core.arrays import Floats, Ints, canonical_order, row_parts, take_rows, unit_rows
 from captune.core.errors import InputError
 from captune.core.text import option
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import Vocabulary
-from captune.embeddings.embed import embed_classes
+from captune.embeddings.embed import embed_classes, score
 from captune.embeddings.predictions import Predictions
+from captune.labeling.pseudo_labels import PseudoLabels
 from captune.methods.base import Context
 from captune.mixture.unknown_images import fit_to_names
 from captune.plan import Plan
 from captune.results.classifier import Classifier, predict_collection
-from captune.results.evidence import Evidence, collect_evidence
+from captune.results.health import MOST_JUDGED, HealthCheck, check_health
 from captune.results.run import Run
 from captune.tuners.base import Tuner
 from captune.tuners.frozen import Frozen
 
 MOST_NAMED = 3
+MOST_PROBABILITIES = 4_000_000
+"""Images times classes, 16 MB; of more images, a sample is saved."""
+MOST_EMBEDDINGS = 2_000
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What a run saves for its report, of bounded size for any number of images.
+
+    Attributes:
+        arrays: `before_labels` (readable images,); `rows`, `before`, `after` of the saved images; `embedded_rows` and
+            `vectors` of a sample; `class_vectors` and `logit_scale`; `history` (changes, 3), the epoch, readable image
+            and class of each change of a pseudo-label, -1 if it was taken away.
+        history: The pseudo-labels of readable images after some epochs, the final ones last.
+        health: The health check; None for a run without adaptation.
+    """
+
+    arrays: Mapping[str, NDArray[Any]]
+    history: Sequence[tuple[int, PseudoLabels]] = ()
+    health: HealthCheck | None = None
+
+    def united(self, n_parts: Sequence[int], unite: Callable[[Floats], Floats], after: Floats) -> Evidence:
+        """Return the evidence of parts of classes as that of the classes, which predict `after` `(images, classes)`."""
+        class_of, starts = np.repeat(np.arange(len(n_parts)), n_parts), np.cumsum([0, *n_parts[:-1]])
+        arrays = dict(self.arrays)
+        arrays["before"], arrays["after"] = unite(arrays["before"]), after[arrays["rows"]]
+        arrays["before_labels"] = class_of[arrays["before_labels"]].astype(np.int32)
+        arrays["class_vectors"] = unit_rows(np.add.reduceat(arrays["class_vectors"], starts, axis=0))
+        changes = np.array(arrays["history"])
+        changes[:, 2] = np.append(class_of, -1)[changes[:, 2]]
+        arrays["history"] = changes
+        made = [
+            (epoch, replace(labels, labels=class_of[labels.labels], n_classes=len(n_parts), candidates=None))
+            for epoch, labels in self.history[-1:]
+        ]
+        return replace(self, arrays=arrays, history=made)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +88,8 @@ class Finished:
 
     def collect(self, predictions: Predictions) -> Evidence | None:
         """Collect what the report of these predictions needs; a failure must not lose the run."""
-        task, backbone = self.plan.task, self.classifier.backbone
         try:
-            return collect_evidence(task, self.plan.images, backbone, self.context, predictions, self.vocabulary)
+            return _collect(self, predictions)
         except Exception as error:
             self.context.say(f"The report will be incomplete: {type(error).__name__}: {error}")
             return None
@@ -81,15 +119,19 @@ def finish(plan: Plan, backbone: Backbone, context: Context, keeps_zero_shot: bo
     plan = replace(plan, task=context.in_canonical_order(plan.task, backbone))
     tuner = plan.method.adapt(plan.task, backbone, context)
     made = Finished(plan, context, tuner.vocabulary, *_predict(plan, tuner, context))
-    if made.predictions.skipped:
-        context.say(describe_skipped(plan.images, made.predictions.skipped))
+    if skipped := made.predictions.skipped:
+        listed = [f"{plan.images.name(position)} ({skipped[position]})" for position in sorted(skipped)[:MOST_NAMED]]
+        rest = f" and {len(skipped) - MOST_NAMED} more, see skipped.csv" if len(skipped) > MOST_NAMED else ""
+        first = ", ".join(listed)
+        context.say(f"Skipped {len(skipped)} of {len(plan.images)} images that cannot be read: {first}{rest}.")
     evidence = None
     if keeps_zero_shot is None:
         evidence = made.collect(made.predictions)
         keeps_zero_shot = _keeps_zero_shot(plan, evidence, context)
     if not keeps_zero_shot:
         return _with_fits(replace(made, evidence=evidence))
-    evidence = evidence.undone() if evidence is not None else None
+    if evidence is not None:
+        evidence = replace(evidence, arrays={**evidence.arrays, "after": evidence.arrays["before"]})
     kept = _predict(plan, Frozen(backbone, plan.task.vocabulary), context)
     return _with_fits(Finished(plan, context, plan.task.vocabulary, *kept, "zero_shot", evidence, made.classifier))
 
@@ -127,6 +169,56 @@ def _keeps_zero_shot(plan: Plan, evidence: Evidence | None, context: Context) ->
     return bool(keeps)
 
 
+def _collect(made: Finished, predictions: Predictions) -> Evidence:
+    """Return the evidence of predictions; embeddings come from the cache."""
+    task, context, backbone = made.plan.task, made.context, made.classifier.backbone
+    embedded = context.embed(backbone, made.plan.images)
+    vectors = take_rows(embedded.vectors, np.searchsorted(embedded.image_index, predictions.image_index))
+    class_vectors = embed_classes(backbone, task.vocabulary)
+    before, after = score(vectors, class_vectors, backbone.logit_scale), predictions.probabilities
+    n_images, n_classes = after.shape
+    # Samples are those of the canonical order, the same whatever the order of the files.
+    order = canonical_order(vectors)
+    kept, sample = (np.sort(order[:most]) for most in (max(1, MOST_PROBABILITIES // n_classes), MOST_EMBEDDINGS))
+    health = None
+    if not all(np.allclose(before[part], after[part], atol=1e-4) for part in row_parts(n_images, n_classes)):
+        texts, (labeled, labels) = class_vectors, context.labeled_vectors(task, backbone)
+        if made.vocabulary.descriptions != task.vocabulary.descriptions:
+            described, judged = embed_classes(backbone, made.vocabulary), vectors[order[:MOST_JUDGED]]
+            if choose_texts(judged, class_vectors, described, backbone.logit_scale, labeled, labels)[0]:
+                texts = described
+        health = check_health(vectors, before, after, texts, backbone.logit_scale, labeled=labeled, labels=labels)
+    # Methods count the readable unlabeled images, in their own order.
+    unlabeled = task.unlabeled.subset(context.embed(backbone, task.unlabeled).image_index)
+    row_of = {made.plan.images.name(position): row for row, position in enumerate(predictions.image_index.tolist())}
+    rows = np.asarray([row_of[unlabeled.name(i)] for i in range(len(unlabeled))], dtype=np.int64)
+    history = [(epoch, labels.reindexed(rows)) for epoch, labels in context.history]
+    arrays = {
+        "history": changes_of(history, n_images).astype(np.int32),
+        "before_labels": before.argmax(axis=1).astype(np.int32),
+        "rows": kept.astype(np.int32),
+        "before": before[kept],
+        "after": after[kept],
+        "embedded_rows": sample.astype(np.int32),
+        "vectors": vectors[sample].astype(np.float16),
+        "class_vectors": class_vectors,
+        "logit_scale": np.asarray([backbone.logit_scale], dtype=np.float32),
+    }
+    return Evidence(arrays, history, health)
+
+
+def changes_of(history: Sequence[tuple[int, PseudoLabels]], n_images: int) -> Ints:
+    """Return epoch, image and class of each change `(changes, 3)`; the class is -1 if a label was taken away."""
+    before, found = np.full(n_images, -1), [np.empty((0, 3), dtype=np.int64)]
+    for epoch, labels in history:
+        now = np.full(n_images, -1)
+        now[labels.image_index] = labels.labels
+        changed = np.flatnonzero(now != before)
+        found.append(np.stack([np.full(len(changed), epoch), changed, now[changed]], axis=1))
+        before = now
+    return np.concatenate(found)
+
+
 def environment_of(images: ImageCollection, backbone: Backbone, engine: runtime.Runtime) -> dict[str, Any]:
     """Return what identifies the data, weights and libraries of a run; all processes must use the same."""
     data, weights = images.fingerprint, backbone.fingerprint()
@@ -146,10 +238,3 @@ def environment_of(images: ImageCollection, backbone: Backbone, engine: runtime.
         "processes": distributed.size(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-
-
-def describe_skipped(images: ImageCollection, skipped: Mapping[int, str]) -> str:
-    """Return how many images were skipped, with the first few names and reasons."""
-    first = [f"{images.name(position)} ({skipped[position]})" for position in sorted(skipped)[:MOST_NAMED]]
-    rest = f" and {len(skipped) - MOST_NAMED} more, see skipped.csv" if len(skipped) > MOST_NAMED else ""
-    return f"Skipped {len(skipped)} of {len(images)} images that cannot be read: {', '.join(first)}{rest}."

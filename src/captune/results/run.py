@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,44 +14,43 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from safetensors.numpy import save as save_arrays
 
-from captune.core import runtime
 from captune.core.arrays import Bools, Floats, Ints, Positions, Rows
-from captune.core.errors import InputError, RunFolderError
+from captune.core.errors import CaptuneError, InputError, RunFolderError
 from captune.core.files import is_file, is_folder, replaced, table, write_json, write_whole
 from captune.core.settings import resolve_paths
 from captune.core.text import Displayed, shortened
 from captune.data.images import ImageCollection
 from captune.data.labels import read_labels
 from captune.data.precomputed import split_key
+from captune.data.tables import read_columns
 from captune.data.vocabulary import NONE, write_descriptions
-from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.predictions import Predictions
-from captune.results.classifier import Classifier, predict_collection
-from captune.results.evidence import FILE, PSEUDO_LABELS, Evidence
+from captune.labeling.pseudo_labels import PseudoLabels, Source
+from captune.results.classifier import Classifier
 from captune.results.metrics import Metrics, summarize
 from captune.results.run_folder import (
     CARD,
     CLASSIFIER,
     DESCRIPTIONS,
+    EVIDENCE,
     FILES,
     FORMAT,
     OF_AN_OLD_RUN,
+    PSEUDO_LABELS,
     VERSION,
-    EpochLabels,
     claim_folder,
     is_inside,
-    is_remembered,
+    mark_of_own,
     read_predictions,
-    read_rows,
     read_run_card,
     readable,
-    remember_run,
 )
 
 if TYPE_CHECKING:
     from captune.data.inputs import Images
     from captune.distill import Distilled
     from captune.report.page import Report
+    from captune.results.finishing import Evidence
     from captune.review.accept import Acceptance
     from captune.review.suggestions import Suggestion
 
@@ -114,10 +113,8 @@ class Run(Displayed):
         path = Path(folder)
         card = read_run_card(path)
         with _noticing_damage(path):
-            names = tuple(card["classes"])
-            ids = {name: i for i, name in enumerate(names)}
-            root = Path(card.get("image_root", ".")) if images is None else Path(images)
-            inside, predicted, confidence, fits = read_predictions(path / "predictions.csv", root, ids)
+            names, root = tuple(card["classes"]), Path(card.get("image_root", ".")) if images is None else Path(images)
+            inside, predicted, confidence, fits = read_predictions(path / "predictions.csv", root, names)
             n = len(inside)
             outside = (inside.name(i) for i in range(n) if not is_inside(inside.name(i)))
             if card.get("images_in_root") and (first := next(outside, None)) is not None:
@@ -125,10 +122,10 @@ class Run(Displayed):
                     f"{str(path / 'predictions.csv')!r} was changed: {first!r} is outside the folder of the images. "
                     "Adapt again, or correct the table."
                 )
-            skipped = [(row["path"], row["reason"]) for row in read_rows(path / "skipped.csv")]
+            skipped = list(read_columns(path / "skipped.csv", (("path",), ("reason",))))
             run = cls(
                 settings=card["settings"],
-                images=inside + ImageCollection(tuple(root / name for name, _ in skipped), root),
+                images=inside + ImageCollection((root / name for name, _ in skipped), root),
                 skipped={n + i: reason for i, (_, reason) in enumerate(skipped)},
                 environment=card["environment"],
                 rounds=card["rounds"],
@@ -167,8 +164,7 @@ class Run(Displayed):
     @cached_property
     def predictions(self) -> Predictions:
         """Return class probabilities of the readable images; those of a large folder are computed again."""
-        rows = np.arange(len(self.labels))
-        reject = float(self.settings.get("reject", 0.0))
+        rows, reject = np.arange(len(self.labels)), float(self.settings.get("reject", 0.0))
         found = self.probabilities_of(Rows(rows))
         return Predictions(Positions(rows), found, self.names, self.images, self.fits, reject=reject)
 
@@ -199,24 +195,25 @@ class Run(Displayed):
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """Return the evidence that reports are made from; may be empty."""
         with _noticing_damage(self.folder):
-            return load_file(self.folder / FILE) if (self.folder / FILE).is_file() else {}
+            return load_file(self.folder / EVIDENCE) if (self.folder / EVIDENCE).is_file() else {}
 
     @cached_property
-    def history(self) -> Sequence[EpochLabels]:
-        """Return the pseudo-labels during training, after each epoch that changed them."""
+    def history(self) -> Sequence[tuple[int, PseudoLabels]]:
+        """Return epochs that changed the pseudo-labels, with those of readable images afterward (not how confident)."""
         changes = np.asarray(self.arrays.get("history", np.empty((0, 3))), dtype=np.int64)
         labels, states = np.full_like(self.labels, -1), []
         with _noticing_damage(self._folder):
             for part in np.split(changes, np.flatnonzero(np.diff(changes[:, 0])) + 1) if len(changes) else ():
                 labels[part[:, 1]] = part[:, 2]
-                given = np.flatnonzero(labels >= 0)
-                states.append(EpochLabels(int(part[0, 0]), Rows(given), labels[given]))
+                rows = np.flatnonzero(labels >= 0)
+                unknown = np.zeros(len(rows), dtype=np.float32)
+                states.append((int(part[0, 0]), PseudoLabels.create(rows, labels[rows], unknown, self.n_classes)))
         return states
 
     @property
     def pseudo_labels(self) -> Ints | None:
         """Return the final number of pseudo-labels of each class; None if the method makes none."""
-        return np.bincount(self.history[-1].labels, minlength=self.n_classes) if self.history else None
+        return self.history[-1][1].counts() if self.history else None
 
     # What follows from it
 
@@ -279,7 +276,7 @@ class Run(Displayed):
         if len(kept) and np.array_equal(kept[places], rows):
             return np.asarray(self.arrays["after"][places], dtype=np.float32)
         images = self.readable.subset(rows)
-        predictions = predict_collection(self.classifier, images, EmbeddingCache(), runtime.start())
+        predictions = self.classifier.predictions(images)
         if predictions.skipped:
             first, why = next(iter(predictions.skipped.items()))
             raise InputError(
@@ -371,15 +368,16 @@ class Run(Displayed):
             write_whole(target / "settings.yaml", yaml.safe_dump(self._project(), sort_keys=False, allow_unicode=True))
             if self.evidence is not None:
                 arrays = {name: np.ascontiguousarray(array) for name, array in self.evidence.arrays.items()}
-                write_whole(target / FILE, save_arrays(arrays))
-                if self.evidence.history:
+                write_whole(target / EVIDENCE, save_arrays(arrays))
+                for _, labels in self.evidence.history[-1:]:
                     columns = ("path", "label", "confidence", "round", "source")
-                    write_whole(target / PSEUDO_LABELS, table(columns, self.evidence.pseudo_label_rows(self.names)))
+                    write_whole(target / PSEUDO_LABELS, table(columns, self._pseudo_labeled_rows(labels)))
             described = {name: texts for name, texts in self.alignment.get("descriptions", {}).items() if texts}
             if described:
                 write_descriptions(target / DESCRIPTIONS, described)  # to edit and reuse
             write_json(target / CARD, self.card)  # last
-        remember_run(Path(folder), self.card["image_root"])
+        with suppress(CaptuneError):  # without a cache, the user is asked for the folder of the images again
+            write_whole(mark_of_own(Path(folder), self.card["image_root"]), "")
         return Path(folder)
 
     def shown_file(self, row: int) -> Path | None:
@@ -394,7 +392,7 @@ class Run(Displayed):
 
     @cached_property
     def _is_own(self) -> bool:
-        return is_remembered(self.folder, self.card.get("image_root", "."))
+        return is_file(mark_of_own(self.folder, self.card.get("image_root", ".")))
 
     def _project(self) -> dict[str, Any]:
         """Return inputs and settings as --config takes them, with absolute paths; inputs in memory are left out."""
@@ -411,6 +409,11 @@ class Run(Displayed):
             fits = "" if self.fits is None else f"{self.fits[row]:.6f}"
             label = NONE if rejected[row] else nearest
             yield self.images.name(position), label, f"{self.confidence[row]:.6f}", fits, nearest
+
+    def _pseudo_labeled_rows(self, labels: PseudoLabels) -> Iterator[Sequence[object]]:
+        for i, row in enumerate(labels.image_index.tolist()):
+            confidence, source = f"{labels.confidence[i]:.6f}", Source(int(labels.source[i])).name.lower()
+            yield self.readable.name(row), self.names[labels.labels[i]], confidence, int(labels.round[i]), source
 
 
 @contextmanager

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import shutil
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 
-from captune.core.arrays import Floats, Ints, Rows
+from captune.core.arrays import Floats, Ints
 from captune.core.cards import read_card
-from captune.core.errors import CaptuneError, RunFolderError
+from captune.core.errors import RunFolderError
 from captune.core.files import (
     LEFTOVERS,
     NEW,
@@ -27,27 +25,28 @@ from captune.core.files import (
     locked,
     refuse_links,
     refuse_pipes,
-    write_whole,
 )
 from captune.core.text import option
 from captune.data.images import ImageCollection
+from captune.data.tables import read_columns
 from captune.data.vocabulary import NONE
-from captune.results.evidence import FILE, PSEUDO_LABELS
 from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
 
 FORMAT, VERSION = "captune-run", 1
 CARD = "run.json"
 CLASSIFIER = "classifier"
+EVIDENCE = "evidence.safetensors"
+PSEUDO_LABELS = "pseudo_labels.csv"
 CHECKPOINTS = "checkpoints"
 REPORT = "report.html"
 DESCRIPTIONS = "descriptions.yaml"
 EXPORTS = "exports"
 CORRECTIONS = "corrections.jsonl"
-OF_AN_OLD_RUN = (FILE, PSEUDO_LABELS, "pseudo_label_history.csv", DESCRIPTIONS, REPORT, EXPORTS)
+OF_AN_OLD_RUN = (EVIDENCE, PSEUDO_LABELS, "pseudo_label_history.csv", DESCRIPTIONS, REPORT, EXPORTS)
 """What a run may leave in its folder that the next one does not always replace."""
 FILES = (
     *("classifier/classifier.json", "classifier/classifier.safetensors", "predictions.csv", "skipped.csv"),
-    *("settings.yaml", FILE, PSEUDO_LABELS, DESCRIPTIONS, CARD),
+    *("settings.yaml", EVIDENCE, PSEUDO_LABELS, DESCRIPTIONS, CARD),
 )
 """Everything that a run writes at once, run.json last."""
 LOCK = ".captune-lock"
@@ -85,18 +84,8 @@ def _finish_killed(folder: Path) -> None:
             lock.unlink(missing_ok=True)
 
 
-def remember_run(folder: Path, root: str) -> None:
-    """Remember that the user made this run of images in this folder; see `Run.shown_file`."""
-    with suppress(CaptuneError):  # without a cache, the user is asked for the folder again
-        write_whole(_mark_of(folder, root), "")
-
-
-def is_remembered(folder: Path, root: str) -> bool:
-    """Return whether the user of this machine made this run of images in this folder."""
-    return is_file(_mark_of(folder, root))
-
-
-def _mark_of(folder: Path, root: str) -> Path:
+def mark_of_own(folder: Path, root: str) -> Path:
+    """Return the file in the cache by which the user's own runs of images in `root` are told from those of others."""
     return cache_folder() / "runs" / digest(os.fsencode(folder.resolve()) + b"\0" + root.encode("utf-8", "replace"))
 
 
@@ -159,34 +148,21 @@ def _content(target: Path) -> list[Path]:
     return [path for path in target.iterdir() if path not in ignored]
 
 
-@dataclass(frozen=True)
-class EpochLabels:
-    """The pseudo-labels after an epoch; `rows` are positions in the run's predictions."""
-
-    epoch: int
-    rows: Rows
-    labels: Ints
-
-
 def read_predictions(
-    path: Path, root: Path, ids: Mapping[str, int]
+    path: Path, root: Path, names: tuple[str, ...]
 ) -> tuple[ImageCollection, Ints, Floats, Floats | None]:
     """Return images, labels, confidences and fits in predictions.csv, which is read row by row."""
-    names, labels, confidence, fits = list[str](), array("q"), array("f"), array("f")
-    for row in read_rows(path):
-        names.append(row["path"])
-        labels.append(ids[row["nearest"] if row["label"] == NONE else row["label"]])
-        confidence.append(float(row["confidence"]))
-        fits.append(float(row.get("fits") or np.nan))
+    ids, files = {name: i for i, name in enumerate(names)}, list[Path]()
+    labels, confidence, fits = array("q"), array("f"), array("f")
+    columns = (("path",), ("label",), ("nearest",), ("confidence",), ("fits",))
+    for file, label, nearest, probability, fit in read_columns(path, columns):
+        files.append(root / file)
+        labels.append(ids[nearest if label == NONE else label])
+        confidence.append(float(probability))
+        fits.append(float(fit or "nan"))
     return (
-        ImageCollection((root / name for name in names), root),
+        ImageCollection(files, root),
         np.asarray(labels, dtype=np.int64),
         np.asarray(confidence, dtype=np.float32),
         None if np.isnan(fits).any() else np.asarray(fits, dtype=np.float32),
     )
-
-
-def read_rows(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a table by column name."""
-    with path.open(encoding="utf-8", newline="") as file:
-        yield from csv.DictReader(file)

@@ -14,9 +14,10 @@ from toys import write_images
 
 import captune
 from captune.labeling.pseudo_labels import PseudoLabels
-from captune.results import evidence
-from captune.results.evidence import FILE, PSEUDO_LABELS, changes_of
+from captune.results import finishing
+from captune.results.finishing import changes_of
 from captune.results.run import Run
+from captune.results.run_folder import EVIDENCE, PSEUDO_LABELS
 
 CAP = {"preset": "quick", "epochs": 3, "iterations": 2, "grow_every": 1, "k": 2, "train_batch": 4, "strong_views": 1}
 
@@ -49,7 +50,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 def test_an_adapted_run_keeps_before_after_and_what_lay_between(base: Path) -> None:
     folder = adapt(base, "cap", method="cap", **CAP)
-    kept = load_file(folder / FILE)
+    kept = load_file(folder / EVIDENCE)
     assert kept["before"].shape == kept["after"].shape == (11, 3)
     run = Run.read(folder)
     assert run.is_adapted
@@ -71,9 +72,9 @@ def test_zero_shot_has_one_state_and_no_pseudo_labels(base: Path) -> None:
 
 
 def test_of_many_images_a_sample_is_kept(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "MOST_PROBABILITIES", 12)
-    monkeypatch.setattr(evidence, "MOST_EMBEDDINGS", 3)
-    kept = load_file(adapt(base, "sampled", method="zero_shot") / FILE)
+    monkeypatch.setattr(finishing, "MOST_PROBABILITIES", 12)
+    monkeypatch.setattr(finishing, "MOST_EMBEDDINGS", 3)
+    kept = load_file(adapt(base, "sampled", method="zero_shot") / EVIDENCE)
     assert (len(kept["rows"]), len(kept["embedded_rows"])) == (4, 3)
     assert (np.diff(kept["rows"]) > 0).all()
     assert set(kept["embedded_rows"]) <= set(kept["rows"]) <= set(range(11))
@@ -104,10 +105,10 @@ def test_a_report_that_fails_is_told_and_the_run_is_saved(
 
 def test_the_history_holds_changes_only_and_is_read_back_whole(base: Path) -> None:
     folder = adapt(base, "history", method="cap", **CAP)
-    states = Run.read(folder).history
     last = {row["path"]: row["label"] for row in rows(folder / PSEUDO_LABELS)}
     run = Run.read(folder)
-    found = {run.readable.name(int(r)): run.names[c] for r, c in zip(states[-1].rows, states[-1].labels, strict=True)}
+    states = run.history[-1][1]
+    found = {run.readable.name(int(r)): run.names[c] for r, c in zip(states.image_index, states.labels, strict=True)}
     assert found == last
 
 
@@ -115,6 +116,6 @@ def test_a_label_that_is_taken_away_is_a_change_to_none() -> None:
     def labels(index: list[int], classes: list[int]) -> PseudoLabels:
         return PseudoLabels.create(np.asarray(index), np.asarray(classes), np.full(len(index), 0.5, np.float32), 2)
 
-    history = [(1, labels([0, 1], [0, 0])), (2, labels([0, 2], [1, 0])), (3, labels([0, 2], [1, 0]))]
-    changes = changes_of(history, np.array([3, 1, 0]), 4)  # the images of the labels are rows 3, 1 and 0
+    history = [(1, labels([3, 1], [0, 0])), (2, labels([3, 0], [1, 0])), (3, labels([3, 0], [1, 0]))]
+    changes = changes_of(history, 4)
     assert changes.tolist() == [[1, 1, 0], [1, 3, 0], [2, 0, 0], [2, 1, -1], [2, 3, 1]]
