@@ -81,7 +81,8 @@ def test_a_saved_tuner_gives_the_same_answers(tuner: Tuner, clip: HuggingFace, t
     classifier = Classifier.from_tuner(tuner)
     classifier.save(tmp_path)
     loaded = Classifier.load(tmp_path, clip)
-    assert np.array_equal(loaded.score_pixels(pixels()), classifier.score_pixels(pixels()))
+    views = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), dtype=np.uint8)
+    assert np.array_equal(loaded.score_views(views), classifier.score_views(views))
 
 
 def test_settings_are_frozen_and_explained(tuner: Tuner) -> None:

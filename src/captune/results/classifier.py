@@ -16,7 +16,6 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from captune.backbones.base import Backbone
-from captune.backbones.joined import Joined
 from captune.core import distributed, registry, runtime
 from captune.core.arrays import Floats, Positions, check_probabilities, empty_rows, score_rows, softmax_rows, take_rows
 from captune.core.cards import add_digest, build_card, check_digest, read_card
@@ -83,10 +82,6 @@ class Classifier(ImageClassifier):
         if self.n_parts and (min(n_parts) < 1 or sum(n_parts) != len(class_vectors) or len(n_parts) != len(self.names)):
             raise ValueError(f"{n_parts} parts of {len(self.names)} classes with {len(class_vectors)} vectors")
 
-    def united(self, names: Sequence[str], n_parts: Sequence[int]) -> Classifier:
-        """Return the same model with classes of several parts each, which follow each other."""
-        return Classifier(self.tuner, self.tuner_name, self.class_vectors, names, n_parts)
-
     def unite(self, probabilities: Floats) -> Floats:
         """Return probabilities of classes from those of their parts, by the most probable part of each class.
 
@@ -111,14 +106,11 @@ class Classifier(ImageClassifier):
         self.class_vectors = self.class_vectors.to(device)
         return self
 
+    @torch.inference_mode()
     def score_views(self, views: NDArray[np.uint8], output: Output = PROBABILITIES) -> Floats:
         """Return probabilities `(images, classes)` or embeddings `(images, width)` of decoded images."""
-        return self.score_pixels(self.preprocessing.normalize(views), output)
-
-    @torch.inference_mode()
-    def score_pixels(self, pixels: Tensor, output: Output = PROBABILITIES) -> Floats:
-        """Return the same of preprocessed images."""
-        return self._score(self.tuner.image_embeddings(pixels.to(self.backbone.device)), output)
+        pixels = self.preprocessing.normalize(views).to(self.backbone.device)
+        return self._score(self.tuner.image_embeddings(pixels), output)
 
     @torch.inference_mode()
     def score_embeddings(self, vectors: Floats, output: Output = PROBABILITIES) -> Floats:
@@ -136,10 +128,6 @@ class Classifier(ImageClassifier):
 
         return score_rows(vectors, len(self.names) if output == PROBABILITIES else self.width, score)
 
-    def vectors_of(self, images: Embeddings) -> Floats:
-        """Return embeddings `(images, width)` of the backbone, joined if it has two image encoders."""
-        return self.backbone.vectors_of(images) if isinstance(self.backbone, Joined) else images.vectors
-
     def summary(self) -> dict[str, object]:
         """Return the classes, the backbone and the tuner."""
         return {**super().summary(), "backbone": self.backbone.identifier, "tuner": self.tuner_name}
@@ -153,7 +141,7 @@ class Classifier(ImageClassifier):
             engine = runtime.start(settings, quiet=quiet)
             self.to(engine.device)
         else:
-            is_few = len(images) <= BATCH
+            is_few = len(images) <= BATCH and not isinstance(images, Embeddings)
             cache = None if is_few else EmbeddingCache()
             engine = runtime.start(accelerator=self.backbone.device.type, workers=0 if is_few else -1, quiet=quiet)
         with engine.together():
@@ -255,7 +243,8 @@ def compute_rows(
     embedded: EmbeddedImages | None = None,
 ) -> Computed:
     """Return what the classifier computes for each readable image, from cached embeddings if it can use them."""
-    if not classifier.tuner.edits_images and (cache is not None or embedded is not None):
+    may_use_cache = not classifier.tuner.edits_images and (cache is not None or embedded is not None)
+    if may_use_cache or isinstance(images, Embeddings):
         if embedded is None:
             embedded = embed_images(classifier.backbone, images, cache or EmbeddingCache(), engine, batch_size)
         return Computed(embedded.image_index, classifier.score_embeddings(embedded.vectors, output), embedded.skipped)

@@ -81,10 +81,6 @@ class ImageClassifier(Displayed, ABC):
         """Return the same of the backbone's embeddings `(images, width)`, if the classifier can use them."""
         raise InputError("This classifier takes images, not embeddings. Load the run folder instead of its export.")
 
-    def vectors_of(self, images: Embeddings) -> Floats:
-        """Return what `score_embeddings` expects of images that are embedded already."""
-        return images.vectors
-
     @property
     def classes_(self) -> NDArray[Any]:
         """Return the class names in the order of the columns of `predict_proba`, as scikit-learn calls them."""
@@ -165,9 +161,6 @@ class ImageClassifier(Displayed, ABC):
 
     @unchanged()
     def _compute(self, images: ImageCollection, output: Output, settings: RunSettings | None, quiet: bool) -> Computed:
-        if isinstance(images, Embeddings):
-            rows = self.score_embeddings(self.vectors_of(images), output)
-            return Computed(Positions(np.arange(len(images))), rows, {})
         found = self._compute_images(images, output, settings, quiet)
         if not len(found.image_index):
             raise InputError(no_usable_image(images, found.skipped))
@@ -177,6 +170,8 @@ class ImageClassifier(Displayed, ABC):
         self, images: ImageCollection, output: Output, settings: RunSettings | None, quiet: bool
     ) -> Computed:
         """Return the rows of the readable images, which threads decode; Pillow releases the interpreter lock."""
+        if isinstance(images, Embeddings):
+            return Computed(Positions(np.arange(len(images))), self.score_embeddings(images.vectors, output), {})
         workers = default_workers() if settings is None or settings.workers < 0 else settings.workers
         index, skipped = list[int](), dict[int, str]()
         parts = [np.empty((0, len(self.names) if output == PROBABILITIES else self.width), dtype=np.float32)]
@@ -288,12 +283,8 @@ class OnnxClassifier(ImageClassifier):
 
     def score_views(self, views: NDArray[np.uint8], output: Output = PROBABILITIES) -> Floats:
         """Return an output of the graph for decoded images."""
-        return self.score_pixels(self.preprocessing.standardize(views), output)
-
-    def score_pixels(self, pixels: Floats, output: Output = PROBABILITIES) -> Floats:
-        """Return an output of the graph for preprocessed images `(images, 3, height, width)`."""
         try:
-            rows = self.session.run([output], {PIXELS: pixels})[0]
+            rows = self.session.run([output], {PIXELS: self.preprocessing.standardize(views)})[0]
         except Exception as error:  # onnxruntime has many error classes
             raise ModelError(f"The ONNX model cannot be run: {_reason(error)}. Export the run again.") from error
         return check_probabilities(rows) if output == PROBABILITIES else check_embeddings(rows, "The ONNX model")

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from captune.core.arrays import Floats, Ints
-from captune.core.errors import InputError
 from captune.core.text import Displayed
 
 ECE_BINS = 15
@@ -65,7 +64,6 @@ def summarize(probabilities: Floats, labels: Ints, n_classes: int, seen: Sequenc
     """Return all metrics of probabilities `(images, classes)`; `seen` lists the classes that had labels."""
     from sklearn.metrics import accuracy_score, recall_score
 
-    _check(probabilities, labels, n_classes)
     predicted = probabilities.argmax(axis=1)
     is_correct = predicted == labels
     # The accuracy of a class is its recall. balanced_accuracy_score would build a matrix of classes x classes.
@@ -100,16 +98,3 @@ def expected_calibration_error(probabilities: Floats, labels: Ints, bins: int = 
     # Per bin (n/N) * |mean correct - mean confidence| is |sum correct - sum confidence| / N.
     gaps = np.bincount(bin_of_image, weights=correct - confidence, minlength=bins)
     return float(np.abs(gaps).sum() / len(labels))
-
-
-def _check(probabilities: Floats, labels: Ints, n_classes: int) -> None:
-    if not len(labels) or probabilities.shape != (len(labels), n_classes):
-        raise InputError(
-            f"Expected probabilities of shape ({len(labels)}, {n_classes}) (images, classes) of at least one image, "
-            f"got {probabilities.shape}."
-        )
-    if not 0 <= labels.min() <= labels.max() < n_classes:
-        raise InputError(f"Expected class ids from 0 to {n_classes - 1}, got {labels.min()} to {labels.max()}.")
-    # A comparison with nan is false.
-    if not (probabilities.min() >= 0.0 and np.abs(probabilities.sum(axis=1, dtype=np.float64) - 1.0).max() <= 1e-3):
-        raise InputError("Expected probabilities of at least 0 in rows that sum to 1 (softmax the scores first).")

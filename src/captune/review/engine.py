@@ -155,7 +155,8 @@ class Engine:
         if not has_labels:
             self._keeps_zero_shot = self._last.kept == "zero_shot"
         n_parts = [len(answers.parts(name)) for name in answers.names]
-        self.classifier = self._last.classifier.united(answers.names, n_parts)
+        made = self._last.classifier
+        self.classifier = Classifier(made.tuner, made.tuner_name, made.class_vectors, answers.names, n_parts)
         self.probabilities = self.classifier.unite(self._last.predictions.probabilities)
         return self.probabilities
 

@@ -52,10 +52,10 @@ def test_it_answers_as_the_run_does(tuner: str, kind: str, model_folder: Callabl
         assert found.shape == (n, len(NAMES))
         assert np.abs(found - made.predictions.probabilities[:n]).max() < 1e-4
     views = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
-    pixels = exported.preprocessing.standardize(views)
     with torch.inference_mode():
-        expected = made.classifier.tuner.image_embeddings(torch.from_numpy(pixels)).numpy()
-    assert np.allclose(exported.score_pixels(pixels, EMBEDDINGS), expected, atol=1e-4)
+        pixels = torch.from_numpy(exported.preprocessing.standardize(views))
+        expected = made.classifier.tuner.image_embeddings(pixels).numpy()
+    assert np.allclose(exported.score_views(views, EMBEDDINGS), expected, atol=1e-4)
     both = [classifier.embed(list(views)) for classifier in (exported, made.classifier)]
     np.testing.assert_allclose(*both, atol=1e-4)
 

@@ -8,7 +8,6 @@ import time
 import numpy as np
 import pytest
 
-from captune.core.errors import InputError
 from captune.results import metrics
 
 LABELS = np.array([0, 0, 0, 0, 1, 1, 2, 2])
@@ -89,18 +88,3 @@ def test_summary_without_one_of_the_groups_has_no_harmonic_mean() -> None:
     assert summary.unseen_accuracy is None
     assert summary.harmonic_mean is None
     assert metrics.summarize(one_hot(PREDICTED, 4), LABELS, 4).seen_accuracy is None
-
-
-@pytest.mark.parametrize(
-    ("rows", "labels"),
-    [
-        (np.ones((3, 2)) / 2, np.array([0, 1])),
-        (np.ones((0, 4)) / 4, np.array([], dtype=np.int64)),
-        (np.ones((2, 4)) / 4, np.array([0, 4])),
-        (np.ones((2, 4)), np.array([0, 1])),
-        (np.full((2, 4), np.nan), np.array([0, 1])),
-    ],
-)
-def test_wrong_input_is_refused(rows: np.ndarray, labels: np.ndarray) -> None:
-    with pytest.raises(InputError):
-        metrics.summarize(rows.astype(np.float32), labels, 4)
