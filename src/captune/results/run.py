@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from captune.report.page import Report
     from captune.results.finishing import Evidence
     from captune.review.accept import Acceptance
-    from captune.review.suggestions import Suggestion
 
 
 class Run(Displayed):
@@ -69,7 +68,7 @@ class Run(Displayed):
         sources: The images, classes and labels arguments.
         review: What people's answers say: accuracy and number of labels; None if nobody was asked.
         discarded: The adapted classifier, if zero-shot is kept.
-        folder: The folder that the run was read from.
+        saved_in: The folder that the run was read from; None for a run in memory.
         truth: True class ids of the readable images, -1 where unknown; None without labels.
     """
 
@@ -92,7 +91,7 @@ class Run(Displayed):
     ) -> None:
         self.settings, self.images, self.skipped, self.environment = settings, images, skipped, environment
         self.rounds, self.evidence, self.kept, self.sources = rounds, evidence, kept, sources or {}
-        self.review, self.discarded, self._folder = review, discarded, folder
+        self.review, self.discarded, self.saved_in = review, discarded, folder
         self.truth: Ints | None = None
         self.is_given = False  # whether the user named the folder of the images when the run was read
         self.health: dict[str, Any] | None = None
@@ -143,16 +142,11 @@ class Run(Displayed):
         return run
 
     @property
-    def is_saved(self) -> bool:
-        """Return whether the run was read from a folder."""
-        return self._folder is not None
-
-    @property
     def folder(self) -> Path:
-        """Return the folder that the run was read from."""
-        if self._folder is None:
+        """Return the folder that the run was read from, or raise an error."""
+        if self.saved_in is None:
             raise InputError("This run is in memory. Save it first: run.save(folder)")
-        return self._folder
+        return self.saved_in
 
     # Read from the folder when it is first used
 
@@ -202,7 +196,7 @@ class Run(Displayed):
         """Return epochs that changed the pseudo-labels, with those of readable images afterward (not how confident)."""
         changes = np.asarray(self.arrays.get("history", np.empty((0, 3))), dtype=np.int64)
         labels, states = np.full_like(self.labels, -1), []
-        with _noticing_damage(self._folder):
+        with _noticing_damage(self.saved_in):
             for part in np.split(changes, np.flatnonzero(np.diff(changes[:, 0])) + 1) if len(changes) else ():
                 labels[part[:, 1]] = part[:, 2]
                 rows = np.flatnonzero(labels >= 0)
@@ -230,7 +224,7 @@ class Run(Displayed):
     @property
     def choice(self) -> Mapping[str, Any]:
         """Return the method and preset that were used: those that `auto` chose, or those of the settings."""
-        return next((facts for facts in self.rounds if facts.get("step") == "choice"), self.settings)
+        return next(self._recorded("choice"), self.settings)
 
     @property
     def skipped_files(self) -> list[tuple[str, str]]:
@@ -262,12 +256,15 @@ class Run(Displayed):
     @property
     def epochs(self) -> list[Mapping[str, Any]]:
         """Return what the method recorded for each epoch."""
-        return [facts for facts in self.rounds if facts.get("step") == "epoch"]
+        return list(self._recorded("epoch"))
 
     @property
     def alignment(self) -> Mapping[str, Any]:
         """Return what the detection of misleading names recorded, empty if there was none."""
-        return next((facts for facts in self.rounds if facts.get("step") == "concept_alignment"), {})
+        return next(self._recorded("concept_alignment"), {})
+
+    def _recorded(self, step: str) -> Iterator[Mapping[str, Any]]:
+        return (facts for facts in self.rounds if facts.get("step") == step)
 
     def probabilities_of(self, rows: Rows) -> Floats:
         """Return the probabilities `(rows, classes)` of some readable images, as saved or else predicted again."""
@@ -289,7 +286,7 @@ class Run(Displayed):
 
     def evaluate(self, labels: Any) -> Metrics:  # noqa: ANN401
         """Compare the predictions with labels: `folders`, a path, a mapping or one label per image."""
-        truth = read_labels(labels, self.images, self.names)[self.predictions.image_index]
+        truth = self._classes_of(labels)
         known = truth >= 0
         if not known.any():
             raise InputError(f"None of the {len(truth)} readable images has a label.")
@@ -299,16 +296,10 @@ class Run(Displayed):
         """Return the report, which a notebook shows inline; with labels, it shows accuracies."""
         from captune.report.page import report_of
 
-        truth = None
-        if labels is not None:
-            truth = read_labels(labels, self.images, self.names)[self.predictions.image_index]
-        return report_of(self, truth)
+        return report_of(self, None if labels is None else self._classes_of(labels))
 
-    def suggest(self, count: int = 20) -> list[Suggestion]:
-        """Return images that are worth looking at; `captune.open_session` on the saved run records answers."""
-        from captune.review.opening import open_session
-
-        return open_session(self).suggest(count)
+    def _classes_of(self, labels: Any) -> Ints:  # noqa: ANN401
+        return read_labels(labels, self.images, self.names)[self.predictions.image_index]
 
     def accept(self, precision: float = 0.95, certainty: float = 0.95) -> Acceptance:
         """Return the largest set of labels of which this share is right, with certainty, from the checks so far."""
@@ -328,7 +319,7 @@ class Run(Displayed):
 
         session = open_session(self, quiet=True)
         session.update(images)
-        return Run.read(session.save()) if self.is_saved else session.run()
+        return session.run() if self.saved_in is None else Run.read(session.save())
 
     def summary(self) -> dict[str, object]:
         """Return what matters most about the run."""

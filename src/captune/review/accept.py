@@ -245,7 +245,7 @@ def accept_labels(session: Session, precision: float, certainty: float) -> Accep
     population, engine = population_of(session), session.engine
     looks = dict(engine.review.get("looks", {}))
     seen = looks.get(f"{precision:g}", {"failures": 0, "places": {}})
-    version = f"{applied(session.answers)} {len(session.images)} {engine.method}"
+    version = f"{applied(session.answers)} {len(session.images)} {engine.plan.settings.method}"
     place = seen["places"].get(version, seen["failures"] + 1)
     found = accept(population, precision, certainty, place)
     if not found.n_missing:

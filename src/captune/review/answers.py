@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from captune.core.errors import InputError, nearest, raise_all
+from captune.core.errors import InputError, nearest
 from captune.core.text import one_form, shown, speaks_flags
 from captune.data.tables import first_few
 from captune.data.vocabulary import NONE, name_problems
@@ -76,7 +76,7 @@ class Answers:
         """Apply one correction."""
         if made.kind in ("label", "not", "skip"):
             self._apply_to_images(made)
-        elif made.kind in ("add", "rename", "merge", "remove") and (wrong := self._wrong_names(made)):
+        elif wrong := self.wrong_names(made):
             self.problems.append(f"{made.kind} {shown(made.label)} was not applied: {wrong}")
         elif made.kind == "add":
             self._add(made)
@@ -91,22 +91,16 @@ class Answers:
             self.labels = {i: replace(a, part="") if a.label == made.label else a for i, a in self.labels.items()}
             self.descriptions[made.label] = made.sentences
 
-    def merged_with(self, name: str, except_: Iterable[str] = ()) -> str:
-        """Return the other class of which a name is a part, or an empty string."""
-        others = (other for other in self.names if other != name and other not in except_)
-        return next((other for other in others if name in self.parts(other)), "")
-
-    def _wrong_names(self, made: Correction) -> str:
-        """Return what is wrong with the classes that a correction would leave; files of other people have anything."""
+    def wrong_names(self, made: Correction) -> str:
+        """Return what is wrong with the classes that a correction would leave, or an empty string."""
         gone = {made.label} if made.kind == "remove" else set(made.names)
-        if made.kind in ("rename", "merge") and not gone & set(self.names):
-            return ""  # there is nothing to rename, which is told elsewhere
-        names = [name for name in self.names if name not in gone]
-        names += [] if made.kind == "remove" else [made.label]
-        problems = name_problems(list(dict.fromkeys(names)))
-        if made.kind != "remove" and (other := self.merged_with(made.label, gone)):
-            problems.append(f"it is a part of {other!r}")
-        return "; ".join(problems)
+        if made.kind not in ("add", "remove") and not gone & set(self.names):
+            return ""  # nothing is renamed
+        new = [] if made.kind == "remove" else [made.label]
+        kept = [name for name in self.names if name not in gone]
+        wholes = [other for other in kept if other not in new and set(new) & set(self.parts(other))]
+        problems = name_problems(list(dict.fromkeys([*kept, *new])))
+        return "; ".join([*problems, *(f"{made.label!r} is a part of the merged class {name!r}" for name in wholes)])
 
     def _apply_to_images(self, made: Correction) -> None:
         label = made.label
@@ -211,19 +205,6 @@ class Answers:
                 else f" Classes: {', '.join(first_few(self.names))}."
             )
             raise InputError(f"{name!r} is not a class.{nearest(name, self.names)}{hint}")
-
-    def new_name(self, name: str, replaced: Sequence[str] = ()) -> str:
-        """Return the name of a new class, or raise an error if it cannot be used."""
-        tidy = one_form(name) if isinstance(name, str) else ""
-        taken = {known.casefold(): known for known in self.names}
-        if not tidy:
-            raise InputError(f"Expected the name of a class, got {name!r}.")
-        if tidy.casefold() in taken:
-            raise InputError(f"There is already a class {taken[tidy.casefold()]!r}.")
-        raise_all(name_problems([*self.names, tidy]), f"Cannot use the name {shown(tidy)}")
-        if other := self.merged_with(tidy, replaced):
-            raise InputError(f"{tidy!r} is a part of the merged class {other!r}. Undo the merge, or use another name.")
-        return tidy
 
 
 def collect_answers(

@@ -17,7 +17,6 @@ from captune.core import runtime
 from captune.core.arrays import Bools, Floats, Ints, Positions
 from captune.core.errors import InputError
 from captune.core.files import digest, write_json
-from captune.core.settings import RunSettings
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.precomputed import ClassTexts, Embeddings
 from captune.data.task import AdaptationTask, LabeledImages
@@ -85,21 +84,12 @@ class Engine:
         self.start = start or self._start_of(plan)
         self._texts: dict[str, Floats] = {}
         self._keeps_zero_shot: bool | None = None
-        self._last: Finished | None = None
+        self.last: Finished | None = None
+        """What the last adaptation made; None while the classifier is that of a run."""
         self.notes: list[str] = []
         """What to tell with the next change, such as which method adapts if it is not the one of the run."""
         self.review: dict[str, Any] = {}
         """What run.json says about people's answers, such as the looks of `accept`."""
-
-    @property
-    def settings(self) -> RunSettings:
-        """Return the settings of every run."""
-        return self.plan.settings
-
-    @property
-    def is_adapted(self) -> bool:
-        """Return whether the classifier was made here, and not adopted from a run."""
-        return self._last is not None
 
     @cached_property
     def examined(self) -> tuple[Bools, Bools]:
@@ -109,12 +99,7 @@ class Engine:
     @property
     def fits(self) -> Floats | None:
         """Return how well each image fits the names, `(images,)`; None before the first adaptation."""
-        return None if self._last is None else self._last.predictions.fits
-
-    @property
-    def method(self) -> str:
-        """Return the id of the method."""
-        return self.settings.method
+        return None if self.last is None else self.last.predictions.fits
 
     def set_method(self, method: str | None, settings: Mapping[str, Any]) -> None:
         """Use another method, or other settings of it."""
@@ -132,7 +117,7 @@ class Engine:
         """Use an existing classifier until the next adaptation."""
         self.classifier = classifier
         embedded = EmbeddedImages(Positions(np.arange(len(self.images))), self.vectors, {})
-        size = self.settings.batch_size
+        size = self.plan.settings.batch_size
         found = predict_collection(classifier, self.images, self.cache, self.runtime, size, embedded)
         self.probabilities = found.probabilities
 
@@ -147,17 +132,17 @@ class Engine:
         task = self._task(vocabulary, answers, training, backbone)
         offered = {name: list(texts) for name, texts in self.start.offered.items() if name in vocabulary.names}
         describer = (describer_of(offered) if offered else None) or NoDescriber()
-        context = Context(self.runtime, self.cache, self.settings.batch_size, describer)
+        context = Context(self.runtime, self.cache, self.plan.settings.batch_size, describer)
         plan = dataclasses.replace(self.plan, task=task, images=self._embedded)
         # Without labels, zero-shot is kept or not as in a run: decided once, until the method changes.
         has_labels = len(task.labeled) > 0
-        self._last = finish(plan, backbone, context, False if has_labels else self._keeps_zero_shot)
+        self.last = finish(plan, backbone, context, False if has_labels else self._keeps_zero_shot)
         if not has_labels:
-            self._keeps_zero_shot = self._last.kept == "zero_shot"
+            self._keeps_zero_shot = self.last.kept == "zero_shot"
         n_parts = [len(answers.parts(name)) for name in answers.names]
-        made = self._last.classifier
+        made = self.last.classifier
         self.classifier = Classifier(made.tuner, made.tuner_name, made.class_vectors, answers.names, n_parts)
-        self.probabilities = self.classifier.unite(self._last.predictions.probabilities)
+        self.probabilities = self.classifier.unite(self.last.predictions.probabilities)
         return self.probabilities
 
     def vocabulary(self, answers: Answers) -> Vocabulary:
@@ -165,7 +150,7 @@ class Engine:
         named = [
             pair for name in answers.names for pair in zip(answers.parts(name), answers.origins(name), strict=True)
         ]
-        plain = Vocabulary(tuple(part for part, _ in named), (self.settings.template,))
+        plain = Vocabulary(tuple(part for part, _ in named), (self.plan.settings.template,))
         described: dict[int, tuple[str, ...]] = {}
         for part_id, (part, origin) in enumerate(named):
             sentences = answers.descriptions.get(part, ())
@@ -191,9 +176,9 @@ class Engine:
 
     def run(self, answers: Answers, predictions: Predictions, estimate: AccuracyEstimate) -> Run:
         """Return the current state as a run."""
-        assert self._last is not None
+        assert self.last is not None
         n_parts = self.classifier.n_parts
-        evidence = self._last.collect(predictions if n_parts is None else self._last.predictions)
+        evidence = self.last.collect(predictions if n_parts is None else self.last.predictions)
         if evidence is not None and n_parts is not None:
             evidence = evidence.united(n_parts, self.classifier.unite, predictions.probabilities)
         review = {
@@ -203,7 +188,7 @@ class Engine:
             "applied": applied(answers),
             "start": dataclasses.asdict(self.start),
         }
-        return self._last.run(
+        return self.last.run(
             environment_of(self.all_images, self.backbone, self.runtime),
             images=self.all_images,
             predictions=dataclasses.replace(predictions, image_index=self._readable),

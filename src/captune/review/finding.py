@@ -36,70 +36,57 @@ class Found:
     similarity: float
 
 
-@dataclass(frozen=True)
-class Query:
-    """What to look for: words or an image `like` the images, their class, their confidence, and `FILTERS` that hold."""
-
-    words: str = ""
-    like: Image | None = None
-    label: str | None = None
-    confidence: tuple[float, float] = (0.0, 1.0)
-    only: Sequence[str] = ()
-
-    def check(self, session: Session) -> None:
-        """Raise an error if something does not exist."""
-        wrong = [name for name in self.only if name not in FILTERS]
-        if wrong:
-            raise InputError(f"There is no filter {wrong[0]!r}. Filters: {', '.join(FILTERS)}.")
-        if self.label is not None and self.label not in session.names:
-            raise InputError(f"{self.label!r} is not a class.{nearest(self.label, session.names)}")
-        if self.words and self.like is not None:
-            raise InputError("Search by words or by an example, not by both.")
-
-
-def find_images(session: Session, query: Query, count: int, skip: int = 0) -> tuple[list[Found], int]:
+def find_images(
+    session: Session,
+    words: str,
+    like: Image | None,
+    label: str | None,
+    limits: tuple[float, float],
+    only: Sequence[str],
+    count: int,
+    skip: int = 0,
+) -> tuple[list[Found], int]:
     """Return images, the most similar first or else the least confident, and how many match in total."""
-    query.check(session)
-    scores = _scores(session, query)
-    confidence, predicted = session.predictions.confidence, session.predictions.labels
-    allowed = (confidence >= query.confidence[0]) & (confidence <= query.confidence[1])
-    if query.label is not None:
-        allowed &= predicted == session.names.index(query.label)
-    for name in query.only:
+    confidence, predicted, names = session.predictions.confidence, session.predictions.labels, session.names
+    allowed = (confidence >= limits[0]) & (confidence <= limits[1])
+    similarity: Floats = np.zeros(len(confidence), dtype=np.float32)
+    if label is not None:
+        if label not in names:
+            raise InputError(f"{label!r} is not a class.{nearest(label, names)}")
+        allowed &= predicted == names.index(label)
+    for name in only:
         allowed &= _mask(session, name)
-    if query.like is not None:
-        allowed[session.position(query.like)] = False
-    order = np.argsort(confidence if scores is None else -scores, kind="stable")
-    chosen = order[allowed[order]][skip : skip + count]
-    similarity, names = np.zeros(len(allowed)) if scores is None else scores, session.names
+    if words.strip() and like is not None:
+        raise InputError("Search by words or by an example, not by both.")
+    if like is not None:
+        example = session.position(like)
+        similarity = session.engine.vectors @ session.engine.vectors[example]
+        allowed[example] = False
+    elif words.strip():
+        similarity = session.engine.vectors @ _direction(session, words.strip())
+    # Without words or an example, the order is that of the confidence.
+    order = np.lexsort((confidence, -similarity))
     found = [
         Found(i, session.images.name(i), names[predicted[i]], float(confidence[i]), float(similarity[i]))
-        for i in chosen.tolist()
+        for i in order[allowed[order]][skip : skip + count].tolist()
     ]
     return found, int(allowed.sum())
 
 
-def _scores(session: Session, query: Query) -> Floats | None:
-    """Return the cosine similarity of all images to what is looked for, `(images,)`.
-
-    Some images resemble every text. The mean similarity to the class names is therefore subtracted for words.
-    """
+def _direction(session: Session, words: str) -> Floats:
+    """Return what words mean beyond the class names, `(width,)`: some images resemble every text."""
     engine = session.engine
-    if query.like is not None:
-        example = engine.vectors[session.position(query.like)]
-    elif query.words.strip():
-        engine.check_texts()
-        words, template = query.words.strip(), engine.settings.template
-        names = embed_texts(engine.backbone, [fill(template, name) for name in session.names])
-        asked = embed_texts(engine.backbone, [words, fill(template, words)])
-        example = unit_rows(asked.mean(axis=0)) - names.mean(axis=0)
-    else:
-        return None
-    return np.asarray(engine.vectors @ example, dtype=np.float32)
+    engine.check_texts()
+    template = engine.plan.settings.template
+    names = embed_texts(engine.backbone, [fill(template, name) for name in session.names])
+    asked = embed_texts(engine.backbone, [words, fill(template, words)])
+    return np.asarray(unit_rows(asked.mean(axis=0)) - names.mean(axis=0), dtype=np.float32)
 
 
 def _mask(session: Session, name: str) -> Bools:
     """Return the images that a filter lets through."""
+    if name not in FILTERS:
+        raise InputError(f"There is no filter {name!r}. Filters: {', '.join(FILTERS)}.")
     if name in ("outliers", "duplicates"):
         return session.engine.examined[name == "duplicates"]
     if name == "changed":

@@ -65,23 +65,23 @@ def open_session(
 
 
 def _open_run(run: Run, images: Images | None, person: str | None, quiet: bool, settings: Mapping[str, Any]) -> Session:
-    classifier = run.classifier
-    corrections = Corrections(run.folder / FILE if run.is_saved else None, person)
-    source = _images_of(run, images) if run.is_saved else run.images
+    classifier, folder = run.classifier, run.saved_in
+    corrections = Corrections(None if folder is None else folder / FILE, person)
+    source = run.images if folder is None else _images_of(run, images)
     start = _start_of(run, classifier, source)
     # The method of the run is replaced by one that takes a second.
     built, method = change_settings(run.settings, {"method": METHOD, **settings})
     task = AdaptationTask(Vocabulary(start.names, (built.template,)), source)
     plan = Plan(built, method, task, source, run.sources, classifier.backbone)
     engine = Engine(plan, classifier.backbone, start, quiet)
-    engine.folder, engine.review = run.folder if run.is_saved else None, dict(run.review or {})
+    engine.folder, engine.review = folder, dict(run.review or {})
     begun, now = (
         applied(collect_answers(made, start.names, start.descriptions, start.labels))
         for made in ((), corrections.active())
     )
-    if run.method != engine.method and "method" not in settings:
+    if run.method != built.method and "method" not in settings:
         keep = option("method", run.method)
-        engine.notes = [f"Adapted with {engine.method}, which takes seconds, instead of {run.method} ({keep})"]
+        engine.notes = [f"Adapted with {built.method}, which takes seconds, instead of {run.method} ({keep})"]
     if engine.review.get("applied", begun) == now and not settings:
         engine.adopt(classifier)
     return Session(engine, corrections, built.seed)
@@ -101,7 +101,7 @@ def _start_of(run: Run, classifier: Classifier, images: ImageCollection) -> Star
     explicit = {run.names[c]: texts for c, texts in own.items() if texts and texts != plain.texts(c)}
     labels: dict[str, str] = {}
     source = run.sources.get("labels")
-    if source is not None and run.is_saved:
+    if source is not None and run.saved_in is not None:
         if source != "folders" and not is_file(source):
             raise InputError(
                 f"The labels of this run, {source!r}, cannot be found. Put them back, or open the images instead: "

@@ -27,7 +27,7 @@ from captune.review.changes import Change, Update, compare, update
 from captune.review.corrections import CHECK, FILE, PRECISION, Correction, Corrections, Kind
 from captune.review.engine import Engine, applied
 from captune.review.estimate import AccuracyEstimate, describe_accuracy, draw_checks, estimate_accuracy, random_numbers
-from captune.review.finding import Found, Query, find_images
+from captune.review.finding import Found, find_images
 from captune.review.suggestions import (
     CHECK_SHARE,
     Choice,
@@ -59,8 +59,9 @@ class Session:
         self.answers = self._collect()
         if not hasattr(engine, "probabilities") or engine.classifier.names != self.names:
             engine.adapt(self.answers, self.training(self.answers))
-        self._predictions = self._pinned()
-        self._opened = self._predictions.labels, [self.answers.origins(name)[0] for name in self.names]
+        self.predictions = self._pinned()
+        """The class probabilities of all images; an image that a person labeled has its label."""
+        self._opened = self.predictions.labels, [self.answers.origins(name)[0] for name in self.names]
 
     @property
     def images(self) -> ImageCollection:
@@ -77,11 +78,6 @@ class Session:
         """Return the descriptions of the classes that have some, by people or by a describer."""
         every = {**self.engine.start.offered, **self.answers.descriptions}
         return {name: every[name] for name in self.names if name in every}
-
-    @property
-    def predictions(self) -> Predictions:
-        """Return the class probabilities of all images; an image that a person labeled has its label."""
-        return self._predictions
 
     @property
     def labels(self) -> dict[int, Answer]:
@@ -168,7 +164,7 @@ class Session:
         self._now().check_class(old)
         if new in self.names:
             return self.merge([old, new], new)
-        return self._record(f"renamed {old!r} to {new!r}", "rename", self.answers.new_name(new, [old]), names=(old,))
+        return self._record(f"renamed {old!r} to {new!r}", "rename", new, names=(old,))
 
     def merge(self, names: Sequence[str], into: str) -> Change:
         """Make one class of several, which keeps their texts and labels: images leave it for no other reason."""
@@ -177,22 +173,19 @@ class Session:
             self.answers.check_class(name)
         if len(set(names)) < 2:
             raise InputError(f"Expected at least two classes to merge, got {list(names)}.")
-        target = into if into in self.names else self.answers.new_name(into, names)
-        if len(set(self.names) - set(names) | {target}) < 2:
-            raise InputError("This would leave fewer than two classes.")
         what = f"merged {', '.join(names)} into {into!r}"
-        return self._record(what, "merge", target, names=tuple(dict.fromkeys(names)))
+        return self._record(what, "merge", into, names=tuple(dict.fromkeys(names)))
 
     def add(self, name: str, descriptions: Sequence[str] = ()) -> Change:
         """Add a class."""
         self.engine.check_texts()
-        return self._record(f"added {name!r}", "add", self._now().new_name(name), sentences=_sentences(descriptions))
+        if name in self._now().names:
+            raise InputError(f"There is already a class {name!r}.")
+        return self._record(f"added {name!r}", "add", name, sentences=_sentences(descriptions))
 
     def remove(self, name: str) -> Change:
         """Remove a class that does not occur; labels of it are kept, but not used."""
         self._now().check_class(name)
-        if len(self.names) < 3:
-            raise InputError(f"Cannot remove {name!r}: at least two classes are needed.")
         return self._record(f"removed {name!r}", "remove", name)
 
     def describe(self, name: str, descriptions: Sequence[str]) -> Change:
@@ -222,7 +215,7 @@ class Session:
         self.refresh()
         if method is not None or settings:
             self.engine.set_method(method, settings)
-        return self._update(f"adapted with {self.engine.method}", force=True)
+        return self._update(f"adapted with {self.engine.plan.settings.method}", force=True)
 
     def suggest(
         self, count: int = 20, *, checks: float = CHECK_SHARE, except_: Sequence[Image] = ()
@@ -241,7 +234,7 @@ class Session:
         drawn = draw_checks(self.random_numbers, is_free, round(checks * count))
         rest = np.setdiff1d(np.flatnonzero(is_free), drawn)
         n_rest = min(count - len(drawn), len(rest))
-        typical = choose_images(self.engine.vectors, self._predictions.probabilities, labels, rest, n_rest, self.seed)
+        typical = choose_images(self.engine.vectors, self.predictions.probabilities, labels, rest, n_rest, self.seed)
         return as_suggestions(spread_checks(typical, drawn), self)
 
     def suggest_checks(self, precision: float = 0.95, *, except_: Sequence[Image] = ()) -> list[Suggestion]:
@@ -266,13 +259,13 @@ class Session:
         `label` is their predicted class, `confidence` the lowest and highest one, and `only` names filters: `changed`
         (since the session was opened), `unlabeled`, `outliers`, `duplicates`, `none of these`, `disagreed`.
         """
-        return find_images(self, Query(words, like, label, confidence, tuple(only)), count)[0]
+        return find_images(self, words, like, label, confidence, only, count)[0]
 
     def changed(self) -> Bools:
         """Return which images have another class than when the session was opened, `(images,)`."""
         labels, origins = self._opened
         now = {origin: c for c, name in enumerate(self.names) for origin in self.answers.origins(name)}
-        return np.asarray([now.get(origin, -1) for origin in origins])[labels] != self._predictions.labels
+        return np.asarray([now.get(origin, -1) for origin in origins])[labels] != self.predictions.labels
 
     def groups(self) -> list[Group]:
         """Return the groups of images that belong together, with their current names."""
@@ -321,7 +314,7 @@ class Session:
 
     def run(self) -> Run:
         """Return the current state as a run."""
-        return self.engine.run(self.answers, self._predictions, self.estimate())
+        return self.engine.run(self.answers, self.predictions, self.estimate())
 
     def verification(self) -> str:
         """Return what is known about accuracy as a sentence, and what to do if nothing is."""
@@ -335,7 +328,7 @@ class Session:
         if target is None:
             raise InputError("Where should the run be saved? Pass a folder.")
         is_own = own is not None and target.resolve() == own.resolve()
-        if not self.engine.is_adapted:  # nothing changed but the estimate
+        if self.engine.last is None:  # nothing changed but the estimate
             if not is_own:
                 raise InputError(f"Nothing changed yet. Copy the run folder {str(own)!r} instead.")
             estimate = self.estimate()
@@ -394,22 +387,27 @@ class Session:
         return self.answers
 
     def _record(self, what: str, kind: Kind, name: str = "", **details: Any) -> Change:  # noqa: ANN401
-        self.corrections.add(kind, name, **details)
-        return self._update(what, dict.fromkeys(details["names"], name) if kind in ("rename", "merge") else {})
+        if not isinstance(name, str):
+            raise InputError(f"Expected the name of a class, got {name!r}.")
+        made = Correction(kind, name, person=self.person, **details)
+        if wrong := self.answers.wrong_names(made):
+            raise InputError(f"This {kind} is not possible: {wrong}.")
+        self.corrections.extend([made])
+        return self._update(what, dict.fromkeys(made.names, made.label))
 
     def _update(
         self, what: str, renamed: dict[str, str] | None = None, force: bool = False, notes: Sequence[str] = ()
     ) -> Change:
         """Apply all corrections, adapt, and return what changed; names and predictions are replaced together."""
-        before, problems = (self._predictions.labels, self.names), self.answers.problems
+        before, problems = (self.predictions.labels, self.names), self.answers.problems
         answers = self._collect()
         if force or applied(answers) != applied(self.answers):  # checks and skipped images change nothing
             self.engine.adapt(answers, self.training(answers))
         self.answers = answers
-        self._predictions = self._pinned()
+        self.predictions = self._pinned()
         told = [*notes, *self.engine.notes, *(problem for problem in answers.problems if problem not in problems)]
         self.engine.notes = []
-        return compare(what, before, (self._predictions.labels, self.names), told, renamed)
+        return compare(what, before, (self.predictions.labels, self.names), told, renamed)
 
     def _collect(self) -> Answers:
         start = self.engine.start
@@ -448,7 +446,8 @@ class Session:
                 pinned[row, ids[answer.label]] = 1.0
             if fits is not None:
                 fits[row] = float(answer.label in ids)
-        return Predictions(Positions(np.arange(len(pinned))), pinned, fits=fits, reject=self.engine.settings.reject)
+        reject = self.engine.plan.settings.reject
+        return Predictions(Positions(np.arange(len(pinned))), pinned, fits=fits, reject=reject)
 
     def predictions_without_checks(self) -> Predictions:
         """Return the predictions as if nobody had checked: what checks are compared with."""

@@ -23,7 +23,6 @@ from starlette.exceptions import HTTPException
 from captune.core.errors import CaptuneError
 from captune.data.decoding import UnreadableImageError
 from captune.data.precomputed import Embeddings
-from captune.review import finding
 from captune.review.changes import Change
 from captune.review.session import Session
 from captune.web.middleware import Json, problem
@@ -132,8 +131,8 @@ def _add_reading(app: FastAPI, shared: SharedSession, title: str) -> None:
         skip: int = 0,
     ) -> Json:
         """Return images by words or like an image, with filters; `skip` continues a list."""
-        wish = finding.Query(words, like, label, (low, high), only)
-        return Json(shared.find(wish, min(max(count, 1), MOST_FOUND), max(skip, 0)))
+        most = min(max(count, 1), MOST_FOUND)
+        return Json(shared.find(words, like, label, (low, high), only, most, max(skip, 0)))
 
     @app.get("/api/groups")
     def groups() -> Json:

@@ -26,7 +26,7 @@ from captune.review.accept import population_of, precision_curve
 from captune.review.answers import Answer
 from captune.review.changes import Change, join
 from captune.review.corrections import Correction, Corrections, Kind
-from captune.review.finding import SECOND_OPINION, Query, disagreements, find_images
+from captune.review.finding import SECOND_OPINION, disagreements, find_images
 from captune.review.session import Session
 from captune.review.suggestions import Group
 
@@ -97,7 +97,7 @@ class SharedSession:
         self._saving, self._adapting, self._reading = threading.Lock(), threading.Lock(), threading.Lock()
         self._new: list[str] = []
         self._shown: dict[int, tuple[str, float]] = {}
-        self._version_saved = -1 if session.engine.is_adapted else 0
+        self._version_saved = 0 if session.engine.last is None else -1
         self._grouped = threading.Event()
         self.current = self.previous = self.first = self._take_snapshot(0, None)
         self._wake, self._closed = threading.Event(), threading.Event()
@@ -202,10 +202,10 @@ class SharedSession:
             "is_labeled": position in now.labels,
         }
 
-    def find(self, query: Query, count: int, skip: int) -> dict[str, Any]:
+    def find(self, *query: Any) -> dict[str, Any]:  # noqa: ANN401 (arguments of `find_images`)
         """Return images that were searched for, and how many there are."""
         now = self.current
-        found, total = find_images(now.session, query, count, skip)
+        found, total = find_images(now.session, *query)
         images = [{**asdict(one), "is_labeled": one.position in now.labels} for one in found]
         for one in images:
             if now.is_none(one["position"]):
