@@ -172,6 +172,15 @@ def test_a_run_of_somebody_else_moves_no_file_into_a_folder_of_mine(tmp_path: Pa
     assert list(mine.iterdir()) == []
 
 
+def test_an_export_is_not_written_through_a_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_run(tmp_path / "run", tmp_path / "images", ("cat", "dog"), per_class=6)
+    (tmp_path / "mine").mkdir()
+    (folder / "exports").symlink_to(tmp_path / "mine")
+    assert main(["export", str(folder), "--format", "csv"]) == 2
+    assert "is a link" in capsys.readouterr().err
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["run.json", "predictions.csv", "evidence.safetensors", "pseudo_labels.csv"])
 def test_a_pipe_in_a_run_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
     folder = make_run(tmp_path / "run", tmp_path / "images", ("cat", "dog"), per_class=6)

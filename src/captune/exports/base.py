@@ -18,7 +18,7 @@ import numpy as np
 from captune.core import registry
 from captune.core.arrays import Floats, Ints, Rows
 from captune.core.errors import CaptuneError, InputError, RunFolderError
-from captune.core.files import write_json
+from captune.core.files import refuse_links, write_json
 from captune.core.restoring import unchanged
 from captune.core.settings import Positive, Share, build
 from captune.core.text import option
@@ -123,6 +123,7 @@ def export(
         listed = [", ".join(map(option, keys)) for keys in (wrong, sorted(writer.takes))]
         raise InputError(f"The format {format} does not take {listed[0]}. It takes: {listed[1]}.")
     finished = Run.read(run, images=checked.images if "splits" in writer.takes else None)
+    refuse_links(finished.folder, (EXPORTS,) if out is None else ())
     target = Path(out) if out is not None else finished.folder / EXPORTS / writer.target
     check_target(target, overwrite, writer.is_folder)
     with _new_folder(target, name, finished) if writer.is_folder else nullcontext(target) as place:

@@ -94,6 +94,7 @@ class Run(Displayed):
         self.review, self.discarded, self.saved_in = review, discarded, folder
         self.truth: Ints | None = None
         self.is_given = False  # whether the user named the folder of the images when the run was read
+        self.is_theirs = False  # whether somebody else made the run, and the user did not name that folder
         self.health: dict[str, Any] | None = None
         if evidence is not None and evidence.health is not None:
             self.health = evidence.health.as_dict()
@@ -367,8 +368,9 @@ class Run(Displayed):
             if described:
                 write_descriptions(target / DESCRIPTIONS, described)  # to edit and reuse
             write_json(target / CARD, self.card)  # last
-        with suppress(CaptuneError):  # without a cache, the user is asked for the folder of the images again
-            write_whole(mark_of_own(Path(folder), self.card["image_root"]), "")
+        if not self.is_theirs:
+            with suppress(CaptuneError):  # without a cache, the user is asked for the folder of the images again
+                write_whole(mark_of_own(Path(folder), self.card["image_root"]), "")
         return Path(folder)
 
     def shown_file(self, row: int) -> Path | None:
@@ -379,10 +381,11 @@ class Run(Displayed):
         path = self.readable.paths[row]
         if self.is_given:
             return path if path.resolve().is_relative_to(self.readable.root.resolve()) else None
-        return path if self._is_own else None
+        return path if self.is_own else None
 
     @cached_property
-    def _is_own(self) -> bool:
+    def is_own(self) -> bool:
+        """Return whether the user of this machine made the run in its folder, of images in that folder."""
         return is_file(mark_of_own(self.folder, self.card.get("image_root", ".")))
 
     def _project(self) -> dict[str, Any]:

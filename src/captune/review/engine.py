@@ -68,6 +68,8 @@ class Engine:
         self, plan: Plan, backbone: Backbone | None = None, start: Start | None = None, quiet: bool = False
     ) -> None:
         self.folder: Path | None = None
+        self.is_theirs = False
+        """Whether somebody else made the run, and the user did not name its images."""
         self.plan, self.cache = plan, plan.cache
         self.runtime = runtime.start(plan.settings, quiet=True)
         self.backbone = (backbone or plan.open_backbone(self.runtime)).to(self.runtime.device)
@@ -111,6 +113,7 @@ class Engine:
         """Return the same on other images."""
         other = Engine(dataclasses.replace(self.plan, images=images), self.backbone, self.start, quiet=True)
         other.folder, other.review, other.notes = self.folder, self.review, self.notes
+        other.is_theirs = self.is_theirs
         return other
 
     def adopt(self, classifier: Classifier) -> None:
@@ -188,7 +191,7 @@ class Engine:
             "applied": applied(answers),
             "start": dataclasses.asdict(self.start),
         }
-        return self.last.run(
+        made = self.last.run(
             environment_of(self.all_images, self.backbone, self.runtime),
             images=self.all_images,
             predictions=dataclasses.replace(predictions, image_index=self._readable),
@@ -197,6 +200,8 @@ class Engine:
             evidence=evidence,
             review=review,
         )
+        made.is_theirs = self.is_theirs
+        return made
 
     def remember(self, **facts: Any) -> None:  # noqa: ANN401 (JSON values)
         """Keep what run.json says about people's answers; in the folder, if there is one."""

@@ -11,6 +11,7 @@ from toys import write_images
 
 import captune
 from captune.core.errors import InputError
+from captune.report.page import write_report
 
 NAMES = ["stripes", "dots"]
 
@@ -53,6 +54,17 @@ def test_a_moved_folder_is_asked_for(run: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="4 images of the run are not in"):
         captune.open_session(run, images=tmp_path / "stranger")
     assert captune.open_session(run, images=tmp_path / "moved").images.root == tmp_path / "moved"
+
+
+def test_an_answer_is_no_yes_to_the_pictures_of_a_run_of_somebody_else(run: Path, tmp_path: Path) -> None:
+    received = run.rename(tmp_path / "received")
+    for images in (None, tmp_path / "project" / "photos"):
+        session = captune.open_session(received, images=images, quiet=True)
+        session.label(0, "dots")
+        session.label(0, "stripes")
+        session.save()
+        page = write_report([received]).read_text(encoding="utf-8")
+        assert ("data:image/jpeg" in page) == (images is not None)
 
 
 def test_old_names_warn_and_do_the_same(run: Path) -> None:
