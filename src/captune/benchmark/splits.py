@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Annotated, Literal, get_args
 
 import numpy as np
@@ -23,14 +22,8 @@ from captune.data.vocabulary import Vocabulary
 Setting = Literal["ul", "ssl", "trzsl"]
 SETTING_TITLES = {"ul": "UL", "ssl": "SSL", "trzsl": "TRZSL"}
 
-SplitSeeds = Literal["own", "paper", "grip"]
-PUBLISHED_SPLIT_SEEDS: Mapping[SplitSeeds, Mapping[Setting, tuple[int, int, int]]] = MappingProxyType(
-    {
-        "paper": {"ul": (0, 0, 0), "ssl": (0, 0, 0), "trzsl": (500, 500, 500)},
-        "grip": {"ul": (0, 0, 0), "ssl": (0, 0, 0), "trzsl": (500, 0, 200)},
-    }
-)
-"""Split seeds of three runs: the labeled images stay the same, and so do the paper's seen classes, but not GRIP's."""
+PUBLISHED_SPLIT_SEEDS: Mapping[Setting, int] = {"ul": 0, "ssl": 0, "trzsl": 500}
+"""The seeds of the published splits, which are the same in all runs."""
 
 
 @dataclass(frozen=True)
@@ -153,12 +146,10 @@ def draw_seen_classes(n_classes: int, seen_share: float, seed: int) -> Ints:
 
 def _thin(positions: Ints, labels: Ints, seed: int, options: SplitSettings) -> Ints:
     """Return a fraction of every class, at least one image, ascending; smaller fractions are nested in larger ones."""
-    kept = []
-    for c in np.unique(labels):
-        own = positions[labels == c]
-        n_kept = min(max(1, round(options.unlabeled_share * len(own))), options.images_per_class or len(own))
-        kept.append(own[np.random.default_rng([seed, int(c)]).permutation(len(own))[:n_kept]])
-    return np.sort(np.concatenate(kept)) if kept else positions
+    classes, sizes = np.unique(labels, return_counts=True)
+    most = options.images_per_class or len(labels)
+    kept = [min(max(1, round(options.unlabeled_share * int(size))), most) for size in sizes]
+    return positions[_draw_by_class(labels, classes, kept, seed)]
 
 
 def long_tail(labels: Ints, ratio: float, seed: int = 0) -> Ints:
@@ -172,14 +163,17 @@ def long_tail(labels: Ints, ratio: float, seed: int = 0) -> Ints:
         raise InputError(f"ratio: expected 1 or more (largest class over smallest), got {ratio}.")
     classes, sizes = np.unique(labels, return_counts=True)
     order = np.random.default_rng(seed).permutation(len(classes))
-    kept = []
-    for place, which in enumerate(order):
-        share = ratio ** (-place / max(1, len(classes) - 1))
-        n_kept = min(int(sizes[which]), max(1, round(int(sizes.max()) * share)))
-        images = np.flatnonzero(labels == classes[which])
-        drawn = np.random.default_rng([seed, int(classes[which])]).permutation(images)
-        kept.append(drawn[:n_kept])
-    return np.sort(np.concatenate(kept)) if kept else np.zeros(0, dtype=np.int64)
+    shares = [ratio ** (-place / max(1, len(classes) - 1)) for place in range(len(classes))]
+    kept = [max(1, round(int(sizes.max()) * share)) for share in shares]
+    return _draw_by_class(labels, classes[order], kept, seed)
+
+
+def _draw_by_class(labels: Ints, classes: Ints, sizes: Sequence[int], seed: int) -> Ints:
+    """Return ascending positions of so many images of each class, at most all of them, that a seed draws."""
+    drawn = [np.zeros(0, dtype=np.int64)]
+    for c, size in zip(classes.tolist(), sizes, strict=True):
+        drawn.append(np.random.default_rng([seed, c]).permutation(np.flatnonzero(labels == c))[:size])
+    return np.sort(np.concatenate(drawn))
 
 
 def _check(n_classes: int, labels: Ints, setting: str, options: SplitSettings) -> None:

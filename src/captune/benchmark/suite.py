@@ -14,7 +14,7 @@ from annotated_types import MinLen
 
 from captune.benchmark.cells import EXCLUDED_SETTINGS, Cell, resolve_settings
 from captune.benchmark.datasets.base import open_dataset
-from captune.benchmark.splits import PUBLISHED_SPLIT_SEEDS, Setting, SplitSeeds, SplitSettings
+from captune.benchmark.splits import PUBLISHED_SPLIT_SEEDS, Setting, SplitSettings
 from captune.core import registry
 from captune.core.errors import InputError, ProblemList, UnknownNameError, nearest, raise_all
 from captune.core.files import is_file, is_folder
@@ -23,9 +23,8 @@ from captune.core.settings import RunSettings, Seed, build, read_yaml
 T = TypeVar("T")
 FOLDER = Path(__file__).parent / "suites"
 PUBLISHED = Path(__file__).parent / "published.yaml"
-AXES = ("dataset", "setting", "method", "seed")
 Shown = Literal["score", "pool_accuracy", "kept_accuracy", "kept_pool_accuracy", "balanced_accuracy", "ece", "pool_ece"]
-NOT_SETTINGS = ("split", "published", "seeds")
+NOT_SETTINGS = ("dataset", "split", "published", "seeds")
 """Keys in the values of a dataset or a method that are not run settings."""
 
 
@@ -69,9 +68,7 @@ def published_tables() -> dict[str, dict[str, Any]]:
 def published_number(label: str, method: str, dataset: str, setting: str) -> PublishedNumber | None:
     """Return the number of a published table, if it has one there."""
     value = published_tables()[label]["rows"].get(method, {}).get(dataset, {}).get(setting)
-    if value is None:
-        return None
-    return PublishedNumber(*value) if isinstance(value, list) else PublishedNumber(value)
+    return None if value is None else PublishedNumber(*(value if isinstance(value, list) else [value]))
 
 
 @dataclass(frozen=True)
@@ -87,11 +84,11 @@ class TableFile:
     """One table of a suite file; later values win: defaults, dataset, method, then overrides in order.
 
     Attributes:
-        datasets: Values by row label; `dataset` gives the id if it differs from the label, `seeds` fewer seeds.
+        datasets: Values by row label; `dataset` gives the id if it differs from the label.
         settings: Learning settings.
         methods: Values by row label; `method` gives the id if it differs from the label, `seeds` fewer seeds.
         seeds: Random seeds of the runs.
-        split_seeds: `own` splits with the seed of the run, `paper` and `grip` with published seeds, in order.
+        split_seeds: `own` splits with the seed of the run, `paper` with the published seeds.
         defaults: Values for every cell.
         overrides: Values for matching cells.
         title: Heading of the table.
@@ -103,7 +100,7 @@ class TableFile:
     settings: Annotated[tuple[Setting, ...], MinLen(1)]
     methods: Annotated[dict[str, dict[str, Any] | None], MinLen(1)]
     seeds: Annotated[tuple[Seed, ...], MinLen(1)] = (0, 1, 2)
-    split_seeds: SplitSeeds = "own"
+    split_seeds: Literal["own", "paper"] = "own"
     defaults: dict[str, Any] = field(default_factory=dict)
     overrides: tuple[Override, ...] = ()
     title: str = ""
@@ -111,8 +108,7 @@ class TableFile:
     published: str = ""
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """The position of a cell in a table."""
 
     dataset: str
@@ -166,9 +162,11 @@ def read_suite(name: str | Path, only: Mapping[str, Any] | None = None) -> Suite
     tables = content.pop("tables", None) or {"": {}}
     if not isinstance(tables, dict) or not all(isinstance(own, (dict, type(None))) for own in tables.values()):
         raise InputError(f"The suite {str(path)!r}: 'tables' must map names to the keys of a table.")
-    unknown = [axis for axis in only if axis not in AXES]
-    if unknown:
-        raise InputError(f"--only {unknown[0]}: expected one of {', '.join(AXES)}.{nearest(unknown[0], AXES)}")
+    for axis in only:
+        if axis not in Place._fields:
+            raise InputError(
+                f"--only {axis}: expected one of {', '.join(Place._fields)}.{nearest(axis, Place._fields)}"
+            )
     problems, made = ProblemList(), []
     for label, own in tables.items():
         shared = {key: value for key, value in content.items() if key != "title" or not own}
@@ -190,63 +188,52 @@ def read_suite(name: str | Path, only: Mapping[str, Any] | None = None) -> Suite
     return Suite(path.stem, str(content.get("title", "")) or path.stem, made)
 
 
-def _make_table(name: str, content: Mapping[str, Any], only: Mapping[str, Any]) -> Table:
-    listed = {
-        axis: {str(label): None for label in content[axis]}
-        for axis in ("datasets", "methods")
-        if isinstance(content.get(axis), list)
-    }
-    file = build(TableFile, {**content, **listed}, "keys")
+def _make_table(name: str, content: dict[str, Any], only: Mapping[str, Any]) -> Table:
+    for role in ("datasets", "methods"):
+        if isinstance(content.get(role), list):
+            content[role] = {str(label): None for label in content[role]}
+    file = build(TableFile, content, "keys")
     problems = ProblemList(_problems(file))
     raise_all(problems, "wrong")
     cells = {}
-    places = starmap(Place, product(file.datasets, file.settings, file.methods, file.seeds))
-    for place in (place for place in places if place.matches(only) and place.seed in _seeds(file, place)):
-        cell = problems.collect(lambda p=place: _make_cell(file, p), f"{place.dataset}, {place.method}: ")  # type: ignore[misc]
-        if cell:
-            cells[place] = cell
+    for place in starmap(Place, product(file.datasets, file.settings, file.methods, file.seeds)):
+        seeds = (file.methods[place.method] or {}).get("seeds", file.seeds)
+        if place.matches(only) and place.seed in seeds:
+            where = f"{place.dataset}, {place.method}: "
+            cell = problems.collect(lambda p=place: _make_cell(file, p), where)  # type: ignore[misc]
+            cells |= {place: cell} if cell else {}
     raise_all(dict.fromkeys(problems), "wrong")
     return Table(name, file, cells)
 
 
 def _problems(file: TableFile) -> Iterator[str]:
     """Yield problems that the types do not catch: unknown ids and overrides that would never apply."""
-    roles: tuple[Literal["datasets", "methods"], ...] = ("datasets", "methods")
-    for role in roles:
+    for role, rows in (("datasets", file.datasets), ("methods", file.methods)):
         available = registry.names(role)
-        for label, values in getattr(file, role).items():
+        for label, values in rows.items():
             name = str((values or {}).get(role[:-1], label)).partition(":")[0]
             if name not in available:
                 yield f"no {role[:-1]} {name!r}.{nearest(name, available)} Available: {', '.join(available)}"
             own = (values or {}).get("seeds", [])
-            if not isinstance(own, list) or any(seed not in file.seeds for seed in own):
+            if role == "methods" and (not isinstance(own, list) or any(seed not in file.seeds for seed in own)):
                 yield f"{label}: seeds = {own!r}: expected a list of some of the table's seeds {list(file.seeds)}"
     if file.published and file.published not in published_tables():
         yield f"no published table {file.published!r}.{nearest(file.published, published_tables())}"
-    published = PUBLISHED_SPLIT_SEEDS.get(file.split_seeds)
-    if published and len(file.seeds) > len(published["ul"]):
-        yield f"seeds: {len(file.seeds)} given, but there are {len(published['ul'])} published split seeds"
     known = _labels(file)
     for override in file.overrides:
         if "method" in override.set:
             yield "override sets 'method': add a row with its own name to methods instead"
         for axis, value in ((axis, value) for axis, wanted in override.when.items() for value in _listed(wanted)):
             if axis not in known:
-                yield f"override for {axis!r}: expected {', '.join(AXES)}.{nearest(axis, AXES)}"
+                yield f"override for {axis!r}: expected {', '.join(known)}.{nearest(axis, known)}"
             elif value not in known[axis]:
                 yield f"override for {axis} {value!r}, which the table does not have.{nearest(value, known[axis])}"
 
 
-def _seeds(file: TableFile, place: Place) -> tuple[int, ...]:
-    """Return the seeds of a method on a dataset: its own, those of the dataset, or those of the table."""
-    own = (file.methods[place.method] or {}).get("seeds", (file.datasets[place.dataset] or {}).get("seeds"))
-    return file.seeds if own is None else tuple(own)
-
-
 def _labels(file: TableFile) -> dict[str, list[str]]:
     """Return the values of each axis of a table."""
-    seeds = [str(seed) for seed in file.seeds]
-    return dict(zip(AXES, (list(file.datasets), list(file.settings), list(file.methods), seeds), strict=True))
+    axes = (file.datasets, file.settings, file.methods, file.seeds)
+    return {name: [str(value) for value in values] for name, values in zip(Place._fields, axes, strict=True)}
 
 
 def _shared_values(file: TableFile, of_dataset: Mapping[str, Any], method: str) -> dict[str, Any]:
@@ -259,7 +246,7 @@ def _shared_values(file: TableFile, of_dataset: Mapping[str, Any], method: str) 
     methods = {str((values or {}).get("method", label)) for label, values in file.methods.items()}
     of_others = {name for other in methods for name in names_of(other)} - names_of(method)
     shared = {**file.defaults, **of_dataset}
-    return {key: value for key, value in shared.items() if key not in of_others | {"dataset"}}
+    return {key: value for key, value in shared.items() if key not in of_others}
 
 
 def _make_cell(file: TableFile, place: Place) -> Cell:
@@ -276,8 +263,7 @@ def _make_cell(file: TableFile, place: Place) -> Cell:
         raise InputError(f"{name!r} cannot be set: it follows from seeds, learning setting or machine")
     if registry.load("methods", method).presets and not values.get("preset"):
         raise InputError("set preset to quick or full: the default depends on the machine")
-    published = PUBLISHED_SPLIT_SEEDS.get(file.split_seeds)
-    split_seed = published[place.setting][file.seeds.index(place.seed)] if published else place.seed
+    split_seed = place.seed if file.split_seeds == "own" else PUBLISHED_SPLIT_SEEDS[place.setting]
     problems = ProblemList()
     settings = problems.collect(lambda: resolve_settings({**values, "method": method}), "")
     split_settings = problems.collect(lambda: build(SplitSettings, split, "split values"), "split: ")
@@ -287,11 +273,9 @@ def _make_cell(file: TableFile, place: Place) -> Cell:
 
 
 def _mapping(value: object) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
+    if value is not None and not isinstance(value, dict):
         raise InputError(f"{value!r}: expected 'key: value' pairs")
-    return value
+    return value or {}
 
 
 def _listed(wanted: object) -> list[str]:

@@ -6,8 +6,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,7 +93,7 @@ class Row:
     setting: str
     method: str
     settings: Mapping[str, Any]
-    cells: list[Content] = field(default_factory=list)
+    cells: Sequence[Content] = ()
     n_seeds: int = 1
     published: PublishedNumber | None = None
 
@@ -111,7 +110,7 @@ class Row:
         found = self.number(name)
         return found and found.mean
 
-    @cached_property
+    @property
     def difference(self) -> float | None:
         """Return our mean score minus the published one, in percentage points."""
         score = self.mean("score")

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from captune.core import registry
 from captune.core.arrays import Ints
 from captune.core.cards import read_json
-from captune.core.errors import InputError, raise_all
-from captune.core.files import is_file, is_folder
+from captune.core.errors import InputError
+from captune.core.files import digest, is_file, is_folder
 from captune.data.images import ImageCollection, find_images
 from captune.data.precomputed import ClassTexts
 
+T = TypeVar("T")
 Listed = list[tuple[str, int]]
 """Paths relative to a folder, with their class ids."""
 SEEDED_REMARK = (
@@ -46,24 +46,22 @@ class LoadedDataset:
     texts: ClassTexts | None = None
 
     def __post_init__(self) -> None:
-        problems = []
         for part, images, labels in (("pool", self.pool, self.pool_labels), ("test", self.test, self.test_labels)):
-            if labels.shape != (len(images),):
-                problems.append(f"{part}: expected {len(images)} labels, one per image, got shape {labels.shape}")
-            elif len(images) == 0:
-                problems.append(f"{part}: no images")
-            elif labels.min() < 0 or labels.max() >= len(self.names):
-                problems.append(f"{part}: labels must be in 0 to {len(self.names) - 1}")
-        raise_all(problems, "This dataset cannot be used")
+            is_in_range = bool(labels.size) and labels.min() >= 0 and labels.max() < len(self.names)
+            if labels.shape != (len(images),) or not is_in_range:
+                raise InputError(
+                    f"This dataset cannot be used: its {part} has {len(images)} images and labels of shape "
+                    f"{labels.shape}, expected one label from 0 to {len(self.names) - 1} for each of them."
+                )
 
     @cached_property
     def fingerprint(self) -> str:
         """Return a digest of images, labels, names and texts."""
-        digest = hashlib.blake2b(f"{self.pool.fingerprint}{self.test.fingerprint}{self.names}".encode(), digest_size=16)
-        digest.update(self.pool_labels.tobytes() + self.test_labels.tobytes())
+        content = f"{self.pool.fingerprint}{self.test.fingerprint}{self.names}".encode()
+        content += self.pool_labels.tobytes() + self.test_labels.tobytes()
         if self.texts is not None:
-            digest.update(self.texts.vectors.tobytes() + f"{self.texts.logit_scale}".encode())
-        return digest.hexdigest()
+            content += self.texts.vectors.tobytes() + f"{self.texts.logit_scale}".encode()
+        return digest(content)
 
 
 @dataclass(frozen=True)
@@ -220,16 +218,22 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
     return pairs
 
 
+def read_index(path: Path, what: str, read: Callable[[Any], T]) -> T:
+    """Return what a function reads from the content of a JSON file, or an error that says what was expected."""
+    try:
+        return read(read_json(path))
+    except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
+        raise InputError(f"{str(path)!r} is not {what}: {type(error).__name__}: {error}.") from error
+
+
 def read_coop(path: Path) -> tuple[Listed, Listed]:
     """Return pool (train and val) and test of a split_zhou file: lists of [path, class id, class name]."""
-    try:
-        content = read_json(path)
-        train, val, test = ([(str(e[0]), int(e[1])) for e in content[part]] for part in ("train", "val", "test"))
-    except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
-        raise InputError(
-            f"{str(path)!r} is not a CoOp split file with train, val and test lists of [path, class id, name]: "
-            f"{type(error).__name__}: {error}."
-        ) from error
+
+    def read(content: Any) -> list[Listed]:  # noqa: ANN401 (anything that JSON can hold)
+        return [[(str(e[0]), int(e[1])) for e in content[part]] for part in ("train", "val", "test")]
+
+    what = "a CoOp split file with train, val and test lists of [path, class id, name]"
+    train, val, test = read_index(path, what, read)
     return train + val, test
 
 
@@ -256,21 +260,20 @@ def coop_by_folder(file: Path, images: Path, classes: Sequence[str], names: Sequ
 
 def from_lists(names: Sequence[str], folder: Path, pool: Listed, test: Listed) -> LoadedDataset:
     """Return the dataset of two lists of images; all must exist inside the folder."""
-    return LoadedDataset(tuple(names), *_collect(folder, pool), *_collect(folder, test))
-
-
-def _collect(folder: Path, listed: Listed) -> tuple[ImageCollection, Ints]:
-    outside = [name for name, _ in listed if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts]
-    if outside:
-        raise InputError(f"The lists name the image {outside[0]!r}, which is outside {str(folder)!r}.")
-    paths = tuple(folder / name for name, _ in listed)
-    missing = [path for path in paths if not is_file(path)]
-    if missing:
-        raise InputError(
-            f"{len(missing)} of {len(paths)} images in the lists are missing, first {str(missing[0])!r}. "
-            "Unpack the whole archive again."
-        )
-    return ImageCollection(paths, folder), np.asarray([label for _, label in listed], dtype=np.int64)
+    parts: list[Any] = []
+    for listed in (pool, test):
+        outside = [name for name, _ in listed if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts]
+        if outside:
+            raise InputError(f"The lists name the image {outside[0]!r}, which is outside {str(folder)!r}.")
+        paths = tuple(folder / name for name, _ in listed)
+        missing = [path for path in paths if not is_file(path)]
+        if missing:
+            raise InputError(
+                f"{len(missing)} of {len(paths)} images in the lists are missing, first {str(missing[0])!r}. "
+                "Unpack the whole archive again."
+            )
+        parts += [ImageCollection(paths, folder), np.asarray([label for _, label in listed], dtype=np.int64)]
+    return LoadedDataset(tuple(names), *parts)
 
 
 def from_positions(
@@ -284,21 +287,16 @@ def from_positions(
 def draw_split(
     folder: Path, classes: Sequence[str], share: float, remark: str, names: Sequence[str] = (), draws_pool: bool = False
 ) -> LoadedDataset:
-    """Return the dataset of class folders, with a random share of every class as test images, or as the pool."""
-    images, labels = read_folders(folder, tuple(classes))
-    drawn = draw_by_class(labels, share)
-    test = np.setdiff1d(np.arange(len(images)), drawn) if draws_pool else drawn
-    return from_positions(names or spaced(classes), images, labels, test, (remark,))
+    """Return the dataset of class folders, with a random share of every class as test images, or as the pool.
 
-
-def draw_by_class(labels: Ints, share: float) -> Ints:
-    """Return sorted positions of a stratified random sample, of exactly this share rounded.
-
-    Rounding leftovers go to the classes with the largest remainders, the first of equal ones.
+    The share is exact, but rounded; leftovers go to the classes with the largest remainders, the first of equal ones.
     """
+    images, labels = read_folders(folder, tuple(classes))
     n_drawn, sizes = max(1, round(len(labels) * share)), np.bincount(labels)
     quotas = sizes * (n_drawn / len(labels))
     counts = np.floor(quotas + 1e-9).astype(np.int64)
     counts[np.argsort(-(quotas - counts), kind="stable")[: n_drawn - int(counts.sum())]] += 1
-    drawn = [np.random.RandomState([0, c]).permutation(np.flatnonzero(labels == c))[:n] for c, n in enumerate(counts)]
-    return np.sort(np.concatenate(drawn)).astype(np.int64)
+    parts = [np.random.RandomState([0, c]).permutation(np.flatnonzero(labels == c))[:n] for c, n in enumerate(counts)]
+    drawn = np.sort(np.concatenate(parts))
+    test = np.setdiff1d(np.arange(len(images)), drawn) if draws_pool else drawn
+    return from_positions(names or spaced(classes), images, labels, test, (remark,))

@@ -35,9 +35,9 @@ class Npz(Dataset):
         texts = ClassTexts.from_file(path)
         pool, test = _part(path, "train"), _part(path, "test")
         widths = {pool[0].width, test[0].width, texts.width}
-        if len(widths) > 1:
-            raise InputError(f"Images and texts in {str(path)!r} have different widths: {sorted(widths)}.")
         try:
+            if len(widths) > 1:
+                raise InputError(f"images and texts have different widths: {sorted(widths)}.")
             return LoadedDataset(texts.names, *pool, *test, texts=texts)
         except InputError as error:
             raise InputError(f"{str(path)!r}: {error}") from error

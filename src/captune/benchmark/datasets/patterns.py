@@ -32,20 +32,14 @@ class Patterns(Dataset):
         return True
 
     def load(self, root: Path) -> LoadedDataset:
-        """Return the photographs, generated once per cache folder."""
-        folder = _folder()
+        """Return the photographs, generated once per cache folder, where they appear only when all are there."""
+        folder = default_folder() / "patterns" / f"v{VERSION}-seed{SEED}-{TRAIN_IMAGES}-{TEST_IMAGES}"
+        if not folder.is_dir():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as aside:
+                for part, n_images in (("train", TRAIN_IMAGES), ("test", TEST_IMAGES)):
+                    write_world(Path(aside) / "world" / part, n_images, SEED, split=part)
+                with suppress(OSError):  # another process created it in the meantime
+                    (Path(aside) / "world").rename(folder)
         names = class_names()
         return LoadedDataset(names, *read_folders(folder / "train", names), *read_folders(folder / "test", names))
-
-
-def _folder() -> Path:
-    """Return the folder of photographs, which appears only when it is complete."""
-    folder = default_folder() / "patterns" / f"v{VERSION}-seed{SEED}-{TRAIN_IMAGES}-{TEST_IMAGES}"
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as aside:
-            for part, n_images in (("train", TRAIN_IMAGES), ("test", TEST_IMAGES)):
-                write_world(Path(aside) / "world" / part, n_images, SEED, split=part)
-            with suppress(OSError):  # another process created it in the meantime
-                (Path(aside) / "world").rename(folder)
-    return folder

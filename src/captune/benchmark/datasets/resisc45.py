@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from captune.benchmark.datasets import base
-from captune.core.cards import read_json
-from captune.core.errors import InputError
 
 N_IMAGES, N_POOL = 31500, 6300
 URL = "https://hf.co/datasets/torchgeo/resisc45/resolve/a826b44d938a883185f11ebe3d512d38b464312f/NWPU-RESISC45.zip"
@@ -18,15 +16,11 @@ LISTS = ("train.json", "val.json", "test.json")
 def _elevater(folder: Path) -> base.LoadedDataset:
     """Read ELEVATER's index files, which list images such as `train.zip@airplane/airplane_001.jpg`."""
     classes, parts = base.class_folders(folder), list[base.Listed]()
+    what = "an ELEVATER index file with 'images' that have a 'file_name'"
     for path in (folder / name for name in LISTS):
-        try:
-            names = [str(image["file_name"]).split("@")[-1] for image in read_json(path)["images"]]
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise InputError(
-                f"{str(path)!r} is not an ELEVATER index file with 'images' that have a 'file_name': "
-                f"{type(error).__name__}: {error}."
-            ) from error
-        parts.append(base.label_by_folder(["/".join(name.split("/")[-2:]) for name in names], classes, path))
+        names = base.read_index(path, what, lambda content: [str(image["file_name"]) for image in content["images"]])
+        entries = ["/".join(name.split("@")[-1].split("/")[-2:]) for name in names]
+        parts.append(base.label_by_folder(entries, classes, path))
     train, val, test = parts
     return base.from_lists(base.spaced(classes), folder, train + val, test)
 
