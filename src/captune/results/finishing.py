@@ -17,7 +17,6 @@ from captune.core.arrays import Floats, Ints, canonical_order, row_parts, take_r
 from captune.core.errors import InputError
 from captune.core.text import option
 from captune.data.images import ImageCollection
-from captune.data.vocabulary import Vocabulary
 from captune.embeddings.embed import embed_classes, score
 from captune.embeddings.predictions import Predictions
 from captune.labeling.pseudo_labels import PseudoLabels
@@ -73,13 +72,12 @@ class Evidence:
 class Finished:
     """What came out of an adaptation of a plan: the classifier that is kept, and its predictions.
 
-    `vocabulary` has the classes as the kept classifier describes them. `kept` is `adapted`, or `zero_shot` if
-    adaptation looked harmful; `discarded` is the adapted classifier then. `evidence` is None if it was not collected.
+    `kept` is `adapted`, or `zero_shot` if adaptation looked harmful; `discarded` is the adapted classifier then.
+    `evidence` is None if it was not collected.
     """
 
     plan: Plan
     context: Context
-    vocabulary: Vocabulary
     classifier: Classifier
     predictions: Predictions
     kept: str = "adapted"
@@ -118,7 +116,7 @@ def finish(plan: Plan, backbone: Backbone, context: Context, keeps_zero_shot: bo
     """Adapt, predict and keep the better classifier; a caller that has decided before need not judge again."""
     plan = replace(plan, task=context.in_canonical_order(plan.task, backbone))
     tuner = plan.method.adapt(plan.task, backbone, context)
-    made = Finished(plan, context, tuner.vocabulary, *_predict(plan, tuner, context))
+    made = Finished(plan, context, *_predict(plan, tuner, context))
     if skipped := made.predictions.skipped:
         listed = [f"{plan.images.name(position)} ({skipped[position]})" for position in sorted(skipped)[:MOST_NAMED]]
         rest = f" and {len(skipped) - MOST_NAMED} more, see skipped.csv" if len(skipped) > MOST_NAMED else ""
@@ -133,7 +131,7 @@ def finish(plan: Plan, backbone: Backbone, context: Context, keeps_zero_shot: bo
     if evidence is not None:
         evidence = replace(evidence, arrays={**evidence.arrays, "after": evidence.arrays["before"]})
     kept = _predict(plan, Frozen(backbone, plan.task.vocabulary), context)
-    return _with_fits(Finished(plan, context, plan.task.vocabulary, *kept, "zero_shot", evidence, made.classifier))
+    return _with_fits(Finished(plan, context, *kept, "zero_shot", evidence, made.classifier))
 
 
 def _predict(plan: Plan, tuner: Tuner, context: Context) -> tuple[Classifier, Predictions]:
@@ -149,7 +147,7 @@ def _with_fits(made: Finished) -> Finished:
     embedded = context.embed(backbone, plan.images)
     fits = fit_to_names(
         take_rows(embedded.vectors, np.searchsorted(embedded.image_index, made.predictions.image_index)),
-        embed_classes(backbone, made.vocabulary),
+        embed_classes(backbone, made.classifier.vocabulary),
         known=context.embed(backbone, plan.task.labeled.images).vectors,
         unknown=context.embed(backbone, plan.task.unknown).vectors,
     )
@@ -183,8 +181,8 @@ def _collect(made: Finished, predictions: Predictions) -> Evidence:
     health = None
     if not all(np.allclose(before[part], after[part], atol=1e-4) for part in row_parts(n_images, n_classes)):
         texts, (labeled, labels) = class_vectors, context.labeled_vectors(task, backbone)
-        if made.vocabulary.descriptions != task.vocabulary.descriptions:
-            described, judged = embed_classes(backbone, made.vocabulary), vectors[order[:MOST_JUDGED]]
+        if made.classifier.vocabulary.descriptions != task.vocabulary.descriptions:
+            described, judged = embed_classes(backbone, made.classifier.vocabulary), vectors[order[:MOST_JUDGED]]
             if choose_texts(judged, class_vectors, described, backbone.logit_scale, labeled, labels)[0]:
                 texts = described
         health = check_health(vectors, before, after, texts, backbone.logit_scale, labeled=labeled, labels=labels)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import parse_qs, unquote, urlparse
 
 from captune.core.cards import read_json
@@ -30,17 +30,9 @@ SAME, UNKNOWN = "=", "?"
 SUGGESTIONS = ("path", "label", "confidence", "group", "represents", "kind", "reason", ANSWER)
 GROUPS = ("group", "digest", "label", "images", "share", "confidence", "alternatives", "question", "examples", ANSWER)
 MOST_EXAMPLES = 5
-
-
-@dataclass(frozen=True)
-class Filled:
-    """One answer in a file: a class (empty: cannot tell) for an image or, by number and digest, for a group."""
-
-    label: str
-    image: str = ""
-    group: int = -1
-    digest: str = ""
-    suggestion: str = ""
+Filled: TypeAlias = tuple[Correction, str]
+"""An answer in a file, about an image by any of its names, or about a group and the digest that identifies it; without
+a label, a person could not tell."""
 
 
 def suggestions_table(suggestions: Sequence[Suggestion]) -> Iterator[str]:
@@ -74,33 +66,29 @@ def read_answers(path: str | Path) -> list[Filled]:
     file = Path(path)
     if not is_file(file):
         raise InputError(f"No answers at {str(path)!r}: expected a CSV table or a Label Studio export (.json).")
-    if file.suffix.lower() == ".json":
-        return list(_read_label_studio(file))
-    return list(_read_filled(file)) if ANSWER in _header(file) else list(_read_labels(file))
+    return list(_read_label_studio(file) if file.suffix.lower() == ".json" else _read_table(file))
 
 
-def as_corrections(filled: Sequence[tuple[str, Filled]], session: Session) -> tuple[list[Correction], list[str]]:
-    """Return answers from files as corrections, and those that are left alone because a group has other images now."""
+def as_corrections(filled: Sequence[tuple[str | Path, Filled]], session: Session) -> tuple[list[Correction], list[str]]:
+    """Return answers of files about images of a session, and those about groups that have other images now."""
     groups = {group.digest(session.images): group for group in session.groups()} if filled else {}
-    problems, left, made = list[str](), list[str](), list[Correction]()
-    for path, one in filled:
-        row = session.find_row(one.image) if one.image else None
-        if one.image and row is None:
-            problems.append(f"{path}: no image {one.image!r}")
-        elif one.label and one.label not in (*session.names, NONE):
-            problems.append(f"{path}: {one.label!r} is not a class.{nearest(one.label, session.names)}")
-        elif row is not None:
-            kind: Kind = "label" if one.label else "skip"
-            images = session.names_of(row)
-            made.append(Correction(kind, one.label, images, suggestion=one.suggestion, person=session.person))
-        elif one.label and one.digest not in groups:
-            left.append(f"group {one.group} ({one.label!r}) of {path} has other images now: answer it again")
-        elif one.label:
-            group = groups[one.digest]
-            images = session.names_of(group.images.tolist())
-            made.append(Correction("label", one.label, images, group=group.number, person=session.person))
+    problems, left, found = list[str](), list[str](), list[Correction]()
+    for path, (made, digest) in filled:
+        rows = [session.find_row(image) for image in made.images]
+        if None in rows:
+            problems.append(f"{path}: no image {made.images[0]!r}")
+        elif made.label and made.label not in (*session.names, NONE):
+            problems.append(f"{path}: {made.label!r} is not a class.{nearest(made.label, session.names)}")
+        elif rows:
+            kind: Kind = "label" if made.label else "skip"
+            found.append(replace(made, kind=kind, images=session.names_of(made.images), person=session.person))
+        elif made.label and digest not in groups:
+            left.append(f"group {made.group} ({made.label!r}) of {path} has other images now: answer it again")
+        elif made.label:
+            images = session.names_of(groups[digest].images.tolist())
+            found.append(replace(made, images=images, group=groups[digest].number, person=session.person))
     raise_all(first_few(problems), "Cannot use these answers (new classes must be added first)")
-    return made, left
+    return found, left
 
 
 def write_answers(path: str | Path, labels: Mapping[str, Answer]) -> int:
@@ -119,24 +107,24 @@ def _header(file: Path) -> list[str]:
         raise InputError(f"The table {str(file)!r} is not a readable UTF-8 CSV file: {error}.") from error
 
 
-def _read_labels(file: Path) -> Iterator[Filled]:
-    for image, label in read_columns(file, [PATH_COLUMNS, LABEL_COLUMNS]):
-        if label.strip():
-            yield Filled(one_form(label), image.strip())
-
-
-def _read_filled(file: Path) -> Iterator[Filled]:
+def _read_table(file: Path) -> Iterator[Filled]:
+    """Yield the answers about images or groups; in a table of labels, which has no column for them, all labels."""
     header = _header(file)
-    about = ("group",) if "group" in header and not set(PATH_COLUMNS) & set(header) else PATH_COLUMNS
-    further = "kind" if about is PATH_COLUMNS else "digest"
-    columns: list[Sequence[str]] = [about, LABEL_COLUMNS, (ANSWER,), *([(further,)] if further in header else [])]
-    for subject, label, cell, *last in read_columns(file, columns):
-        answer, detail = one_form(cell), last[0].strip() if last else ""
-        name = one_form(label) if answer == SAME else "" if answer == UNKNOWN else answer
-        if answer and about is PATH_COLUMNS:
-            yield Filled(name, subject.strip(), suggestion=detail)
-        elif answer:
-            yield Filled(name, group=group_number(subject, f"a group in {str(file)!r}"), digest=detail)
+    is_about_groups = ANSWER in header and "group" in header and not set(PATH_COLUMNS) & set(header)
+    further = (ANSWER, "digest" if is_about_groups else "kind") if ANSWER in header else ()
+    there = [name for name in further if name in header]
+    columns = [("group",) if is_about_groups else PATH_COLUMNS, LABEL_COLUMNS, *((name,) for name in there)]
+    for subject, label, *cells in read_columns(file, columns):
+        found = dict(zip(there, cells, strict=True))
+        answer = one_form(found.get(ANSWER, SAME))
+        if not answer or (answer == SAME and not label.strip()):
+            continue
+        name = label if answer == SAME else "" if answer == UNKNOWN else answer
+        if is_about_groups:
+            number = group_number(subject, f"a group in {str(file)!r}")
+            yield Correction("label", name, group=number), found.get("digest", "").strip()
+        else:
+            yield Correction("label", name, (subject.strip(),), suggestion=found.get("kind", "").strip()), ""
 
 
 def group_number(text: str, what: str) -> int:
@@ -174,7 +162,7 @@ def _read_label_studio(file: Path) -> Iterator[Filled]:
         if not is_unicode(image) or not all(map(is_unicode, chosen)):
             raise InputError(f"{str(file)!r} has text that is not valid Unicode: {shown([image, *chosen])}.")
         if chosen:
-            yield Filled(one_form(chosen[0]), image, suggestion=str(task["data"].get("kind", "")))
+            yield Correction("label", chosen[0], (image,), suggestion=str(task["data"].get("kind", ""))), ""
 
 
 def _image_of(data: dict[str, Any]) -> str:

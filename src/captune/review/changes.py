@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -109,24 +110,24 @@ def compare(
 
 def update(session: Session, images: Images | None) -> Update:
     """Add new images to a session and adapt; without new or missing images, nothing changes."""
-    engine = session.engine
+    old, known = copy.copy(session), session.engine.all_images
     source = images
     if source is None:
-        source = engine.all_images.root if engine.all_images.kind == "files" else engine.plan.sources.get("images", "")
-    joined = join(engine.all_images, collect_images(source, single=False))
-    old, old_names, old_vectors, old_labels = session.images, session.names, engine.vectors, session.predictions.labels
-    is_any_gone = old.kind == "files" and old.where is None and not all(map(os.path.exists, old.files))
-    if len(joined) == len(engine.all_images) and not is_any_gone:
-        return Update(0, 0, {}, (), compare("nothing is new", (old_labels, old_names), (old_labels, old_names)))
-    session.replace_images(joined)
-    places = {old.name(i): i for i in range(len(old))}
-    rows = np.asarray([places.get(session.images.name(i), -1) for i in range(len(session.images))], dtype=np.int64)
-    is_new, labels, n_new = rows < 0, session.predictions.labels, int(np.count_nonzero(rows < 0))
-    before, after = (old_labels[rows[~is_new]], old_names), (labels[~is_new], session.names)
-    change = compare(f"added {n_new} images to {len(old)}", before, after, session.engine.notes)
+        source = known.root if known.kind == "files" else session.engine.plan.sources.get("images", "")
+    joined = join(known, collect_images(source, single=False))
+    is_any_gone = known.kind == "files" and known.where is None and not all(map(os.path.exists, old.images.files))
+    before = old.predictions.labels, old.names
+    if len(joined) == len(known) and not is_any_gone:
+        return Update(0, 0, {}, (), compare("nothing is new", before, before))
+    session.__dict__ = type(session)(session.engine.on(joined), session.corrections, session.seed).__dict__
+    names, labels = [session.images.name(i) for i in range(len(session.images))], session.predictions.labels
+    rows = np.asarray([old.engine.rows.get(name, -1) for name in names], dtype=np.int64)
+    is_new, n_new = rows < 0, int(np.count_nonzero(rows < 0))
+    before, after = (before[0][rows[~is_new]], old.names), (labels[~is_new], session.names)
+    change = compare(f"added {n_new} images to {len(old.images)}", before, after, session.engine.notes)
     grown = dict(Counter(session.names[label] for label in labels[is_new].tolist()).most_common())
-    unlike = tuple(session.images.name(int(i)) for i in _unlike(old_vectors, session.engine.vectors, is_new))
-    return Update(n_new, len(old) - int(np.count_nonzero(~is_new)), grown, unlike, change)
+    unlike = tuple(names[i] for i in _unlike(old.engine.vectors, session.engine.vectors, is_new).tolist())
+    return Update(n_new, len(old.images) - len(rows) + n_new, grown, unlike, change)
 
 
 def join(known: ImageCollection, found: ImageCollection) -> ImageCollection:

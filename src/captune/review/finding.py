@@ -92,9 +92,7 @@ def _mask(session: Session, name: str) -> Bools:
     if name == "changed":
         return session.changed()
     if name == "disagreed":
-        rows = [
-            session.position(image) for image in disagreements(session.corrections.active()) if session.knows(image)
-        ]
+        rows = list(session.here(disagreements(session.corrections.active())))
     else:
         rows = [row for row, answer in session.labels.items() if name == "unlabeled" or answer.label == NONE]
     mask = np.zeros(len(session.images), dtype=np.bool_)

@@ -82,12 +82,12 @@ class Session:
     @property
     def labels(self) -> dict[int, Answer]:
         """Return the labels of images by position, those of whole groups included."""
-        return self._here(self.answers.used())
+        return self.here(self.answers.used())
 
     @property
     def skipped(self) -> dict[int, str]:
         """Return the images that a person could not name by position, and why they were shown."""
-        return self._here(self.answers.skipped)
+        return self.here(self.answers.skipped)
 
     @property
     def classifier(self) -> Classifier:
@@ -131,7 +131,7 @@ class Session:
     def _import(self, files: Sequence[str | Path]) -> Change:
         """Record the answers in files; what is about other groups than today's is listed and left alone."""
         others = [file for file in files if Path(file).suffix.lower() == ".jsonl"]
-        filled = [(str(path), one) for path in files if path not in others for one in read_answers(path)]
+        filled = [(path, one) for path in files if path not in others for one in read_answers(path)]
         made, left = as_corrections(filled, self)
         n_theirs = self.corrections.merge(others)
         self.corrections.extend(made)
@@ -230,7 +230,7 @@ class Session:
         labels, is_free = np.full(len(self.images), -1), np.ones(len(self.images), dtype=np.bool_)
         for row, answer in self.training(self.answers).items():
             labels[row] = -1 if answer.is_group else ids.get(answer.label, -1)
-        is_free[[*self._here({**self.answers.labels, **self.answers.skipped}), *map(self.position, except_)]] = False
+        is_free[[*self.here({**self.answers.labels, **self.answers.skipped}), *map(self.position, except_)]] = False
         drawn = draw_checks(self.random_numbers, is_free, round(checks * count))
         rest = np.setdiff1d(np.flatnonzero(is_free), drawn)
         n_rest = min(count - len(drawn), len(rest))
@@ -308,10 +308,6 @@ class Session:
         self.refresh()
         return update(self, images)
 
-    def replace_images(self, images: ImageCollection) -> None:
-        """Use other images with the same answers; those that are known already are not encoded again."""
-        self.__dict__ = Session(self.engine.on(images), self.corrections, self.seed).__dict__
-
     def run(self) -> Run:
         """Return the current state as a run."""
         return self.engine.run(self.answers, self.predictions, self.estimate())
@@ -347,10 +343,6 @@ class Session:
     def person(self) -> str:
         """Return who is answering."""
         return self.corrections.person
-
-    def knows(self, image: str) -> bool:
-        """Return whether there is an image of this name."""
-        return image in self.engine.rows
 
     def find_row(self, image: str) -> int | None:
         """Return the position of an image, given by name or, as the shell completes it, by any path to it."""
@@ -412,7 +404,7 @@ class Session:
     def _collect(self) -> Answers:
         start = self.engine.start
         answers = collect_answers(self.corrections.active(), start.names, start.descriptions, start.labels)
-        missing = [image for image in answers.labels if not self.knows(image)]
+        missing = [image for image in answers.labels if image not in self.engine.rows]
         if missing:
             answers.problems.append(
                 f"{len(missing)} answers are about images that are not here, the first is {missing[0]!r}"
@@ -420,21 +412,21 @@ class Session:
         answers.problems += self.corrections.problems
         return answers
 
-    def _here(self, found: Mapping[str, T]) -> dict[int, T]:
+    def here(self, found: Mapping[str, T]) -> dict[int, T]:
         """Return what is known about images that are here, by position."""
         rows = self.engine.rows
         return {rows[image]: value for image, value in found.items() if image in rows}
 
     def training(self, answers: Answers) -> dict[int, Answer]:
         """Return the labels that adaptation may use, by position: all but checks."""
-        return self._here(answers.training())
+        return self.here(answers.training())
 
     def _pinned(self, checks: bool = True) -> Predictions:
         """Return predictions in which images have the names that a person gave them, and none that a person denied."""
         pinned, fits = np.array(self.engine.probabilities), self.engine.fits
         fits = None if fits is None else fits.copy()
         ids = {name: i for i, name in enumerate(self.names)}
-        for row, names in self._here(self.answers.excluded).items():
+        for row, names in self.here(self.answers.excluded).items():
             if denied := [ids[name] for name in names if name in ids]:
                 pinned[row, denied] = 0.0
                 pinned[row] /= max(float(pinned[row].sum()), 1e-12)

@@ -43,9 +43,9 @@ def test_an_export_that_says_anything_else_is_refused(tasks: object, tmp_path: P
 
 def test_choices_that_are_no_list_are_no_answer(tmp_path: Path) -> None:
     (tmp_path / "tasks.json").write_text(json.dumps([task("a.png", {"0": "cat"}), task("b.png", ["dog"])]))
-    assert [filled.label for filled in read_answers(tmp_path / "tasks.json")] == ["dog"]
+    assert [made.label for made, _ in read_answers(tmp_path / "tasks.json")] == ["dog"]
 
 
 def test_decomposed_answers_are_composed(tmp_path: Path) -> None:
     (tmp_path / "looks.csv").write_text("path,label,answer\na.png,cat,cafe\u0301\n", encoding="utf-8")
-    assert [filled.label for filled in read_answers(tmp_path / "looks.csv")] == ["caf\xe9"]
+    assert [made.label for made, _ in read_answers(tmp_path / "looks.csv")] == ["caf\xe9"]

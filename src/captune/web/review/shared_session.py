@@ -142,7 +142,7 @@ class SharedSession:
             self._new.append(self._answers.undo(last))
         self._wake.set()
         shown = {key: getattr(last, key) for key in ("id", "kind", "label", "suggestion", "person")}
-        return {**shown, "images": self._positions(last.images)}
+        return {**shown, "images": list(self.session.here(dict.fromkeys(last.images)))}
 
     def change(self, work: Callable[[Session], Change]) -> dict[str, Any]:
         """Change classes or name a group, adapt, and return what changed."""
@@ -376,19 +376,15 @@ class SharedSession:
     def _take_snapshot(self, version: int, change: Change | None) -> Snapshot:
         session = self.session
         estimate, active = session.estimate(), session.corrections.active()
-        opinions = disagreements(active)
         return Snapshot(
             version=version,
             session=copy.copy(session),
             labels=session.labels,
-            disagreed={session.position(image): given for image, given in opinions.items() if session.knows(image)},
+            disagreed=session.here(disagreements(active)),
             estimate=estimate.as_dict() if estimate else None,
             n_answers=sum(answer.kind in ("label", "not") for answer in active),
             change=None if change is None else change.as_dict(),
         )
-
-    def _positions(self, images: Sequence[str]) -> list[int]:
-        return [self.session.position(image) for image in images if self.session.knows(image)]
 
 
 def _worth(group: Group) -> float:
