@@ -68,14 +68,10 @@ class Classifier(ImageClassifier):
     """
 
     def __init__(
-        self,
-        tuner: Tuner,
-        tuner_name: str,
-        class_vectors: Tensor,
-        names: Sequence[str] = (),
-        n_parts: Sequence[int] = (),
+        self, tuner: Tuner, class_vectors: Tensor, names: Sequence[str] = (), n_parts: Sequence[int] = ()
     ) -> None:
-        self.tuner, self.tuner_name, self.class_vectors = tuner.eval(), tuner_name, class_vectors.detach()
+        self.tuner, self.class_vectors = tuner.eval(), class_vectors.detach()
+        self.tuner_name = registry.name_of("tuners", type(tuner))
         self.backbone, self.vocabulary, self.width = tuner.backbone, tuner.vocabulary, tuner.embed_dim
         self.names, self.preprocessing = tuple(names) or self.vocabulary.names, self.backbone.preprocessing
         self.n_parts = tuple(n_parts) if max(n_parts, default=1) > 1 else None
@@ -97,7 +93,7 @@ class Classifier(ImageClassifier):
         """Fix the class embeddings of a trained tuner."""
         with torch.inference_mode():
             class_vectors = tuner.class_embeddings().clone()
-        return cls(tuner, registry.name_of("tuners", type(tuner)), class_vectors)
+        return cls(tuner, class_vectors)
 
     def to(self, device: torch.device) -> Classifier:
         """Move everything to a device."""
@@ -210,8 +206,7 @@ class Classifier(ImageClassifier):
             if not class_vectors.isfinite().all() or not class_vectors.any(dim=1).all():
                 raise ValueError("class vectors must be finite and not zero")
             tuner.load_state_dict({key.removeprefix("tuner."): value for key, value in tensors.items()})
-            on_device = tuner.to(backbone.device), card.tuner, class_vectors.to(backbone.device)
-            return cls(*on_device, card.names, card.n_parts)
+            return cls(tuner.to(backbone.device), class_vectors.to(backbone.device), card.names, card.n_parts)
         except (RunFolderError, ModelError, MissingExtraError, MemoryError):
             raise
         except Exception as error:  # safetensors, torch and pydantic raise errors of many classes

@@ -19,7 +19,7 @@ from captune.core.errors import CaptuneError, InputError, RunFolderError
 from captune.core.files import is_file, is_folder, replaced, table, write_json, write_whole
 from captune.core.settings import resolve_paths
 from captune.core.text import Displayed, shortened
-from captune.data.images import ImageCollection
+from captune.data.images import ImageCollection, escaped
 from captune.data.labels import read_labels
 from captune.data.precomputed import split_key
 from captune.data.tables import read_columns
@@ -43,7 +43,6 @@ from captune.results.run_folder import (
     mark_of_own,
     read_predictions,
     read_run_card,
-    readable,
 )
 
 if TYPE_CHECKING:
@@ -174,12 +173,12 @@ class Run(Displayed):
             "classes": list(self.names),
             "n_images": len(self.images),
             "n_skipped": len(self.skipped),
-            "unused": readable(self.images.unused),
+            "unused": escaped(self.images.unused),
             "environment": dict(self.environment),
-            "sources": {what: readable(source) for what, source in self.sources.items()},
+            "sources": {what: escaped(source) for what, source in self.sources.items()},
             "image_source": self.images.kind,
             "images_in_root": all(is_inside(self.images.name(i)) for i in self.predictions.image_index),
-            "image_root": readable(str(self.images.root.absolute())),
+            "image_root": escaped(str(self.images.root.absolute())),
             "kept": self.kept,
             "health": self.health,
             "rounds": [dict(facts) for facts in self.rounds],
@@ -390,7 +389,7 @@ class Run(Displayed):
 
     def _project(self) -> dict[str, Any]:
         """Return inputs and settings as --config takes them, with absolute paths; inputs in memory are left out."""
-        inputs: dict[str, Any] = {what: readable(source) for what, source in self.sources.items() if source[:1] != "<"}
+        inputs: dict[str, Any] = {what: escaped(source) for what, source in self.sources.items() if source[:1] != "<"}
         path = split_key(inputs.get("classes", ""))[0]
         if "classes" in inputs and not (is_file(path) or is_folder(path)):  # names, which may be too long for a path
             inputs["classes"] = list(self.names)

@@ -58,11 +58,6 @@ def is_inside(name: str) -> bool:
     return not name.startswith("/") and ".." not in PurePath(name).parts and not PurePath(name).is_absolute()
 
 
-def readable(path: str) -> str:
-    """Return a path as valid UTF-8, with other bytes escaped."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
 def read_run_card(folder: str | Path) -> dict[str, Any]:
     """Return the content of run.json, or raise an error if the folder is not a complete run."""
     missing = f"{str(folder)!r} is not a run folder: {CARD} is missing. Make one: captune adapt ... --out {folder}"

@@ -79,7 +79,11 @@ class Answers:
         elif wrong := self.wrong_names(made):
             self.problems.append(f"{made.kind} {shown(made.label)} was not applied: {wrong}")
         elif made.kind == "add":
-            self._add(made)
+            if made.label not in self.names:
+                self.names.append(made.label)
+                self._parts.pop(made.label, None)
+                self._renamed.pop(made.label, None)
+            self.descriptions |= {made.label: made.sentences} if made.sentences else {}
         elif made.kind in ("rename", "merge"):
             self._rename(made)
         elif made.label not in self.names:
@@ -142,14 +146,6 @@ class Answers:
         self.labels[image] = Answer(made.label, part, is_group, suggestion, made.person, is_typical)
         if not is_group and made.label in self.excluded.get(image, ()):
             self.excluded[image] -= {made.label}
-
-    def _add(self, made: Correction) -> None:
-        if made.label not in self.names:
-            self.names.append(made.label)
-            self._parts.pop(made.label, None)
-            self._renamed.pop(made.label, None)
-        if made.sentences:
-            self.descriptions[made.label] = made.sentences
 
     def _rename(self, made: Correction) -> None:
         """Rename classes; several of them, or one that gets the name of another class, become parts of one class."""

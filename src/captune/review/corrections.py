@@ -13,7 +13,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -138,20 +138,18 @@ class Corrections:
         """Record those of the corrections that are not known yet, each synced before the next; return how many."""
         new = [made for made in {made.id: made for made in corrections}.values() if made.id not in self._entries]
         raise_all(first_few(problem for made in new for problem in made.problems()), "Cannot record this answer")
-        if self.path is None:
+        with nullcontext() if self.path is None else _opened_for_append(self.path) as file:
+            if file is not None:
+                self._read_from(file)
+                file.truncate(self._position)  # a line that was cut off was never confirmed
             for made in new:
-                self._include(self._numbered(made))
-            return len(new)
-        with _opened_for_append(self.path) as file:
-            self._read_from(file)
-            file.truncate(self._position)  # a line that was cut off was never confirmed
-            for made in new:
-                numbered = self._numbered(made)
-                self._position += file.write(numbered.line())
-                file.flush()
-                os.fsync(file.fileno())
+                numbered = made if made.number else replace(made, number=self._latest + 1)
+                if file is not None:
+                    self._position += file.write(numbered.line())
+                    file.flush()
+                    os.fsync(file.fileno())
+                    self._n_lines += 1
                 self._include(numbered)
-                self._n_lines += 1
         return len(new)
 
     def refresh(self) -> int:
@@ -198,9 +196,6 @@ class Corrections:
         whose = "" if made.person == self.person else f" of {made.person or 'somebody'}"
         return f"undid {made.kind!r} {made.label}".rstrip() + whose
 
-    def _numbered(self, made: Correction) -> Correction:
-        return made if made.number else replace(made, number=self._latest + 1)
-
     def _include(self, made: Correction) -> None:
         self._entries.setdefault(made.id, made)
         self._latest = max(self._latest, made.number)
@@ -230,10 +225,9 @@ class Corrections:
 
 def parse(line: bytes, source: str) -> Correction:
     """Return the correction in a line of JSON."""
-    known = {entry.name for entry in fields(Correction)}
     try:
-        content = {key: value for key, value in parse_json(line.decode("utf-8")).items() if key in known}
-    except (ValueError, AttributeError) as error:
+        content = parse_json(line.decode("utf-8"))
+    except ValueError as error:
         raise RunFolderError(f"{source} is not a correction: {line[:80]!r} ({error}).") from error
     made = build_card(Correction, content, source)
     raise_all(made.problems(), f"{source} cannot be used")

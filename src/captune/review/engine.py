@@ -144,7 +144,7 @@ class Engine:
             self._keeps_zero_shot = self.last.kept == "zero_shot"
         n_parts = [len(answers.parts(name)) for name in answers.names]
         made = self.last.classifier
-        self.classifier = Classifier(made.tuner, made.tuner_name, made.class_vectors, answers.names, n_parts)
+        self.classifier = Classifier(made.tuner, made.class_vectors, answers.names, n_parts)
         self.probabilities = self.classifier.unite(self.last.predictions.probabilities)
         return self.probabilities
 
@@ -262,12 +262,9 @@ class Engine:
 
     def with_encoder(self) -> Classifier:
         """Return the classifier with the true encoders instead of the table of sentences."""
-        old = self.classifier.tuner
+        own, old = self.classifier, self.classifier.tuner
         if old.backbone is self.backbone:
-            return self.classifier
+            return own
         tuner = type(old)(self.backbone, old.vocabulary, old.settings)
         tuner.load_state_dict(old.state_dict())
-        own = self.classifier
-        return Classifier(
-            tuner.to(self.runtime.device), own.tuner_name, own.class_vectors, own.names, own.n_parts or ()
-        )
+        return Classifier(tuner.to(self.runtime.device), own.class_vectors, own.names, own.n_parts or ())
