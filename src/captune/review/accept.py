@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from captune.core.arrays import Bools, Floats, Ints
 from captune.core.errors import InputError
@@ -101,11 +102,15 @@ class Population:
     outcome: Ints
     is_nameless: Bools
 
+    @cached_property
+    def by_confidence(self) -> tuple[Ints, NDArray[np.float64]]:
+        """Return the order of the images, most confident first, and the mean confidence up to each of them."""
+        order = np.lexsort((self.numbers, -self.confidence))
+        return order, np.cumsum(self.confidence[order], dtype=np.float64) / np.arange(1, len(order) + 1)
+
     def planned(self, precision: float, stage: int) -> tuple[Ints, Bools]:
         """Return the planned zone, most confident first, and which of it is checked at a stage; both `(zone,)`."""
-        n_checks = checks_of_stage(precision, stage)
-        order = np.lexsort((self.numbers, -self.confidence))
-        mean = np.cumsum(self.confidence[order], dtype=np.float64) / np.arange(1, len(order) + 1)
+        n_checks, (order, mean) = checks_of_stage(precision, stage), self.by_confidence
         zone = order[: max(int(np.count_nonzero(mean >= precision)), n_checks)]
         n = min(n_checks, len(zone))
         last = np.partition(self.numbers[zone], n - 1)[n - 1] if n else 0
@@ -222,9 +227,7 @@ def precision_curve(population: Population) -> list[dict[str, float]]:
     `expected` is their mean confidence, `n_checks` and `n_wrong` count a random sample of them, and `low` to `high` is
     the 95 % interval of their precision, 0 to 1 without checks.
     """
-    order = np.lexsort((population.numbers, -population.confidence))
-    mean = np.cumsum(population.confidence[order], dtype=np.float64) / np.arange(1, len(order) + 1)
-    points = []
+    (order, mean), points = population.by_confidence, []
     for size in sorted({round(len(order) * part / N_ZONES) for part in range(1, N_ZONES + 1)} - {0}):
         numbers, outcome = population.numbers[order[:size]], population.outcome[order[:size]]
         # Those with the smallest numbers are a random sample, up to the first that nobody answered.

@@ -11,7 +11,6 @@ import numpy as np
 
 from captune.core.arrays import Bools, Floats, Ints, Positions
 from captune.core.errors import InputError, nearest
-from captune.data.images import ImageCollection
 from captune.data.inputs import Images
 from captune.data.task import NONE_ID
 from captune.embeddings.embed import embed_classes
@@ -53,20 +52,16 @@ class Session:
     recorded at once (`corrections`); `adapt` is called after every change, with the method that was used last.
     """
 
-    def __init__(self, engine: Engine, corrections: Corrections | None = None, seed: int = 0) -> None:
-        self.engine, self.seed = engine, seed
-        self.corrections = Corrections() if corrections is None else corrections
+    def __init__(self, engine: Engine, corrections: Corrections, seed: int) -> None:
+        self.engine, self.corrections, self.seed = engine, corrections, seed
+        self.images, self.person = engine.images, corrections.person
+        """The readable images, each known by its position in this collection, and who is answering."""
         self.answers = self._collect()
         if not hasattr(engine, "probabilities") or engine.classifier.names != self.names:
             engine.adapt(self.answers, self.training(self.answers))
         self.predictions = self._pinned()
         """The class probabilities of all images; an image that a person labeled has its label."""
         self._opened = self.predictions.labels, [self.answers.origins(name)[0] for name in self.names]
-
-    @property
-    def images(self) -> ImageCollection:
-        """Return the readable images; an image is its position in this collection."""
-        return self.engine.images
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -152,8 +147,11 @@ class Session:
     def name_group(self, group: int, name: str, *, except_: Image | Sequence[Image] = ()) -> Change:
         """Record that a whole group is of a class, except for some of its images."""
         self._now().check_class(name, may_add=True)
-        others, members = self.names_of(except_), self.names_of(self.group(group).images.tolist())
-        belonging = tuple(image for image in members if image not in others)
+        found = next((one for one in self.groups() if one.number == group), None)
+        if found is None:
+            raise InputError(f"There is no group {group}. Groups: 0 to {int(self.clusters[0].max())}.")
+        others = self.names_of(except_)
+        belonging = tuple(image for image in self.names_of(found.images.tolist()) if image not in others)
         if others:
             self.corrections.add("not", name, images=others, group=group)
         what = f"named group {group} ({len(belonging)} images) {name!r}"
@@ -271,13 +269,6 @@ class Session:
         """Return the groups of images that belong together, with their current names."""
         return describe_groups(self, self._first_fits if self.engine.fits is None else self.engine.fits)
 
-    def group(self, number: int) -> Group:
-        """Return one group."""
-        found = next((group for group in self.groups() if group.number == number), None)
-        if found is None:
-            raise InputError(f"There is no group {number}. Groups: 0 to {int(self.clusters[0].max())}.")
-        return found
-
     def estimate(self) -> AccuracyEstimate:
         """Return the accuracy on images that nobody labeled, from the checks; without checks, it says so."""
         checks = {row: answer for row, answer in sorted(self.labels.items()) if answer.is_check}
@@ -338,11 +329,6 @@ class Session:
         return target
 
     # Names and positions
-
-    @property
-    def person(self) -> str:
-        """Return who is answering."""
-        return self.corrections.person
 
     def find_row(self, image: str) -> int | None:
         """Return the position of an image, given by name or, as the shell completes it, by any path to it."""
