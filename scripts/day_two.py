@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import argparse
 import csv
-import shutil
 import sys
 from pathlib import Path
+
+from PIL import Image
 
 import captune
 from captune.cli import main as captune_command
 from captune.review.corrections import FILE, Corrections
-from captune.world import write_world
+from captune.world import class_names, render
 
 
 def command(*words: object) -> None:
@@ -53,19 +54,18 @@ def predicted(run: Path) -> dict[str, str]:
 
 def tell(folder: Path) -> None:
     """Play both days; an assertion fails if something is lost."""
-    write_world(folder / "world", 3, seed=1)
     photos, tomorrow, run = folder / "photos", folder / "tomorrow", folder / "run"
-    classes = sorted(path.name for path in (folder / "world").iterdir())[:6]
+    classes = class_names()[:6]
     for name in classes:
-        for number, image in enumerate(sorted((folder / "world" / name).iterdir())):
-            target = (tomorrow if number == 2 else photos) / name / f"{number}{image.suffix}"
+        for number, pixels in enumerate(render(name, range(7), seed=1).images):
+            target = (tomorrow if number == 6 else photos) / name / f"{number}.png"
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(image, target)
+            Image.fromarray(pixels).save(target)
     (folder / "classes.txt").write_text("\n".join(classes), encoding="utf-8")
 
     # The first day: adapt, answer, rename, merge.
     command("adapt", photos, "--classes", folder / "classes.txt", "--backbone", "embedded:patterns", "--out", run)
-    command("suggest", run, "--count", 8, "--checks", 0.25, "--out", folder / "suggestions.csv")
+    command("suggest", run, "--count", 20, "--checks", 0.25, "--out", folder / "suggestions.csv")
     n_checks = fill(folder / "suggestions.csv", {})
     command("label", run, "--from", folder / "suggestions.csv", "--person", "anna")
     old, new, (one, two) = classes[0], f"new {classes[0]}", classes[1:3]

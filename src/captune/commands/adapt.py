@@ -155,7 +155,7 @@ def _print_summary(run: Run, folder: Path) -> None:
     choice = run.choice
     say(f"{len(run.predictions.image_index)} images, {len(counts)} classes, method {choice['method']}.")
     most = ", ".join(f"{names[c]} {counts[c]}" for c in np.argsort(-counts, kind="stable")[:3])
-    say(f"Most often predicted: {most}. Never predicted: {int((counts == 0).sum())} classes.")
+    say(f"Most often predicted: {most}. Never predicted: {int((counts == 0).sum())} of {len(counts)} classes.")
     if run.skipped:
         say(f"{len(run.skipped)} unreadable images are listed in {folder / 'skipped.csv'}")
     say(f"Run folder: {folder}\n{describe_accuracy(None, str(folder))}")

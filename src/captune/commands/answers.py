@@ -246,7 +246,8 @@ def update(options: argparse.Namespace) -> None:
     """Add new images to a run; answers, names and checks stay."""
     session = open_run(options, quiet=True)
     found = session.update(options.images or options.moved_images)
+    say(found)
     if found.n_new or found.n_gone:
         session.save()
         write_report_of(options.run)
-    say(found)
+        say(f"Saved: {options.run}. {session.verification()}")

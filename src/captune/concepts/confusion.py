@@ -43,12 +43,19 @@ def class_prototypes(embeddings: Floats, labels: Ints, class_embeddings: Floats)
     return unit_rows(np.where(has_images[:, None], sums, class_embeddings).astype(np.float32))
 
 
-def class_similarity(prototypes: Floats, class_embeddings: Floats) -> Floats:
-    """Return the larger of the cosines between two classes' prototypes and between their texts (Eq. 2)."""
+def class_similarity(prototypes: Floats, class_embeddings: Floats, rows: Ints | None = None) -> Floats:
+    """Return the larger of the cosines between two classes' prototypes and between their texts (Eq. 2).
+
+    With `rows`, only those of these classes are computed; the others are zero.
+    """
     if prototypes.shape != class_embeddings.shape:
         raise InputError(f"prototypes: expected shape {class_embeddings.shape}, got {prototypes.shape}.")
     images, texts = unit_rows(prototypes), unit_rows(class_embeddings)
-    return np.maximum(images @ images.T, texts @ texts.T)
+    if rows is None:
+        return np.maximum(images @ images.T, texts @ texts.T)
+    found = np.zeros((len(images), len(images)), dtype=np.float32)
+    found[rows] = np.maximum(images[rows] @ images.T, texts[rows] @ texts.T)
+    return found
 
 
 def confident_counts(probabilities: Floats, tau: float) -> Ints:

@@ -231,8 +231,11 @@ class CapSchedule(Schedule):
         """Return the margin from the similarity of the classes and their confident predictions (Eqs. 2 to 7)."""
         settings, labels = self.settings, self.pseudo_labels
         images, probabilities, classes = self.objective.predict(labels.image_index)
+        rows = None
+        if self.mixture_labels is not None:  # no image is labeled as another class, so the margin of others is not read
+            rows = np.unique(np.concatenate([self.mixture_labels, labels.labels, self.objective.source.labels]))
         return confusion_margin(
-            class_similarity(class_prototypes(images, labels.labels, classes), classes),
+            class_similarity(class_prototypes(images, labels.labels, classes), classes, rows),
             self.accepted if settings.count_on == "accepted" else confident_counts(probabilities, settings.tau),
             margin=settings.margin_scale,
             logit_scale=self.objective.tuner.backbone.logit_scale,

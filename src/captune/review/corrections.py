@@ -194,7 +194,7 @@ class Corrections:
         marks = [m for m in self.active() if is_group and m.kind == "not" and (m.person, m.group, m.label) == place]
         self.extend([Correction("undo", undoes=one.id, person=self.person) for one in (made, *marks)])
         whose = "" if made.person == self.person else f" of {made.person or 'somebody'}"
-        return f"undid {made.kind!r} {made.label}".rstrip() + whose
+        return f"undid {made.kind} {made.label!r}".removesuffix(" ''") + whose
 
     def _include(self, made: Correction) -> None:
         self._entries.setdefault(made.id, made)

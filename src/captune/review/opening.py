@@ -80,9 +80,10 @@ def _open_run(run: Run, images: Images | None, person: str | None, quiet: bool, 
         applied(collect_answers(made, start.names, start.descriptions, start.labels))
         for made in ((), corrections.active())
     )
-    if run.method != built.method and "method" not in settings:
-        keep = option("method", run.method)
-        engine.notes = [f"Adapted with {built.method}, which takes seconds, instead of {run.method} ({keep})"]
+    before = str(run.choice.get("method", run.method))  # what `auto` chose
+    if before != built.method and "method" not in settings:
+        keep = option("method", before)
+        engine.notes = [f"Adapted with {built.method}, which takes seconds, instead of {before} ({keep})"]
     if engine.review.get("applied", begun) == now and not settings:
         engine.adopt(classifier)
     return Session(engine, corrections, built.seed)

@@ -20,6 +20,15 @@ def test_no_confident_image_means_no_margin() -> None:
     assert made.imbalance == 0.0
 
 
+def test_rows_that_are_not_read_are_left_out() -> None:
+    prototypes, texts = (unit_rows(np.random.default_rng(i).normal(size=(9, 5))) for i in range(2))
+    full, some = confusion.class_similarity(prototypes, texts), np.array([0, 3, 8])
+    np.testing.assert_array_equal(confusion.class_similarity(prototypes, texts, np.arange(9)), full)
+    found = confusion.class_similarity(prototypes, texts, some)
+    np.testing.assert_allclose(found[some], full[some], atol=1e-6)
+    assert not np.delete(found, some, axis=0).any()
+
+
 def test_balanced_counts_mean_no_margin() -> None:
     assert not confusion.confusion_margin(SIMILARITY, np.array([7, 7, 7, 7])).matrix.any()
 

@@ -10,6 +10,7 @@ import pytest
 from toys import write_images
 
 import captune
+from captune.cli import main
 from captune.core.errors import InputError
 from captune.report.page import write_report
 
@@ -65,6 +66,19 @@ def test_an_answer_is_no_yes_to_the_pictures_of_a_run_of_somebody_else(run: Path
         session.save()
         page = write_report([received]).read_text(encoding="utf-8")
         assert ("data:image/jpeg" in page) == (images is not None)
+
+
+@pytest.mark.parametrize("method", ["auto", "zero_shot"])
+def test_another_method_than_that_of_the_run_is_told_with_its_flag(
+    run: Path, method: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--classes", ",".join(NAMES), "--backbone", "embedded:patterns", "--method", method, "--workers", "0"]
+    assert main(["adapt", "photos", *words, "--out", "made"]) == 0  # `auto` chooses transductive
+    assert main(["label", "made", "000.png", "dots"]) == 0
+    told = "instead of zero_shot (--method zero_shot)"
+    assert (told in capsys.readouterr().out) == (method == "zero_shot")
+    assert main(["label", "made", "001.png", "dots", "--method", method]) == 0
+    assert "instead of" not in capsys.readouterr().out
 
 
 def test_old_names_warn_and_do_the_same(run: Path) -> None:
