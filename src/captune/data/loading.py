@@ -97,8 +97,8 @@ def load_batches(
     )
     try:
         with _holding_signals():
-            batches = iter(loader)
-        yield from batches
+            loaded = iter(loader)
+        yield from loaded
     except RuntimeError as error:
         if "worker" in str(error).lower():
             raise CaptuneError(
