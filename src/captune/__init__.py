@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from captune.concepts.mismatch import MismatchSettings as MismatchSettings
     from captune.concepts.mismatch import detect_mismatch as detect_mismatch
     from captune.core.errors import CaptuneError as CaptuneError
-    from captune.core.typed_settings import AdaptSettings as AdaptSettings
     from captune.data.images import ImageCollection as ImageCollection
     from captune.data.precomputed import ClassTexts as ClassTexts
     from captune.data.precomputed import Embeddings as Embeddings
@@ -61,7 +60,6 @@ _PUBLIC = {
     "captune.concepts.confusion": "ConfusionMargin confusion_margin",
     "captune.concepts.mismatch": "MismatchFindings MismatchSettings detect_mismatch",
     "captune.core.errors": "CaptuneError",
-    "captune.core.typed_settings": "AdaptSettings",
     "captune.data.images": "ImageCollection",
     "captune.data.precomputed": "ClassTexts Embeddings",
     "captune.data.vocabulary": "NONE",
@@ -98,19 +96,12 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 (the type checker reads the i
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     if name in ("open", "open_run"):  # deprecated in 0.3; the first replaced the builtin after `import *`
-        return _renamed(name)
+        import warnings
+
+        warnings.warn(f"captune.{name} is now captune.open_session", DeprecationWarning, stacklevel=2)
+        now = import_module("captune.review.opening").open_session
+        return now if name == "open" else lambda run, images=None, **settings: now(run, images=images, **settings)
     raise AttributeError(f"module 'captune' has no attribute {name!r}")
-
-
-def _renamed(name: str) -> Any:  # noqa: ANN401
-    """Return the old functions that open a session."""
-    import warnings
-
-    warnings.warn(f"captune.{name} is now captune.open_session", DeprecationWarning, stacklevel=3)
-    open_session = import_module("captune.review.opening").open_session
-    if name == "open":
-        return open_session
-    return lambda folder, images=None, **settings: open_session(folder, images=images, **settings)
 
 
 def __dir__() -> list[str]:

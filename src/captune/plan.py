@@ -16,9 +16,8 @@ from captune.core import registry
 from captune.core.arrays import unit_rows
 from captune.core.errors import InputError, ProblemList, UnknownNameError, nearest, raise_all
 from captune.core.files import is_file, is_folder
-from captune.core.named_models import named_models
 from captune.core.runtime import Runtime
-from captune.core.settings import NO_RESULT, RunSettings, build_run, plain
+from captune.core.settings import NO_RESULT, RunSettings, build_run, named_models, plain
 from captune.data.images import ImageCollection
 from captune.data.inputs import Images, collect_images, describe_source
 from captune.data.labels import new_names, read_labels, rename_classes
@@ -92,18 +91,15 @@ class Plan:
     def check_backbone(self) -> None:
         """Check that the backbone exists and supports the method's tuner, without loading weights."""
         tuner = getattr(self.method.settings, "tuner", "")
-        prompted = registry.load("tuners", tuner).prompted_towers if tuner else frozenset()
         is_embedded = {"image": isinstance(self.images, Embeddings), "text": self.class_texts is not None}
-        for side in sorted(prompted):
+        for side in sorted(_prompted(tuner)):
             if is_embedded[side]:
                 raise InputError(
                     f"The tuner {tuner!r} trains prompts inside the {side} encoder, which embeddings have passed "
                     "already. Use the preset 'quick', or pass images and class names with a backbone."
                 )
-        if self.backbone is not None:
-            _check_tuner(tuner, prompted, self.backbone.prompted_sides(), self.settings.backbone)
-        elif not self.is_embedded:
-            check_backbone(self.settings.backbone, tuner, self.cache)
+        if not self.is_embedded:
+            check_backbone(self.settings.backbone, tuner, self.cache, self.backbone)
         if self.settings.second_encoder and self.second is None:
             check_backbone(second_id(self.settings.second_encoder), cache=self.cache)
 
@@ -195,11 +191,10 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
 def _kept_source(what: str, value: object) -> str:
     """Return where an input came from, with an absolute path, so that a run means the same files everywhere."""
     text = describe_source(value)
+    if not isinstance(value, (str, Path)) or text == "folders":
+        return text
     path = split_key(text)[0]
-    is_path = (
-        isinstance(value, (str, Path)) and text != "folders" and (what != "classes" or is_file(path) or is_folder(path))
-    )
-    return str(Path(text).absolute()) if is_path else text
+    return str(Path(text).absolute()) if what != "classes" or is_file(path) or is_folder(path) else text
 
 
 def _take_names(values: dict[str, Any]) -> tuple[dict[str, str], dict[str, list[str]]]:
@@ -298,8 +293,6 @@ def plan_for_task(task: AdaptationTask, settings: Mapping[str, Any], texts: Clas
         _check_id(role, values)
     if texts is not None:
         _check_texts(texts, values, task.unlabeled, None)
-        if built[0].backbone != PRECOMPUTED:
-            raise InputError(f"The images and class texts are embeddings: backbone must be {PRECOMPUTED!r}.")
     return Plan(*built, task, task.unlabeled + task.labeled.images, class_texts=texts)
 
 
@@ -315,11 +308,9 @@ def change_settings(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> tu
     """Return the settings of a run with changes; another method has none of the old method's settings."""
     name = str(changes.get("method") or stored["method"])
     method_class: type[Method] = registry.load("methods", name)
-    own = {field.name for field in dataclasses.fields(RunSettings)}
+    own = {field.name for field in dataclasses.fields(RunSettings)} - {"preset"}
     if stored["method"] == name:
-        own |= {field.name for field in dataclasses.fields(method_class.Settings)}
-    else:
-        own -= {"preset"}
+        own |= {"preset", *(field.name for field in dataclasses.fields(method_class.Settings))}
     return _build({key: value for key, value in stored.items() if key in own} | {**changes, "method": name}, "quick")
 
 
@@ -351,23 +342,29 @@ def with_preset(method_class: type[Method], settings: Mapping[str, Any], default
     return {**presets[name], **settings, "preset": name}
 
 
-def check_backbone(identifier: str, tuner: str = "", cache: EmbeddingCache | None = None) -> None:
+def check_backbone(
+    identifier: str, tuner: str = "", cache: EmbeddingCache | None = None, loaded: Backbone | None = None
+) -> None:
     """Check the id of a backbone, and that it supports the prompts of a tuner, without loading its weights.
 
     A model that is remembered in the cache has been loaded before, so its files are not checked again.
     """
-    source, name = registry.split_id("backbones", identifier, RunSettings.backbone)
-    backbone_class = registry.load("backbones", source)
-    if cache is None or not is_remembered(identifier, cache):
-        backbone_class.check(name)
-    prompted = registry.load("tuners", tuner).prompted_towers if tuner else frozenset()
-    _check_tuner(tuner, prompted, backbone_class.prompt_towers(name), identifier)
-
-
-def _check_tuner(tuner: str, prompted: frozenset[str], supported: frozenset[str], identifier: str) -> None:
-    if not prompted <= supported:
-        tuners = {name: registry.load("tuners", name).prompted_towers for name in registry.names("tuners")}
+    if loaded is not None:
+        supported = loaded.prompted_sides()
+    else:
+        source, name = registry.split_id("backbones", identifier, RunSettings.backbone)
+        backbone_class = registry.load("backbones", source)
+        if cache is None or not is_remembered(identifier, cache):
+            backbone_class.check(name)
+        supported = backbone_class.prompt_towers(name)
+    if not _prompted(tuner) <= supported:
+        usable = (name for name in registry.names("tuners") if _prompted(name) <= supported)
         raise InputError(
             f"The backbone {identifier!r} does not support the prompts of the tuner {tuner!r}. Set tuner to one of: "
-            f"{', '.join(name for name, towers in tuners.items() if towers <= supported)}."
+            f"{', '.join(usable)}."
         )
+
+
+def _prompted(tuner: str) -> frozenset[str]:
+    """Return the towers that a tuner trains prompts in."""
+    return registry.load("tuners", tuner).prompted_towers if tuner else frozenset()

@@ -42,7 +42,7 @@ METHODS_OF_RUN = {"results/run.py": {"report", "review", "distill"}}
 """`Run.report`, `Run.save` and `Run.suggest` call what is made from runs: for users, one object has it all."""
 ROOT_NAMES = {"__version__"}
 """Names that captune/__init__.py defines itself; everything else there is a shortcut upwards."""
-HEAVY = ("torch", "transformers", "numpy", "PIL", "pydantic", "yaml", "rich", "lightning_fabric", "sklearn", "pyarrow")
+HEAVY = ("torch", "transformers", "numpy", "PIL", "pydantic", "yaml", "rich", "sklearn", "pyarrow")
 
 
 def read(path: Path) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lightning_fabric  # noqa: F401 (its import sets up its loggers)
 import numpy as np
 import pytest
 import torch
@@ -25,7 +24,7 @@ from captune.core.errors import CaptuneError
 from captune.methods.audit import Audit
 from captune.methods.zero_shot import ZeroShot
 
-LOGGERS = ("", "transformers", "huggingface_hub", "lightning_fabric", "lightning.fabric", "torch", "matplotlib", "PIL")
+LOGGERS = ("", "transformers", "huggingface_hub", "torch", "matplotlib", "PIL")
 
 
 def state() -> dict[str, Any]:

@@ -17,7 +17,7 @@ SHORT: dict[str, Any] = {"epochs": 4, "iterations": 3, "grow_every": 2, "k": 2, 
 
 PRELOADED = [
     *("captune.pipeline", "captune.methods.cap", "captune.report.page", "captune.report.drawing", "ranks"),
-    *("captune.backbones.dual", "lightning_fabric", "torch._dynamo", "transformers.models.auto.modeling_auto"),
+    *("captune.backbones.dual", "torch._dynamo", "transformers.models.auto.modeling_auto"),
     *("transformers.models.bert.modeling_bert", "transformers.models.dinov2.modeling_dinov2"),
 ]
 
@@ -43,7 +43,7 @@ def _enter(work: Callable[..., None], folder: Path, rank: int, n: int, port: int
     os.dup2(error, 2)
     sys.stderr = os.fdopen(2, "w", buffering=1)
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    os.environ.update(address, LOCAL_RANK=str(rank), WORLD_SIZE=str(n), NODE_RANK="0", OMP_NUM_THREADS="1")
+    os.environ.update(address, LOCAL_RANK=str(rank), RANK=str(rank), WORLD_SIZE=str(n), OMP_NUM_THREADS="1")
     import torch
 
     torch.set_num_threads(1)

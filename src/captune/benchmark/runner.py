@@ -27,7 +27,7 @@ INTERRUPTED = 130
 SECONDS_TO_STOP = 120
 """How long an interrupted cell may take to finish its step and write its checkpoint."""
 CONTEXT: Any = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
-PRELOADED = ["captune.benchmark.measuring", "lightning_fabric", "sklearn.metrics"]
+PRELOADED = ["captune.benchmark.measuring", "sklearn.metrics"]
 MOST_CHARACTERS = 4096
 """Of an error: what fits into a pipe that nobody reads yet."""
 MESSAGES = {

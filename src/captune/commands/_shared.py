@@ -33,17 +33,6 @@ def several(name: str, help: str, metavar: str, **options: Any) -> Argument:  # 
     return argument(name, action="append", default=[], metavar=metavar, help=help, **options)
 
 
-def group(title: str, *arguments: Argument) -> Argument:
-    """Return arguments that have a title in the help."""
-
-    def declare(parser: argparse.ArgumentParser) -> None:
-        part = parser.add_argument_group(title)
-        for one in arguments:
-            one(part)
-
-    return declare
-
-
 @dataclass
 class Command:
     """A command of the command line.
@@ -145,15 +134,14 @@ def print_table(rows: Iterable[Sequence[object]], *header: str) -> None:
     from rich.table import Column, Table
     from rich.text import Text
 
-    class Screen(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # where rich would exit with code 1
-
     columns = (Column(name, overflow="fold") for name in header)
     shown = Table(*columns, box=None, pad_edge=False, show_header=bool(header))
     for row in rows:
         shown.add_row(*(Text(printable(str(cell))) for cell in row))
-    Screen(highlight=False).print(shown)
+    screen = Console(highlight=False)
+    with screen.capture() as drawn:
+        screen.print(shown)
+    sys.stdout.write(drawn.get())
 
 
 def write_lines(lines: Iterable[str], path: str | None) -> None:

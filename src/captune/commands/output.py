@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from captune.commands import _shared
-from captune.commands._shared import argument, command, flag, group, out, print_table, say, write_lines
+from captune.commands._shared import argument, command, flag, out, print_table, say, write_lines
 from captune.core import registry
 from captune.core.errors import CaptuneError, InputError
 
@@ -37,29 +37,20 @@ def report(options: argparse.Namespace) -> None:
     argument("--format", required=True, metavar="NAME", help="see captune list exports"),
     out("output file or folder (default: in RUN/exports)", "PATH"),
     flag("--overwrite", "replace an earlier export"),
-    group(
-        "labels",
-        argument("--min-confidence", type=float, metavar="P", help="only images with at least this confidence"),
-        argument("--precision", type=float, metavar="P", help="only labels that captune accept certifies"),
-        argument(
-            "--source",
-            choices=("predictions", "pseudo-labels"),
-            help="labels of all images (default), or those used for training",
-        ),
-        argument("--prefix", help="prefix of all image names, such as s3://bucket/"),
+    argument("--min-confidence", type=float, metavar="P", help="only images with at least this confidence"),
+    argument("--precision", type=float, metavar="P", help="only labels that captune accept certifies"),
+    argument(
+        "--source",
+        choices=("predictions", "pseudo-labels"),
+        help="labels of all images (default), or those used for training",
     ),
-    group(
-        "data sets (imagefolder)",
-        argument("--splits", metavar="A,B,C", help="shares of training, validation and test (default: 80,10,10)"),
-        flag("--link", "link to the images instead of copying them", default=None),
-    ),
-    group(
-        "models",
-        flag("--int8", "onnx: also write name.int8.onnx", default=None),
-        argument("--images", metavar="IMAGES", help="images to verify a model with, or the folder of the images"),
-        argument("--labels", metavar="folders|CSV", help="onnx: measure accuracy; cleanlab: use these labels"),
-        argument("--check", dest="n_checked", type=int, metavar="N", help="images to verify with (default: 64)"),
-    ),
+    argument("--prefix", help="prefix of all image names, such as s3://bucket/"),
+    argument("--splits", metavar="A,B,C", help="imagefolder: shares of training, validation, test (default: 80,10,10)"),
+    flag("--link", "imagefolder: link to the images instead of copying them", default=None),
+    flag("--int8", "onnx: also write name.int8.onnx", default=None),
+    argument("--images", metavar="IMAGES", help="images to verify a model with, or the folder of the images"),
+    argument("--labels", metavar="folders|CSV", help="onnx: measure accuracy; cleanlab: use these labels"),
+    argument("--check", dest="n_checked", type=int, metavar="N", help="number of images to verify with (default: 64)"),
     epilog="captune list exports describes the formats.",
 )
 def export(options: argparse.Namespace) -> None:
@@ -130,7 +121,7 @@ def list_(options: argparse.Namespace) -> None:
 
 def _sentences(what: Any) -> list[tuple[str, str]]:  # noqa: ANN401 (one of CHOICES, which argparse has checked)
     if what == "models":
-        from captune.core.named_models import named_models
+        from captune.core.settings import named_models
 
         # Each fact on a line of its own, without those that are empty.
         return [(name, "\n".join(filter(None, vars(model).values()))) for name, model in named_models().items()]

@@ -156,7 +156,7 @@ def _is_partitioned(options: argparse.Namespace) -> bool:
 def _run_partitions(options: argparse.Namespace, task: Literal["embed", "predict"], model: str | None) -> None:
     """Compute the partitions of a job that are not finished, and print what there is."""
     from captune.core import registry
-    from captune.core.named_models import full_id
+    from captune.core.settings import full_id
     from captune.partitions.job import ENGINES, Job, run_job
 
     engine = options.engine or "local"

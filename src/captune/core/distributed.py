@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from captune.core import errors
-from captune.core.arrays import Bools, Floats
+from captune.core.arrays import Bools, Floats, row_parts
 from captune.core.errors import CaptuneError, ProcessLostError, ToldElsewhereError
 from captune.core.text import option
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Payload = tuple[dict[str, "Tensor"], Any]
 """What is sent between processes: tensors by name, and a value that JSON can hold; nothing is unpickled."""
-CHUNK_BYTES = 1 << 26
 NETWORK_TERMS = ("gloo", "nccl", "connection", "socket", "peer", "timed out", "timeout", "broken pipe")
 
 
@@ -58,11 +56,6 @@ def add_up(tensor: Tensor) -> Tensor:
     return total
 
 
-def mean(tensor: Tensor) -> Tensor:
-    """Return the mean of a tensor over all processes, without gradients; alone, the tensor itself."""
-    return tensor if size() == 1 else add_up(tensor) / size()
-
-
 def is_any(flag: bool) -> bool:
     """Return whether the flag is set in any process."""
     import torch
@@ -79,11 +72,10 @@ def merge_rows(rows: Floats, is_mine: Bools) -> None:
         return
     rows[~is_mine] = 0
     bits = rows.view(np.int32)  # the sum of an integer and zeros keeps every bit
-    step = max(1, CHUNK_BYTES // (rows.itemsize * rows.shape[1]))
-    for start in range(0, len(rows), step):
-        chunk = torch.from_numpy(bits[start : start + step]).to(_device())
+    for part in row_parts(*rows.shape):
+        chunk = torch.from_numpy(bits[part]).to(_device())
         dist.all_reduce(chunk)
-        bits[start : start + step] = chunk.cpu().numpy()
+        bits[part] = chunk.cpu().numpy()
 
 
 def gather(value: T) -> list[T]:
@@ -108,14 +100,13 @@ def from_first(make: Callable[[], Payload]) -> Payload:
             header = json.dumps({"value": value}).encode()
             content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
         except CaptuneError as raised:
-            error = errors.portable(raised)
-            header = json.dumps({"error": [type(error).__name__, str(error)]}).encode()
+            error = raised
+            header = json.dumps({"error": str(error)}).encode()
     received = json.loads(_broadcast(header, 0))
     if error is not None:
         raise error
     if "error" in received:
-        name, message = received["error"]
-        raise ToldElsewhereError(getattr(errors, name)(message))
+        raise ToldElsewhereError(received["error"])
     return load(_broadcast(content, 0)), received["value"]
 
 
@@ -145,14 +136,14 @@ def _broadcast(content: bytes, source: int) -> bytes:
 
     length = torch.tensor([len(content)], dtype=torch.int64, device=_device())
     dist.broadcast(length, source)
-    n_bytes = int(length)
+    if not length:
+        return b""
     if rank() == source:
-        sent = torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8).to(_device())
+        sent = torch.frombuffer(bytearray(content), dtype=torch.uint8).to(_device())
     else:
-        sent = torch.empty(max(n_bytes, 1), dtype=torch.uint8, device=_device())
-    for start in range(0, n_bytes, CHUNK_BYTES):
-        dist.broadcast(sent[start : start + CHUNK_BYTES], source)
-    return content if rank() == source else sent[:n_bytes].cpu().numpy().tobytes()
+        sent = torch.empty(int(length), dtype=torch.uint8, device=_device())
+    dist.broadcast(sent, source)
+    return content if rank() == source else sent.cpu().numpy().tobytes()
 
 
 def _device() -> torch.device:

@@ -49,10 +49,6 @@ class ProcessLostError(CaptuneError):
 class ToldElsewhereError(CaptuneError):
     """A problem that the first process reports; the others exit without repeating it."""
 
-    def __init__(self, original: CaptuneError) -> None:
-        super().__init__(str(original))
-        self.original = original
-
 
 class ProblemList(list[str]):
     """Problems that are reported together."""
@@ -82,12 +78,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(repr(match) for match in close)}?" if close else ""
 
 
-def portable(error: CaptuneError) -> CaptuneError:
-    """Return the same error as one of the classes above, which another process can raise by name."""
-    kind = next(kind for kind in type(error).__mro__ if kind.__module__ == __name__)
-    return error if kind is type(error) else kind(str(error))
-
-
 def import_extra(module: str, extra: str) -> Any:  # noqa: ANN401 (a module)
     """Import a module of an optional dependency, or raise the error with the pip command."""
     try:
@@ -106,7 +96,4 @@ def missing_extra(package: str, extra: str) -> MissingExtraError:
 def require(extra: str, *packages: str) -> None:
     """Raise an error with the pip command if a package of an extra is not installed."""
     for package in packages:
-        try:
-            __import__(package)
-        except ImportError as error:
-            raise missing_extra(package, extra) from error
+        import_extra(package, extra)

@@ -56,22 +56,20 @@ def cache_folder() -> Path:
 def write_whole(path: Path, content: bytes | str | Iterable[str]) -> None:
     """Write a file atomically, from content or from pieces of text: a kill leaves the old file or the new one."""
     pieces = [content] if isinstance(content, (bytes, str)) else content
-    aside = None
+    aside = path.parent / f".captune-{os.urandom(8).hex()}.part"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".captune-", suffix=".part", delete=False) as file:
-            aside = Path(file.name)
+        with aside.open("xb") as file:
             for piece in pieces:
                 # Bytes of paths that are not UTF-8 are escaped; in JSON, the escape means the same character.
                 file.write(piece.encode("utf-8", "backslashreplace") if isinstance(piece, str) else piece)
             file.flush()
             os.fsync(file.fileno())
-        aside.chmod(0o666 & ~_umask())
         aside.replace(path)  # a link is replaced, not followed
         sync_folder(path.parent)
     except BaseException as error:
-        if aside is not None:
-            aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink()
         if not isinstance(error, OSError):
             raise
         raise CaptuneError(
@@ -171,22 +169,18 @@ def finish_replacing(target: Path, files: Sequence[str], others: Sequence[str] =
 
 def refuse_links(folder: Path, names: Iterable[str]) -> None:
     """Raise an error if one of these names in a folder is a link, a pipe or a device: nothing is written through it."""
-    _refuse(folder, names, os.lstat, "a link, a pipe or a device")
+    refuse_pipes(folder, names, os.lstat)
 
 
-def refuse_pipes(folder: Path, names: Iterable[str]) -> None:
+def refuse_pipes(folder: Path, names: Iterable[str], facts_of: Callable[[Path], os.stat_result] = os.stat) -> None:
     """Raise an error if one of these names in a folder leads to a pipe or a device, which reading may never end."""
-    _refuse(folder, names, os.stat, "a pipe or a device")
-
-
-def _refuse(folder: Path, names: Iterable[str], facts_of: Callable[[Path], os.stat_result], what: str) -> None:
     for name in names:
         with suppress(OSError):  # it does not exist, or opening it is an error as well
             mode = facts_of(folder / name).st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise RunFolderError(
-                    f"{str(folder / name)!r} is {what}, expected a file or folder of its own. Remove it, if you trust "
-                    "the rest of the folder."
+                    f"{str(folder / name)!r} is a link, a pipe or a device, expected a file or folder of its own. "
+                    "Remove it, if you trust the rest of the folder."
                 )
 
 
@@ -217,18 +211,12 @@ def digest(content: bytes, size: int = 16) -> str:
 
 def is_folder(path: str | Path) -> bool:
     """Return whether a folder exists; False for a path that the system rejects (too long, with NUL)."""
-    try:
-        return Path(path).is_dir()
-    except (OSError, ValueError):
-        return False
+    return os.path.isdir(path)  # noqa: PTH112 (which raises an error for such a path before Python 3.14)
 
 
 def is_file(path: str | Path) -> bool:
     """Return whether a file exists; False for a path that the system rejects (too long, with NUL)."""
-    try:
-        return Path(path).is_file()
-    except (OSError, ValueError):
-        return False
+    return os.path.isfile(path)  # noqa: PTH113
 
 
 def write_json(path: Path, content: Any) -> None:  # noqa: ANN401 (anything that JSON can hold)
@@ -251,9 +239,3 @@ class _Lines(list[str]):
     def write(self, line: str) -> None:
         """Add one row."""
         self.append(line[:-2] + "\n")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -41,9 +41,9 @@ def run_again(words: Sequence[str], devices: object) -> int | None:
     """Run this command in several processes and return its exit code; None if it should run in this process."""
     if is_launched() or type(devices) is not int or devices < 2:  # a wrong number is reported with all other problems
         return None
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+    from torch.distributed import run as torchrun
+    from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     from captune.core.distributed import lost_message
     from captune.core.restoring import unchanged
@@ -52,19 +52,12 @@ def run_again(words: Sequence[str], devices: object) -> int | None:
         logging.disable(logging.CRITICAL)  # the launcher's log repeats what the processes say, with a traceback
         for name, value in {"OMP_NUM_THREADS": str(cores_per_process(devices)), **KEEP_FREED_MEMORY, OURS: "1"}.items():
             os.environ.setdefault(name, value)
-        config = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=devices,
-            run_id="captune",
-            max_restarts=0,
-            rdzv_backend="c10d",
-            rdzv_endpoint="localhost:0",
-            local_addr="localhost",
-            logs_specs=DefaultLogsSpecs(log_dir=folder, redirects=dict.fromkeys(range(1, devices), Std.ERR)),
-        )
+        # The first process speaks for all: what the others write to standard error goes to files.
+        files = ["--log-dir", folder, "--redirects", ",".join(f"{rank}:2" for rank in range(1, devices))]
+        options = ["--standalone", "--local-addr", "localhost", "--nproc-per-node", str(devices), *files]
         try:
-            elastic_launch(config, sys.executable)("-m", "captune.cli", *words)
+            parsed = torchrun.parse_args([*options, "-m", "captune.cli", *words])  # type: ignore[no-untyped-call]
+            torchrun.run(parsed)  # type: ignore[no-untyped-call]
         except SignalException:
             raise KeyboardInterrupt from None
         except ChildFailedError as error:

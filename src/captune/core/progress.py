@@ -9,8 +9,7 @@ from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.text import Text
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from captune.core.text import printable
 
@@ -53,13 +52,7 @@ def show_progress(what: str, total: int) -> Iterator[Advance]:
 
 @contextmanager
 def _bar(what: str, total: int) -> Iterator[Advance]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _RateColumn(),
-        TimeRemainingColumn(),
-    )
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as bars:
         task = bars.add_task(what, total=total)
 
@@ -82,8 +75,8 @@ def _lines(what: str, total: int) -> Iterator[Advance]:
         if now - last >= SECONDS_BETWEEN_LINES and done < total:
             speed = (done - done_before) / (now - last)
             left = f", {duration((total - done) / speed)} left" if speed else ""
-            title = f"{what} {note}" if note else what
-            say(f"{title}: {done:,}/{total:,}, {_rate(speed)}{left}")
+            title, rate = f"{what} {note}" if note else what, f"{speed:,.{1 if speed < 10 else 0}f}/s"
+            say(f"{title}: {done:,}/{total:,}, {rate}{left}")
             last, done_before = now, done
 
     yield advance
@@ -95,16 +88,3 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _rate(speed: float) -> str:
-    return f"{speed:,.0f}/s" if speed >= 10 else f"{speed:.1f}/s"
-
-
-class _RateColumn(ProgressColumn):
-    """Show the items processed per second."""
-
-    def render(self, task: Task) -> Text:
-        """Return the rate as text."""
-        speed = task.finished_speed or task.speed
-        return Text(_rate(speed) if speed else "-/s")

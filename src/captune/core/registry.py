@@ -39,8 +39,9 @@ def summary(role: Role, name: str) -> str:
     if name not in _builtin_names(role):
         return "third-party plug-in"
     spec = find_spec(f"{FOLDERS[role]}.{name}")
-    source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
-    docstring = ast.get_docstring(ast.parse(source)) or ""
+    assert spec is not None
+    assert spec.origin is not None
+    docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
     return docstring.split("\n", 1)[0]
 
 
@@ -93,13 +94,9 @@ def split_id(role: Role, identifier: str, example: str) -> tuple[str, str]:
 
 
 def _builtin_names(role: Role) -> list[str]:
-    try:
-        spec = find_spec(FOLDERS[role])
-    except ModuleNotFoundError:  # a role whose parent package is missing has no built-in plug-ins
-        spec = None
-    if spec is None or spec.submodule_search_locations is None:
-        return []
-    found = pkgutil.iter_modules(list(spec.submodule_search_locations))
+    spec = find_spec(FOLDERS[role])
+    assert spec is not None
+    found = pkgutil.iter_modules(spec.submodule_search_locations)
     return [module.name for module in found if module.name != "base" and not module.name.startswith("_")]
 
 

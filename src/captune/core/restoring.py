@@ -10,8 +10,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import contextmanager, nullcontext, suppress
 
 import numpy as np
 
@@ -24,7 +23,9 @@ def unchanged() -> Iterator[None]:
     """
     environment, disabled = dict(os.environ), logging.root.manager.disable
     python_state, numpy_state = random.getstate(), np.random.get_state()
-    with warnings.catch_warnings(), _signal_handlers(), _torch_state():
+    is_main = threading.current_thread() is threading.main_thread()  # only this thread can set signal handlers
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()} if is_main else {}
+    with warnings.catch_warnings(), _torch_state() if "torch" in sys.modules else nullcontext():
         try:
             yield
         finally:
@@ -34,6 +35,27 @@ def unchanged() -> Iterator[None]:
             logging.disable(disabled)
             random.setstate(python_state)
             np.random.set_state(numpy_state)
+            for number, handler in handlers.items():  # PyTorch's worker processes, for example, leave one for SIGCHLD
+                if handler is not None and signal.getsignal(number) is not handler:
+                    with suppress(OSError, ValueError):
+                        signal.signal(number, handler)
+
+
+@contextmanager
+def _torch_state() -> Iterator[None]:
+    import torch
+
+    deterministic, threads, cudnn = torch.get_deterministic_debug_mode(), torch.get_num_threads(), torch.backends.cudnn
+    flags = cudnn.deterministic, cudnn.benchmark
+    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(range(torch.cuda.device_count()) if is_used else ()):
+        try:
+            yield
+        finally:
+            torch.set_deterministic_debug_mode(deterministic)
+            cudnn.deterministic, cudnn.benchmark = flags
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)
 
 
 @contextmanager
@@ -47,36 +69,3 @@ def quiet_loggers(*names: str, level: int = logging.WARNING) -> Iterator[None]:
     finally:
         for logger, before in levels.items():
             logger.setLevel(before)
-
-
-@contextmanager
-def _signal_handlers() -> Iterator[None]:
-    """Keep the handlers; worker processes of PyTorch, for example, leave one for SIGCHLD."""
-    is_main = threading.current_thread() is threading.main_thread()  # only this thread can set handlers
-    before = {number: signal.getsignal(number) for number in signal.valid_signals()} if is_main else {}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            if handler is not None and signal.getsignal(number) is not handler:
-                with suppress(OSError, ValueError):
-                    signal.signal(number, handler)
-
-
-@contextmanager
-def _torch_state() -> Iterator[None]:
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        yield
-        return
-    deterministic, threads, cudnn = torch.get_deterministic_debug_mode(), torch.get_num_threads(), torch.backends.cudnn
-    flags = cudnn.deterministic, cudnn.benchmark
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices):
-        try:
-            yield
-        finally:
-            torch.set_deterministic_debug_mode(deterministic)
-            cudnn.deterministic, cudnn.benchmark = flags
-            if torch.get_num_threads() != threads:
-                torch.set_num_threads(threads)

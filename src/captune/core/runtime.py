@@ -1,16 +1,17 @@
-"""The one module that knows Lightning Fabric: devices, precision and seeds."""
+"""Devices, precision, seeds and processes of a run, and what it prints."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import platform
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,11 @@ import numpy as np
 from captune.core import distributed, launching
 from captune.core.errors import InputError
 from captune.core.progress import Advance, say, show_progress
-from captune.core.restoring import quiet_loggers
 from captune.core.settings import WHERE, RunSettings, build
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 WAIT = timedelta(hours=12)
 """How long a process waits for the others: the first may be asking a language model. A closed connection ends it."""
@@ -38,7 +39,6 @@ EARLIER = "Before the interruption"
 class Runtime:
     """The device, precision and seed of a run; created once and passed down."""
 
-    make_fabric: Callable[[], Any]
     device: torch.device
     seed: int
     workers: int
@@ -52,9 +52,11 @@ class Runtime:
     """When this process started, by the monotonic clock."""
 
     @cached_property
-    def fabric(self) -> Any:  # noqa: ANN401 (Fabric has no types)
-        """Return Fabric, which trains, spreads work over processes and lowers precision."""
-        return self.make_fabric()
+    def scaler(self) -> torch.amp.GradScaler:
+        """Return what scales the loss, so that no gradient vanishes in half precision; elsewhere it changes nothing."""
+        import torch
+
+        return torch.amp.GradScaler(self.device.type, enabled=self.precision == "16-mixed")
 
     @property
     def is_writer(self) -> bool:
@@ -78,27 +80,22 @@ class Runtime:
             distributed.gather(None)  # no process ends before the writer has written
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return the context in which frozen encoders compute in the run's precision."""
-        return nullcontext() if self.precision == "32-true" else self.fabric.autocast()
-
-    def clip_gradients(self, module: Any, optimizer: Any, max_norm: float) -> None:  # noqa: ANN401 (Fabric wraps both)
-        """Clip the norm of the gradients."""
+        """Return the context in which encoders compute in the run's precision."""
         import torch
 
-        if self.precision == "16-mixed":  # Fabric removes the scale of half-precision gradients first
-            self.fabric.clip_gradients(module, optimizer, max_norm=max_norm, error_if_nonfinite=False)
-        else:
-            torch.nn.utils.clip_grad_norm_(list(module.parameters()), max_norm)
+        half = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}.get(self.precision)
+        return nullcontext() if half is None else torch.autocast(self.device.type, half)
 
-    def scale_state(self) -> dict[str, float]:
-        """Return the state of the gradient scaler in half precision; empty in other precisions."""
-        return dict(self.fabric.strategy.precision.state_dict())
+    def spread(self, module: nn.Module) -> nn.Module:
+        """Return a module on the device of this process, whose gradients are averaged over all processes."""
+        from torch.nn.parallel import DistributedDataParallel
 
-    def restore_scale(self, state: Mapping[str, float]) -> None:
-        """Restore the state returned by `scale_state`."""
-        if state:
-            counters = {name: int(value) for name, value in state.items() if value == int(value)}
-            self.fabric.strategy.precision.load_state_dict({**state, **counters})
+        module.to(self.device)
+        if distributed.size() == 1:
+            return module
+        return DistributedDataParallel(
+            module, None if self.device.type == "cpu" else [self.device], find_unused_parameters=True
+        )
 
     @contextmanager
     def seeded(self, *numbers: int) -> Iterator[None]:
@@ -146,92 +143,56 @@ def start(
     """
     given = {**(asdict(settings) if isinstance(settings, RunSettings) else settings or {}), **changes}
     own = build(RunSettings, {name: given[name] for name in ("seed", "workers", *WHERE) if name in given}, "settings")
-    devices, num_nodes = _launched_size() or (own.devices, 1)
-    n_workers = default_workers(devices) if own.workers == -1 else own.workers
+    if own.devices > 1 and not launching.is_launched():
+        raise InputError(
+            f"devices = {own.devices}: this call runs in one process. Start the script with torchrun --nproc-per-node "
+            f"{own.devices}, or use captune adapt ... --devices {own.devices}."
+        )
+    n_processes = int(os.environ.get("LOCAL_WORLD_SIZE", own.devices))
+    n_workers = default_workers(n_processes) if own.workers == -1 else own.workers
     if n_workers and not _can_lock():
         n_workers = 0
         if not quiet:
             say("Images are decoded without worker processes, because there is no shared memory here (/dev/shm).")
-    make = cache(partial(_start_fabric, own.accelerator, devices, num_nodes, own.precision))
-    is_plain = devices * num_nodes == 1 and own.precision == "32-true" and _device_kind(own.accelerator) == "cpu"
-    if is_plain and not launching.is_launched():
-        import torch
-
-        device = torch.device("cpu")  # importing Fabric takes seconds, and a run without training does not need it
-    else:
-        device = make().device
+    device = _choose_device(own.accelerator, n_processes)
+    if launching.is_launched() and int(os.environ["WORLD_SIZE"]) > 1:
+        _join_group(device)
     seed_everything(own.seed)
-    return Runtime(make, device, own.seed, n_workers, quiet, own.precision, progress)
+    return Runtime(device, own.seed, n_workers, quiet, own.precision, progress)
 
 
-def _launched_size() -> tuple[int, int] | None:
-    """Return the processes per machine and the machines that an elastic launcher started, or None without one."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return None
-    local, world = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
-    return local, world // local
-
-
-def _join_restarted_group(device: torch.device) -> None:
-    """Join the processes that torchrun restarted; its store still holds the addresses of those that ended."""
-    import torch.distributed as dist
-    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
-
-    if not dist.is_initialized():
-        store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
-        dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo",
-            store=PrefixStore(f"captune-{os.environ['TORCHELASTIC_RESTART_COUNT']}", store),
-            rank=int(os.environ["RANK"]),
-            world_size=int(os.environ["WORLD_SIZE"]),
-            timeout=WAIT,
-        )
-
-
-def _start_fabric(accelerator: str, devices: int, num_nodes: int, precision: str) -> Any:  # noqa: ANN401
-    import lightning_fabric  # noqa: F401 (the import sets the level of its loggers)
-
-    with quiet_loggers("lightning.fabric", "lightning_fabric"):
-        fabric = _make_fabric(accelerator, devices, num_nodes, precision)
-        if launching.is_restarted() and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-            _join_restarted_group(fabric.device)
-        fabric.launch()
-    return fabric
-
-
-def _make_fabric(accelerator: str, devices: int, num_nodes: int, precision: str) -> Any:  # noqa: ANN401
-    from lightning_fabric import Fabric
-    from lightning_fabric.plugins import MixedPrecision
-    from lightning_fabric.strategies import DDPStrategy
-
-    class Mixed(MixedPrecision):
-        """Autocast inside the encoders; inputs such as cached embeddings stay in single precision."""
-
-        def convert_input(self, data: Any) -> Any:  # noqa: ANN401
-            return data
-
-    if devices * num_nodes > 1 and not launching.is_launched():
-        raise InputError(
-            f"devices = {devices}: this call runs in one process. Start the script with torchrun --nproc-per-node "
-            f"{devices}, or use captune adapt ... --devices {devices}."
-        )
-    many = DDPStrategy(timeout=WAIT, find_unused_parameters=True) if devices * num_nodes > 1 else "auto"
-    try:
-        mixed = [] if precision == "32-true" else [Mixed(precision, _device_kind(accelerator))]
-        return Fabric(accelerator=accelerator, strategy=many, devices=devices, num_nodes=num_nodes, plugins=mixed)
-    except Exception as error:  # Fabric's messages name the value; their types differ
-        raise InputError(
-            f"These devices cannot be used (accelerator {accelerator!r}, devices {devices}, precision "
-            f"{precision!r}): {error}"
-        ) from error
-
-
-def _device_kind(accelerator: str) -> str:
+def _choose_device(accelerator: str, n_processes: int) -> torch.device:
+    """Return the device of this process."""
     import torch
 
-    if accelerator != "auto":
-        return accelerator
-    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    own = int(os.environ.get("LOCAL_RANK", "0"))
+    found = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": n_processes}
+    kind = next(kind for kind, count in found.items() if count) if accelerator == "auto" else accelerator
+    if found[kind] < n_processes:
+        raise InputError(
+            f"These devices cannot be used (accelerator {kind!r}, devices {n_processes}): PyTorch finds {found[kind]} "
+            "of this kind. Use fewer, or the accelerator 'cpu'."
+        )
+    if kind == "cuda":
+        torch.cuda.set_device(own)
+    return torch.device(kind) if kind == "cpu" else torch.device(kind, own)
+
+
+def _join_group(device: torch.device) -> None:
+    """Join the processes that torchrun started."""
+    import torch.distributed as dist
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+    from torch.distributed.rendezvous import rendezvous
+
+    if dist.is_initialized():
+        return
+    store, rank, size = next(rendezvous("env://", timeout=WAIT))
+    # If torchrun restarted the processes, its store still holds the addresses of those that ended.
+    store = PrefixStore(f"captune-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    is_gpu = device.type == "cuda"
+    dist.init_process_group("nccl" if is_gpu else "gloo", store=store, rank=rank, world_size=size, timeout=WAIT)
+    if is_gpu:
+        atexit.register(dist.destroy_process_group)  # NCCL warns otherwise
 
 
 def seed_everything(seed: int) -> None:
@@ -264,16 +225,7 @@ def default_workers(n_processes: int = 1) -> int:
 def versions() -> dict[str, str]:
     """Return the versions of the packages that a result depends on."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
-    for package in (
-        "captune",
-        "torch",
-        "transformers",
-        "tokenizers",
-        "lightning-fabric",
-        "scikit-learn",
-        "numpy",
-        "pillow",
-    ):
+    for package in ("captune", "torch", "transformers", "tokenizers", "scikit-learn", "numpy", "pillow"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

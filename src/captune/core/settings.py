@@ -1,4 +1,4 @@
-"""Settings: frozen dataclasses, built from YAML and overrides with strict checks that report all errors at once."""
+"""Settings: frozen dataclasses from YAML and overrides, checked strictly; named models; YAML without surprises."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+import yaml
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import TypeAdapter, ValidationError
 
 from captune.core.errors import InputError, ProblemList, nearest, raise_all
 from captune.core.files import is_file, is_folder
-from captune.core.strict_yaml import ERRORS, load_yaml, read_yaml_file
 from captune.core.text import shown
 
 T = TypeVar("T")
@@ -30,6 +30,12 @@ Share = Annotated[float, Ge(0), Le(1)]
 PositiveShare = Annotated[float, Gt(0), Le(1)]
 ShareBelowOne = Annotated[float, Ge(0), Lt(1)]
 
+MOST_CHARACTERS = 1 << 26
+"""Longer YAML files are not read."""
+_YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
+"""What reading can raise; a date such as 2024-99-99 is a ValueError."""
+OWN_MODELS = "CAPTUNE_MODELS"
+"""The environment variable that names a file with more models."""
 DEFAULT_BACKBONE = "hf:openai/clip-vit-base-patch32"
 
 
@@ -216,7 +222,7 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
             continue
         try:
             values[key.strip()] = load_yaml(text)
-        except ERRORS:
+        except _YAML_ERRORS:
             problems.append(f"the value of {shown(pair)} is not valid YAML; quote it")
     raise_all(problems, "These --set overrides cannot be used")
     return values
@@ -236,3 +242,89 @@ def _problem(cls: type[Any], entry: Mapping[str, Any]) -> str:
     sentence = explain(cls).get(key.split(".")[0], "")
     meaning = f" {key}: {sentence}" if sentence else ""
     return f"{key} = {shown(entry.get('input'))}: {message[:1].lower()}{message[1:]}.{meaning}"
+
+
+@dataclass(frozen=True)
+class NamedModel:
+    """An encoder with a short name.
+
+    Attributes:
+        id: The id of a backbone or of a second encoder, as source:name.
+        template: The sentence with {} that its texts should have; empty if it has no texts.
+        source: Where it is described.
+        license: The license of its weights.
+        note: What it is for.
+    """
+
+    id: str
+    template: str = ""
+    source: str = ""
+    license: str = ""
+    note: str = ""
+
+
+def full_id(identifier: str) -> str:
+    """Return the id that a short name stands for; any other text as it is."""
+    return identifier if ":" in identifier else named_models().get(identifier, NamedModel(identifier)).id
+
+
+def named_models() -> dict[str, NamedModel]:
+    """Return the models by name; those in the user's file replace others of the same name."""
+    own = os.environ.get(OWN_MODELS)
+    files = [Path(__file__).with_name("models.yaml"), *([Path(own)] if own else [])]
+    entries = {str(name): facts for file in files for name, facts in read_yaml(file).items()}
+    return {name: build(NamedModel, facts, f"the model {name!r}") for name, facts in entries.items()}
+
+
+def load_yaml(text: str, as_text: bool = False) -> Any:  # noqa: ANN401 (anything that YAML can hold)
+    """Return the content of YAML text; with `as_text`, every scalar is text, such as a class called "on" or "747"."""
+    return yaml.load(text, Loader=_TextLoader if as_text else _StrictLoader)  # noqa: S506 (made strict below)
+
+
+def read_yaml_file(path: str | Path, what: str, as_text: bool = False) -> Any:  # noqa: ANN401
+    """Return the content of a YAML file, or raise an InputError that says what the file should be."""
+    try:
+        with Path(path).open(encoding="utf-8-sig") as file:
+            text = file.read(MOST_CHARACTERS + 1)
+        if len(text) > MOST_CHARACTERS:
+            raise InputError(f"The {what} {str(path)!r} has more than {MOST_CHARACTERS:,} characters.")
+        return load_yaml(text, as_text)
+    except OSError as error:
+        raise InputError(f"The {what} {str(path)!r} cannot be read: {error.strerror}.") from error
+    except _YAML_ERRORS as error:
+        # The parser's own message may quote very long lines.
+        reason = "\n".join(line[:200] for line in str(error).splitlines()[:8])
+        reason = "it is nested too deeply." if isinstance(error, RecursionError) else reason
+        raise InputError(f"The {what} {str(path)!r} is not valid YAML: {reason}") from error
+
+
+class _Strict:
+    """Reject duplicate keys, and aliases: a few lines of them can expand to gigabytes."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose the next node, unless it is an alias."""
+        if self.check_event(yaml.AliasEvent):  # type: ignore[attr-defined]
+            mark = self.peek_event().start_mark  # type: ignore[attr-defined]
+            raise yaml.composer.ComposerError(None, None, "aliases such as *name are not supported", mark)
+        return super().compose_node(parent, index)  # type: ignore[misc]
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Construct a mapping, unless a key is repeated."""
+        keys = [str(self.construct_object(key, deep=True)) for key, _ in node.value]  # type: ignore[attr-defined]
+        if len(set(keys)) < len(keys):
+            message = f"duplicate key {max(keys, key=keys.count)!r}"
+            raise yaml.constructor.ConstructorError(None, None, message, node.start_mark)
+        return super().construct_mapping(node, deep=deep)  # type: ignore[misc]
+
+
+class _StrictLoader(_Strict, yaml.SafeLoader):
+    """A safe loader that reads 1e-3 as a number."""
+
+
+class _TextLoader(_Strict, yaml.BaseLoader):
+    """A loader that reads every scalar as text."""
+
+
+_StrictLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)

@@ -12,7 +12,7 @@ import yaml
 
 from captune.core.errors import InputError, raise_all
 from captune.core.files import is_file, is_folder, write_whole
-from captune.core.strict_yaml import read_yaml_file
+from captune.core.settings import read_yaml_file
 from captune.core.text import invalid_character, is_unicode, look, one_form, shown
 from captune.data.tables import first_few, is_table, read_columns, read_lines
 

@@ -88,7 +88,7 @@ def fit(
     trained = dict(objective.named_parameters())
     groups = parameter_groups(objective, optimization.weight_decay)
     sgd = torch.optim.SGD(groups, lr=optimization.learning_rate, momentum=optimization.momentum)
-    wrapped, optimizer = runtime.fabric.setup(objective, sgd)
+    spread = runtime.spread(objective)
     state = _TrainingState(trained, sgd, schedule, runtime, checkpoints)
     epoch, step = state.restore()
     iterations = schedule.iterations
@@ -103,7 +103,7 @@ def fit(
             objective.train()
             for batch in schedule.batches(epoch, step):
                 rate = learning_rate(optimization, iterations, epoch * iterations + step)
-                _step(wrapped, optimizer, batch, rate, optimization.gradient_clip, state, runtime)
+                _step(spread, sgd, batch, rate, optimization.gradient_clip, state, runtime)
                 step += 1
                 advance(1, schedule.progress(epoch, state.sums))
                 if distributed.is_any(interrupts.received):
@@ -143,8 +143,8 @@ def parameter_groups(objective: nn.Module, weight_decay: float) -> list[dict[str
 
 
 def _step(
-    objective: Any,  # noqa: ANN401 (Fabric wraps it)
-    optimizer: Any,  # noqa: ANN401 (Fabric wraps it)
+    objective: nn.Module,
+    optimizer: torch.optim.Optimizer,
     batch: Any,  # noqa: ANN401 (each schedule has its own batches)
     rate: float,
     gradient_clip: float,
@@ -153,8 +153,9 @@ def _step(
 ) -> None:
     for group in optimizer.param_groups:
         group["lr"] = rate
-    result: StepResult = objective(batch)
-    loss = distributed.mean(result.loss.detach())
+    with runtime.autocast():
+        result: StepResult = objective(batch)
+    loss = distributed.add_up(result.loss.detach()) / distributed.size()
     if not torch.isfinite(loss):
         saved = f" The last good state is in {state.last_saved}." if state.last_saved else ""
         raise TrainingError(
@@ -162,10 +163,12 @@ def _step(
             f"Try again with a lower learning rate, for example {option('learning_rate', 0.003)}."
         )
     optimizer.zero_grad(set_to_none=True)
-    runtime.fabric.backward(result.loss)
+    runtime.scaler.scale(result.loss).backward()  # type: ignore[no-untyped-call]
     if gradient_clip > 0:
-        runtime.clip_gradients(objective, optimizer, gradient_clip)
-    optimizer.step()
+        runtime.scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(list(objective.parameters()), gradient_clip)
+    runtime.scaler.step(optimizer)
+    runtime.scaler.update()
     sums = {name: distributed.add_up(value) for name, value in result.sums.items()}
     for name, value in (("loss", loss), *sums.items()):
         state.sums[name] = state.sums[name] + value if name in state.sums else value.clone()
@@ -198,7 +201,7 @@ class _TrainingState:
             if momentum is not None:
                 tensors[f"momentum.{name}"] = momentum
         tensors |= {f"sum.{name}": tensor for name, tensor in self.sums.items()}
-        tensors |= {f"scale.{name}": torch.tensor(float(x)) for name, x in self.runtime.scale_state().items()}
+        tensors |= {f"scale.{name}": torch.tensor(float(x)) for name, x in self.runtime.scaler.state_dict().items()}
         tensors["time.seconds"] = torch.tensor(self.runtime.seconds(), dtype=torch.float64)
         self.last_saved = str(self.folder.save(Checkpoint(epoch, step, tensors, facts)))
 
@@ -213,7 +216,9 @@ class _TrainingState:
             parameter = self.parameters[name]
             self.optimizer.state[parameter]["momentum_buffer"] = tensor.to(parameter.device)
         self.sums = {name: tensor.to(self.runtime.device) for name, tensor in with_prefix(tensors, "sum.").items()}
-        self.runtime.restore_scale({name: float(tensor) for name, tensor in with_prefix(tensors, "scale.").items()})
+        if scale := {name: float(tensor) for name, tensor in with_prefix(tensors, "scale.").items()}:
+            counters = {name: int(value) for name, value in scale.items() if value == int(value)}
+            self.runtime.scaler.load_state_dict({**scale, **counters})
         self.runtime.spent[EARLIER] = float(tensors["time.seconds"])
         self.schedule.restore(with_prefix(tensors, "schedule."), facts)
         self.runtime.say(f"Continuing from epoch {epoch + 1}, step {step + 1}.")

@@ -8,7 +8,8 @@ import pytest
 
 from captune.core import registry
 from captune.core.errors import CaptuneError, InputError
-from captune.core.named_models import OWN, full_id, named_models
+from captune.core.settings import OWN_MODELS as OWN
+from captune.core.settings import full_id, named_models
 from captune.plan import make_plan
 from captune.world import write_world
 

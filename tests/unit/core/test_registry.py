@@ -42,11 +42,6 @@ def test_names_are_the_modules_of_the_folder() -> None:
         assert not [name for name in registry.names(role) if name == "base" or name[0] == "_"]  # type: ignore[arg-type]
 
 
-def test_a_role_without_its_folder_has_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.FOLDERS, "datasets", "captune.not_there.datasets")
-    assert registry.names("datasets") == []
-
-
 def test_a_wrong_name_answers_with_the_nearest_right_ones() -> None:
     with pytest.raises(UnknownNameError, match=r"Did you mean 'zero_shot'.*captune list methods"):
         registry.load("methods", "zeroshot")

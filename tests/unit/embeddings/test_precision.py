@@ -48,10 +48,10 @@ def first_step(dual: Path, tuner_name: str, precision: str) -> tuple[float, dict
     allowed = torch.tensor([True, True, False])  # the others get a logit of minus infinity, also in half precision
     objective = ConfusionObjective(tuner, source, allowed, 0.0, adapter_width=16)
     objective.margin = torch.ones(3, 3)
-    wrapped = engine.fabric.setup(objective)
     views = Views(pseudo_labeled, pseudo_labeled[:0], weak, strong, Request(ids, ids[:0], ids))
-    result = wrapped(CapBatch(views, labels, labels[:0], None))
-    engine.fabric.backward(result.loss)
+    with engine.autocast():
+        result = objective(CapBatch(views, labels, labels[:0], None))
+    result.loss.backward()
     assert int(result.sums["accepted"][2]) == 0
     gradients = {name: value.grad for name, value in objective.named_parameters() if value.grad is not None}
     assert all(value.dtype == torch.float32 for value in (*gradients.values(), *objective.parameters(), result.loss))
