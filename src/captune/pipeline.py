@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from captune.core import distributed, launching, runtime
+from captune.core.progress import say
 from captune.core.restoring import unchanged
 from captune.core.text import shown
 from captune.data.inputs import Images
@@ -98,7 +99,7 @@ def carry_out(
             if folder is not None and engine.is_writer:
                 run.write(folder)  # the folder is claimed already
                 if report:
-                    _write_report(folder, engine)
+                    write_report_of(folder, engine.say)
         if folder is not None and engine.is_writer and not keep_checkpoints:
             try:
                 drop_checkpoints(folder / CHECKPOINTS)  # last, so that a killed process never loses its training
@@ -144,11 +145,11 @@ def _key(plan: Plan, environment: Mapping[str, Any]) -> str:
     return digest_of({**plan.training_facts(), **{name: environment[name] for name in inputs}})
 
 
-def _write_report(folder: Path, engine: runtime.Runtime) -> None:
-    """Write the report; if this fails, the run is still complete."""
+def write_report_of(folder: str | Path, say: Callable[[str], None] = say) -> None:
+    """Write the report of a saved run; if this fails, the run is still complete."""
     try:
         from captune.report.page import write_report
 
         write_report([folder])
     except Exception as error:
-        engine.say(f"The run is saved, but the report could not be written: {type(error).__name__}: {error}")
+        say(f"The run is saved, but the report could not be written: {type(error).__name__}: {error}")

@@ -29,7 +29,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("captune.pipeline._write_report", lambda *_: None)  # seconds each, and tested elsewhere
+    monkeypatch.setattr("captune.pipeline.write_report_of", lambda *_: None)  # seconds each, and tested elsewhere
 
 
 def adapt(world: Path, **settings: Any) -> Run:

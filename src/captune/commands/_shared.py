@@ -160,14 +160,3 @@ def open_run(options: argparse.Namespace, **settings: Any) -> Session:  # noqa: 
     from captune.review.opening import open_session
 
     return open_session(options.run, images=getattr(options, "moved_images", None), **settings)
-
-
-def write_report_of(folder: str) -> None:
-    """Write the report of a saved run; without it, the run is still complete."""
-    from captune.core.errors import CaptuneError
-    from captune.report.page import write_report
-
-    try:
-        write_report([folder])
-    except CaptuneError as error:
-        sys.stderr.write(f"The run is saved, but the report could not be written: {error}\n")

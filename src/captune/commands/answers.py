@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from captune.commands import _shared
-from captune.commands._shared import argument, command, flag, open_run, out, say, several, write_lines, write_report_of
+from captune.commands._shared import argument, command, flag, open_run, out, say, several, write_lines
 from captune.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ def find(options: argparse.Namespace) -> None:
 )
 def label(options: argparse.Namespace) -> None:
     """Record a person's answers about images, groups and classes of a run, and adapt again."""
+    from captune.pipeline import write_report_of
     from captune.review.answer_files import write_answers
 
     settings = {} if options.method is None else {"method": options.method}
@@ -244,6 +245,8 @@ def accept(options: argparse.Namespace) -> None:
 )
 def update(options: argparse.Namespace) -> None:
     """Add new images to a run; answers, names and checks stay."""
+    from captune.pipeline import write_report_of
+
     session = open_run(options, quiet=True)
     found = session.update(options.images or options.moved_images)
     say(found)
