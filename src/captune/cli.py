@@ -102,8 +102,10 @@ def _parser() -> argparse.ArgumentParser:
     for module, names in COMMANDS.items():
         for name in names:
             command = getattr(importlib.import_module(f"captune.commands.{module}"), name)
-            own = commands.add_parser(name.rstrip("_"), help=command.summary, allow_abbrev=False)
-            command.declare(own)
+            looks = {"epilog": command.epilog, "formatter_class": argparse.RawDescriptionHelpFormatter}
+            own = commands.add_parser(name.rstrip("_"), help=command.summary, allow_abbrev=False, **looks)
+            for words, how in command.arguments:
+                own.add_argument(*words, **how)
             own.set_defaults(command=command)
     return parser
 

@@ -14,13 +14,13 @@ from captune.core.text import printable
 if TYPE_CHECKING:
     from captune.review.session import Session
 
-Argument = Callable[[Any], object]
-"""Something that declares itself to a parser."""
+Argument = tuple[tuple[str, ...], dict[str, Any]]
+"""What argparse's `add_argument` takes."""
 
 
 def argument(*names: str, **options: Any) -> Argument:  # noqa: ANN401 (as argparse takes them)
     """Return an argument of a command."""
-    return lambda parser: parser.add_argument(*names, **options)
+    return names, options
 
 
 def flag(name: str, help: str, **options: Any) -> Argument:  # noqa: ANN401
@@ -46,7 +46,7 @@ class Command:
 
     run: Callable[[argparse.Namespace], int | None]
     arguments: Sequence[Argument]
-    epilog: str = ""
+    epilog: str | None = None
     open_ended: str | None = None
 
     @property
@@ -54,16 +54,9 @@ class Command:
         """Return what the command does, in one sentence."""
         return (self.run.__doc__ or "").partition("\n")[0].rstrip(".")
 
-    def declare(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the arguments."""
-        parser.epilog = self.epilog or None
-        parser.formatter_class = argparse.RawDescriptionHelpFormatter
-        for one in self.arguments:
-            one(parser)
-
 
 def command(
-    *arguments: Argument, epilog: str = "", open_ended: str | None = None
+    *arguments: Argument, epilog: str | None = None, open_ended: str | None = None
 ) -> Callable[[Callable[[argparse.Namespace], int | None]], Command]:
     """Return a decorator that makes a function a command."""
     return lambda run: Command(run, arguments, epilog, open_ended)
@@ -74,12 +67,9 @@ LABELS_HELP = "'folders' (folder names are classes), a table (path, label), or a
 RENAME_HELP = "or a CSV file with the columns old and new"
 RUN = argument("run", metavar="RUN", help="run folder")
 ANY_RUN = argument("run", metavar="RUN", help="run folder, or an ONNX export (model.onnx)")
-MOVED_IMAGES = argument(
-    "--images",
-    dest="moved_images",
-    metavar="IMAGES",
-    help="images of the run, if they moved or were in memory",
-)
+MOVED = "images of the run, if they moved or were in memory"
+MOVED_IMAGES = argument("--images", dest="moved_images", metavar="IMAGES", help=MOVED)
+RUN_AND_IMAGES = (RUN, MOVED_IMAGES)
 METHOD = argument("--method", help="adaptation method (see: captune list methods)")
 SEED = argument("--seed", type=int, help="random seed")
 WORKERS = argument("--workers", type=int, help="number of processes that decode images")

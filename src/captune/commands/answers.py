@@ -19,8 +19,7 @@ FILL_IN = "Fill in the column 'answer' (a class, = if the label is right, ? if y
 
 
 @command(
-    _shared.RUN,
-    _shared.MOVED_IMAGES,
+    *_shared.RUN_AND_IMAGES,
     argument("--count", type=int, metavar="N", help="number of images (default: 20)"),
     argument("--for-precision", type=float, metavar="P", help="the images to check before labels are accepted"),
     argument("--checks", type=float, metavar="SHARE", help="share drawn at random, as checks (default: 0.2)"),
@@ -59,8 +58,7 @@ def suggest(options: argparse.Namespace) -> None:
 
 
 @command(
-    _shared.RUN,
-    _shared.MOVED_IMAGES,
+    *_shared.RUN_AND_IMAGES,
     argument("text", nargs="?", default="", metavar="WORDS", help="what the images show"),
     argument("--like", metavar="IMAGE", help="image that they resemble, instead of words"),
     argument("--class", dest="label", metavar="NAME", help="class that they are predicted as"),
@@ -95,8 +93,7 @@ def find(options: argparse.Namespace) -> None:
 
 
 @command(
-    _shared.RUN,
-    _shared.MOVED_IMAGES,
+    *_shared.RUN_AND_IMAGES,
     argument("answer", nargs="*", metavar="IMAGE CLASS", help="images and, last, their class"),
     argument("--from", dest="source", metavar="FILE", help="filled table, labels (CSV) or Label Studio JSON"),
     argument("--group", nargs=2, metavar=("N", "CLASS"), help="name a whole group (see: captune suggest --groups)"),
@@ -170,8 +167,7 @@ def _apply(options: argparse.Namespace, session: Session) -> list[object]:
 
 
 @command(
-    _shared.RUN,
-    _shared.MOVED_IMAGES,
+    *_shared.RUN_AND_IMAGES,
     argument("--count", type=int, metavar="N", help="draw this many more images to check"),
     out("table of the drawn images, to fill in", "CSV"),
     argument("--from", dest="source", metavar="CSV", help="filled table of checks"),
@@ -209,8 +205,7 @@ def estimate(options: argparse.Namespace) -> None:
 
 
 @command(
-    _shared.RUN,
-    _shared.MOVED_IMAGES,
+    *_shared.RUN_AND_IMAGES,
     argument("--precision", type=float, default=0.95, metavar="P", help="share of right labels (default: 0.95)"),
     argument("--certainty", type=float, default=0.95, metavar="C", help="of the promise (default: 0.95)"),
     out("folder for accepted.csv and certificate.json"),
@@ -239,8 +234,7 @@ def accept(options: argparse.Namespace) -> None:
 
 
 @command(
-    _shared.RUN,
-    _shared.MOVED_IMAGES,
+    *_shared.RUN_AND_IMAGES,
     argument("images", nargs="?", metavar="IMAGES", help="new images (default: new files in the folder of the run)"),
 )
 def update(options: argparse.Namespace) -> None:
