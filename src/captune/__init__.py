@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from captune.concepts.mismatch import MismatchSettings as MismatchSettings
     from captune.concepts.mismatch import detect_mismatch as detect_mismatch
     from captune.core.errors import CaptuneError as CaptuneError
+    from captune.core.typed_settings import AdaptSettings as AdaptSettings
     from captune.data.images import ImageCollection as ImageCollection
     from captune.data.precomputed import ClassTexts as ClassTexts
     from captune.data.precomputed import Embeddings as Embeddings
@@ -60,6 +61,7 @@ _PUBLIC = {
     "captune.concepts.confusion": "ConfusionMargin confusion_margin",
     "captune.concepts.mismatch": "MismatchFindings MismatchSettings detect_mismatch",
     "captune.core.errors": "CaptuneError",
+    "captune.core.typed_settings": "AdaptSettings",
     "captune.data.images": "ImageCollection",
     "captune.data.precomputed": "ClassTexts Embeddings",
     "captune.data.vocabulary": "NONE",

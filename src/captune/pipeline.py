@@ -7,10 +7,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import Unpack
+
 from captune.core import distributed, launching, runtime
 from captune.core.progress import say
 from captune.core.restoring import unchanged
 from captune.core.text import shown
+from captune.core.typed_settings import AdaptSettings
 from captune.data.inputs import Images
 from captune.data.labels import read_labels
 from captune.data.precomputed import ClassTexts, Embeddings
@@ -34,7 +37,7 @@ def adapt(
     resume: bool = False,
     quiet: bool = False,
     progress: bool = True,
-    **settings: Any,  # noqa: ANN401 (those of every run and of the method)
+    **settings: Unpack[AdaptSettings],
 ) -> Run:
     """Adapt a backbone to images without labels and return the run; with `out`, also save it as a folder.
 
@@ -58,7 +61,7 @@ def audit(
     overwrite: bool = False,
     quiet: bool = False,
     progress: bool = True,
-    **settings: Any,  # noqa: ANN401 (those of every run and of the method)
+    **settings: Unpack[AdaptSettings],
 ) -> Run:
     """Find misleading class names and confused classes without training; with labels, the report measures accuracy."""
     own = {name: value for name, value in settings.items() if name not in ("method", "preset")}

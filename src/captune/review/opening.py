@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import Unpack
+
 from captune.core.cards import build_card, parse_json
 from captune.core.errors import InputError
 from captune.core.files import is_file, is_folder
 from captune.core.text import option
+from captune.core.typed_settings import AdaptSettings
 from captune.data.images import ImageCollection
 from captune.data.inputs import Images, collect_images
 from captune.data.labels import read_labels
@@ -35,7 +38,7 @@ def open_session(
     corrections: str | Path | None = None,
     person: str | None = None,
     quiet: bool = False,
-    **settings: Any,  # noqa: ANN401 (those of every run and of the method)
+    **settings: Unpack[AdaptSettings],
 ) -> Session:
     """Open a session on a run, or on images and classes.
 
