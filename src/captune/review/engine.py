@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,9 +32,10 @@ from captune.results.classifier import Classifier, predict_collection
 from captune.results.finishing import Finished, environment_of, finish
 from captune.results.run import Run
 from captune.results.run_folder import CARD, read_run_card
-from captune.review.answers import Answer, Answers
+from captune.review.answers import Answers
 from captune.review.estimate import AccuracyEstimate
 
+T = TypeVar("T")
 METHOD = "transductive"
 """The method of a session: every change takes effect within a second."""
 
@@ -124,7 +125,11 @@ class Engine:
         found = predict_collection(classifier, self.images, self.cache, self.runtime, size, embedded)
         self.probabilities = found.probabilities
 
-    def adapt(self, answers: Answers, training: Mapping[int, Answer]) -> Floats:
+    def here(self, found: Mapping[str, T]) -> dict[int, T]:
+        """Return what is known about images that are here, by position."""
+        return {self.rows[image]: value for image, value in found.items() if image in self.rows}
+
+    def adapt(self, answers: Answers) -> Floats:
         """Adapt to all images with the labels of some, and return the probabilities of all, `(images, classes)`.
 
         The parts of merged classes are adapted as classes of their own, and united afterward: a merge never moves an
@@ -132,7 +137,7 @@ class Engine:
         """
         vocabulary = self.vocabulary(answers)
         backbone = self._remembered(vocabulary)
-        task = self._task(vocabulary, answers, training, backbone)
+        task = self._task(vocabulary, answers, backbone)
         offered = {name: list(texts) for name, texts in self.start.offered.items() if name in vocabulary.names}
         describer = (describer_of(offered) if offered else None) or NoDescriber()
         context = Context(self.runtime, self.cache, self.plan.settings.batch_size, describer)
@@ -227,12 +232,10 @@ class Engine:
             offered,
         )
 
-    def _task(
-        self, vocabulary: Vocabulary, answers: Answers, training: Mapping[int, Answer], backbone: Backbone
-    ) -> AdaptationTask:
+    def _task(self, vocabulary: Vocabulary, answers: Answers, backbone: Backbone) -> AdaptationTask:
         ids, texts = {part: i for i, part in enumerate(vocabulary.names)}, embed_classes(backbone, vocabulary)
         known, unknown = list[tuple[int, int, bool]](), list[int]()
-        for row, answer in training.items():
+        for row, answer in self.here(answers.training()).items():
             if answer.label == NONE:
                 unknown.append(row)
                 continue

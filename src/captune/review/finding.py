@@ -92,7 +92,7 @@ def _mask(session: Session, name: str) -> Bools:
     if name == "changed":
         return session.changed()
     if name == "disagreed":
-        rows = list(session.here(disagreements(session.corrections.active())))
+        rows = list(session.engine.here(disagreements(session.corrections.active())))
     else:
         rows = [row for row, answer in session.labels.items() if name == "unlabeled" or answer.label == NONE]
     mask = np.zeros(len(session.images), dtype=np.bool_)

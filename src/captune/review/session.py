@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +40,6 @@ from captune.review.suggestions import (
     spread_checks,
 )
 
-T = TypeVar("T")
 Image = int | str
 """An image: its position or its name."""
 
@@ -58,7 +57,7 @@ class Session:
         """The readable images, each known by its position in this collection, and who is answering."""
         self.answers = self._collect()
         if not hasattr(engine, "probabilities") or engine.classifier.names != self.names:
-            engine.adapt(self.answers, self.training(self.answers))
+            engine.adapt(self.answers)
         self.predictions = self._pinned()
         """The class probabilities of all images; an image that a person labeled has its label."""
         self._opened = self.predictions.labels, [self.answers.origins(name)[0] for name in self.names]
@@ -77,12 +76,12 @@ class Session:
     @property
     def labels(self) -> dict[int, Answer]:
         """Return the labels of images by position, those of whole groups included."""
-        return self.here(self.answers.used())
+        return self.engine.here(self.answers.used())
 
     @property
     def skipped(self) -> dict[int, str]:
         """Return the images that a person could not name by position, and why they were shown."""
-        return self.here(self.answers.skipped)
+        return self.engine.here(self.answers.skipped)
 
     @property
     def classifier(self) -> Classifier:
@@ -114,23 +113,20 @@ class Session:
                 for image, label in answers.items()
             )
             return self._update(f"labeled {len(answers)} images")
-        if name is None:
-            return self._import([answers] if isinstance(answers, (str, Path)) else list(answers))  # type: ignore[arg-type]
+        if name is None:  # files
+            every: list[Any] = [answers] if isinstance(answers, (str, Path)) else list(answers)  # type: ignore[arg-type]
+            theirs = [file for file in every if Path(file).suffix.lower() == ".jsonl"]
+            filled = [(file, one) for file in every if file not in theirs for one in read_answers(file)]
+            made, left = as_corrections(filled, self)
+            n_theirs = self.corrections.merge(theirs)
+            self.corrections.extend(made)
+            return self._update(f"imported {len(made) + n_theirs} answers", notes=left)
         known.check_class(name, may_add=True)
         if not isinstance(suggestion, str):
             raise InputError("Expected one suggestion for images of one class.")
         found = self.names_of(answers)  # type: ignore[arg-type]
         what = f"labeled {len(found)} image{'s' if len(found) != 1 else ''} as {name!r}"
         return self._record(what, "label", name, images=found, suggestion=suggestion)
-
-    def _import(self, files: Sequence[str | Path]) -> Change:
-        """Record the answers in files; what is about other groups than today's is listed and left alone."""
-        others = [file for file in files if Path(file).suffix.lower() == ".jsonl"]
-        filled = [(path, one) for path in files if path not in others for one in read_answers(path)]
-        made, left = as_corrections(filled, self)
-        n_theirs = self.corrections.merge(others)
-        self.corrections.extend(made)
-        return self._update(f"imported {len(made) + n_theirs} answers", notes=left)
 
     def exclude(self, images: Image | Sequence[Image], name: str) -> Change:
         """Record that images are not of a class."""
@@ -226,9 +222,10 @@ class Session:
             raise InputError(f"Expected count of at least 1 and checks from 0 to 1, got {count} and {checks}.")
         ids = {name: class_id for class_id, name in enumerate(self.names)}
         labels, is_free = np.full(len(self.images), -1), np.ones(len(self.images), dtype=np.bool_)
-        for row, answer in self.training(self.answers).items():
+        for row, answer in self.engine.here(self.answers.training()).items():
             labels[row] = -1 if answer.is_group else ids.get(answer.label, -1)
-        is_free[[*self.here({**self.answers.labels, **self.answers.skipped}), *map(self.position, except_)]] = False
+        answered = self.engine.here({**self.answers.labels, **self.answers.skipped})
+        is_free[[*answered, *map(self.position, except_)]] = False
         drawn = draw_checks(self.random_numbers, is_free, round(checks * count))
         rest = np.setdiff1d(np.flatnonzero(is_free), drawn)
         n_rest = min(count - len(drawn), len(rest))
@@ -380,7 +377,7 @@ class Session:
         before, problems = (self.predictions.labels, self.names), self.answers.problems
         answers = self._collect()
         if force or applied(answers) != applied(self.answers):  # checks and skipped images change nothing
-            self.engine.adapt(answers, self.training(answers))
+            self.engine.adapt(answers)
         self.answers = answers
         self.predictions = self._pinned()
         told = [*notes, *self.engine.notes, *(problem for problem in answers.problems if problem not in problems)]
@@ -398,21 +395,12 @@ class Session:
         answers.problems += self.corrections.problems
         return answers
 
-    def here(self, found: Mapping[str, T]) -> dict[int, T]:
-        """Return what is known about images that are here, by position."""
-        rows = self.engine.rows
-        return {rows[image]: value for image, value in found.items() if image in rows}
-
-    def training(self, answers: Answers) -> dict[int, Answer]:
-        """Return the labels that adaptation may use, by position: all but checks."""
-        return self.here(answers.training())
-
     def _pinned(self, checks: bool = True) -> Predictions:
         """Return predictions in which images have the names that a person gave them, and none that a person denied."""
         pinned, fits = np.array(self.engine.probabilities), self.engine.fits
         fits = None if fits is None else fits.copy()
         ids = {name: i for i, name in enumerate(self.names)}
-        for row, names in self.here(self.answers.excluded).items():
+        for row, names in self.engine.here(self.answers.excluded).items():
             if denied := [ids[name] for name in names if name in ids]:
                 pinned[row, denied] = 0.0
                 pinned[row] /= max(float(pinned[row].sum()), 1e-12)

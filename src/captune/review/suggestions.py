@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -140,12 +140,12 @@ def expected_change(session: Session, suggestions: Sequence[Suggestion]) -> floa
     because predictions are wrong more often than they say where names mislead.
     """
     generator, engine = np.random.default_rng(session.seed), copy.copy(session.engine)
-    before, training = engine.probabilities, session.training(session.answers)
+    before, labels = engine.probabilities, dict(session.answers.labels)
     for suggestion in suggestions:
         chances = np.sqrt(before[suggestion.position].astype(np.float64))
         name = session.names[int(generator.choice(len(chances), p=chances / chances.sum()))]
-        training[suggestion.position] = Answer(name)
-    is_other = engine.adapt(session.answers, training).argmax(axis=1) != before.argmax(axis=1)
+        labels[suggestion.image] = Answer(name)
+    is_other = engine.adapt(replace(session.answers, labels=labels)).argmax(axis=1) != before.argmax(axis=1)
     is_other[[suggestion.position for suggestion in suggestions]] = False
     return float(is_other.mean())
 

@@ -142,7 +142,7 @@ class SharedSession:
             self._new.append(self._answers.undo(last))
         self._wake.set()
         shown = {key: getattr(last, key) for key in ("id", "kind", "label", "suggestion", "person")}
-        return {**shown, "images": list(self.session.here(dict.fromkeys(last.images)))}
+        return {**shown, "images": list(self.session.engine.here(dict.fromkeys(last.images)))}
 
     def change(self, work: Callable[[Session], Change]) -> dict[str, Any]:
         """Change classes or name a group, adapt, and return what changed."""
@@ -380,7 +380,7 @@ class SharedSession:
             version=version,
             session=copy.copy(session),
             labels=session.labels,
-            disagreed=session.here(disagreements(active)),
+            disagreed=session.engine.here(disagreements(active)),
             estimate=estimate.as_dict() if estimate else None,
             n_answers=sum(answer.kind in ("label", "not") for answer in active),
             change=None if change is None else change.as_dict(),
