@@ -22,7 +22,6 @@ from captune.core.text import Displayed, shortened
 from captune.data.images import ImageCollection, escaped
 from captune.data.labels import read_labels
 from captune.data.precomputed import split_key
-from captune.data.tables import read_columns
 from captune.data.vocabulary import NONE, write_descriptions
 from captune.embeddings.predictions import Predictions
 from captune.labeling.pseudo_labels import PseudoLabels, Source
@@ -42,6 +41,7 @@ from captune.results.run_folder import (
     is_inside,
     mark_of_own,
     read_predictions,
+    read_rows,
     read_run_card,
 )
 
@@ -121,7 +121,7 @@ class Run(Displayed):
                     f"{str(path / 'predictions.csv')!r} was changed: {first!r} is outside the folder of the images. "
                     "Adapt again, or correct the table."
                 )
-            skipped = list(read_columns(path / "skipped.csv", (("path",), ("reason",))))
+            skipped = [(row["path"], row["reason"]) for row in read_rows(path / "skipped.csv")]
             run = cls(
                 settings=card["settings"],
                 images=inside + ImageCollection((root / name for name, _ in skipped), root),

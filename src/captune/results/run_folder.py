@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import shutil
 from array import array
@@ -28,7 +29,6 @@ from captune.core.files import (
 )
 from captune.core.text import option
 from captune.data.images import ImageCollection
-from captune.data.tables import read_columns
 from captune.data.vocabulary import NONE
 from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
 
@@ -147,17 +147,22 @@ def read_predictions(
     path: Path, root: Path, names: tuple[str, ...]
 ) -> tuple[ImageCollection, Ints, Floats, Floats | None]:
     """Return images, labels, confidences and fits in predictions.csv, which is read row by row."""
-    ids, files = {name: i for i, name in enumerate(names)}, list[Path]()
+    ids, files = {name: i for i, name in enumerate(names)}, list[str]()
     labels, confidence, fits = array("q"), array("f"), array("f")
-    columns = (("path",), ("label",), ("nearest",), ("confidence",), ("fits",))
-    for file, label, nearest, probability, fit in read_columns(path, columns):
-        files.append(root / file)
-        labels.append(ids[nearest if label == NONE else label])
-        confidence.append(float(probability))
-        fits.append(float(fit or "nan"))
+    for row in read_rows(path):
+        files.append(row["path"])
+        labels.append(ids[row["nearest"] if row["label"] == NONE else row["label"]])
+        confidence.append(float(row["confidence"]))
+        fits.append(float(row.get("fits") or np.nan))  # runs of captune 0.2 have no such column
     return (
-        ImageCollection(files, root),
+        ImageCollection((root / file for file in files), root),
         np.asarray(labels, dtype=np.int64),
         np.asarray(confidence, dtype=np.float32),
         None if np.isnan(fits).any() else np.asarray(fits, dtype=np.float32),
     )
+
+
+def read_rows(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of a table by column name."""
+    with path.open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ import captune
 from captune.core.errors import CaptuneError, RunFolderError
 from captune.core.files import NEW
 from captune.results.image_classifier import load
+from captune.results.run import Run
 from captune.results.run_folder import CARD, CHECKPOINTS, LOCK, claim_folder, read_run_card
 from faults.wholeness import result_of
 
@@ -73,6 +75,15 @@ def test_the_card_records_versions_seed_and_fingerprints(made: tuple[Path, Any])
     assert environment["data_fingerprint"] == run.images.fingerprint
     assert environment["backbone_fingerprint"] == run.classifier.backbone.fingerprint()
     assert environment["versions"]["captune"] == captune.__version__
+
+
+def test_a_run_of_an_older_version_has_fewer_columns(made: tuple[Path, Any], tmp_path: Path) -> None:
+    shutil.copytree(made[0] / "run", tmp_path / "run")
+    old = [",".join(list(row.values())[:3]) for row in rows(tmp_path / "run" / "predictions.csv")]
+    (tmp_path / "run" / "predictions.csv").write_text("\n".join(["path,label,confidence", *old]) + "\n")
+    run = Run.read(tmp_path / "run")
+    assert run.labels.tolist() == made[1].predictions.labels.tolist()
+    assert run.fits is None
 
 
 def test_a_run_or_its_classifier_is_loaded(made: tuple[Path, Any]) -> None:
