@@ -110,24 +110,25 @@ def compare(
 
 def update(session: Session, images: Images | None) -> Update:
     """Add new images to a session and adapt; without new or missing images, nothing changes."""
-    old, known = copy.copy(session), session.engine.all_images
+    old, known, here = copy.copy(session), session.engine.all_images, session.engine.known
     source = images
     if source is None:
         source = known.root if known.kind == "files" else session.engine.plan.sources.get("images", "")
     joined = join(known, collect_images(source, single=False))
     is_any_gone = known.kind == "files" and known.where is None and not all(map(os.path.exists, old.images.files))
     before = old.predictions.labels, old.names
-    if len(joined) == len(known) and not is_any_gone:
+    if len(joined) == len(known) and here == set(old.engine.rows) and not is_any_gone:
         return Update(0, 0, {}, (), compare("nothing is new", before, before))
     session.__dict__ = type(session)(session.engine.on(joined), session.corrections, session.seed).__dict__
     names, labels = [session.images.name(i) for i in range(len(session.images))], session.predictions.labels
     rows = np.asarray([old.engine.rows.get(name, -1) for name in names], dtype=np.int64)
-    is_new, n_new = rows < 0, int(np.count_nonzero(rows < 0))
+    is_new = np.asarray([name not in here for name in names], dtype=np.bool_) | (rows < 0)
+    n_new, n_gone = int(np.count_nonzero(is_new)), len(here.difference(session.engine.rows))
     before, after = (before[0][rows[~is_new]], old.names), (labels[~is_new], session.names)
-    change = compare(f"added {n_new} images to {len(old.images)}", before, after, session.engine.notes)
+    change = compare(f"added {n_new} images to {len(before[0])}", before, after, session.engine.notes)
     grown = dict(Counter(session.names[label] for label in labels[is_new].tolist()).most_common())
     unlike = tuple(names[i] for i in _unlike(old.engine.vectors, session.engine.vectors, is_new).tolist())
-    return Update(n_new, len(old.images) - len(rows) + n_new, grown, unlike, change)
+    return Update(n_new, n_gone, grown, unlike, change)
 
 
 def join(known: ImageCollection, found: ImageCollection) -> ImageCollection:

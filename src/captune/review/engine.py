@@ -82,6 +82,8 @@ class Engine:
         self.images: ImageCollection = plan.images.subset(embedded.image_index)
         self.rows = {self.images.name(i): i for i in range(len(self.images))}
         """The position of each readable image by its name."""
+        self.known = set(self.rows)
+        """The images that could be read when the run was made, or otherwise now."""
         self._embedded = Embeddings(embedded.vectors, self.rows)
         self.vectors: Floats = embedded.vectors
         self.start = start or self._start_of(plan)

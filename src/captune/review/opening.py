@@ -75,6 +75,7 @@ def _open_run(run: Run, images: Images | None, person: str | None, quiet: bool, 
     plan = Plan(built, method, task, source, run.sources, classifier.backbone)
     engine = Engine(plan, classifier.backbone, start, quiet)
     engine.folder, engine.review = folder, dict(run.review or {})
+    engine.known = {run.readable.name(i) for i in range(len(run.readable))}
     engine.is_theirs = folder is not None and images is None and not run.is_own
     begun, now = (
         applied(collect_answers(made, start.names, start.descriptions, start.labels))

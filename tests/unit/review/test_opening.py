@@ -68,6 +68,24 @@ def test_an_answer_is_no_yes_to_the_pictures_of_a_run_of_somebody_else(run: Path
         assert ("data:image/jpeg" in page) == (images is not None)
 
 
+def test_an_image_that_vanishes_before_an_update_is_marked_and_may_come_back(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = run.parent / "photos" / "002.png"
+    main(["label", str(run), "002.png", "dots"])
+    image.rename(run.parent / "away.png")
+    for told, table in (("1 images are gone", "skipped.csv"), ("0 new images", "skipped.csv")):
+        assert main(["update", str(run)]) == 0
+        assert told in capsys.readouterr().out
+        assert "002.png" in (run / table).read_text(encoding="utf-8")
+        assert "002.png" not in (run / "predictions.csv").read_text(encoding="utf-8")
+    (run.parent / "away.png").rename(image)
+    assert main(["update", str(run)]) == 2  # images that changed are used only if they are named
+    assert main(["update", str(run), "--images", str(image.parent)]) == 0
+    assert "1 new images" in capsys.readouterr().out
+    assert "002.png,dots" in (run / "predictions.csv").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("method", ["auto", "zero_shot"])
 def test_another_method_than_that_of_the_run_is_told_with_its_flag(
     run: Path, method: str, capsys: pytest.CaptureFixture[str]
