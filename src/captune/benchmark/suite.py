@@ -195,7 +195,7 @@ def _make_table(name: str, content: dict[str, Any], only: Mapping[str, Any]) -> 
     file = build(TableFile, content, "keys")
     problems = ProblemList(_problems(file))
     raise_all(problems, "wrong")
-    cells = {}
+    cells: dict[Place, Cell] = {}
     for place in starmap(Place, product(file.datasets, file.settings, file.methods, file.seeds)):
         seeds = (file.methods[place.method] or {}).get("seeds", file.seeds)
         if place.matches(only) and place.seed in seeds:
@@ -208,7 +208,11 @@ def _make_table(name: str, content: dict[str, Any], only: Mapping[str, Any]) -> 
 
 def _problems(file: TableFile) -> Iterator[str]:
     """Yield problems that the types do not catch: unknown ids and overrides that would never apply."""
-    for role, rows in (("datasets", file.datasets), ("methods", file.methods)):
+    roles: tuple[tuple[registry.Role, Mapping[str, Any]], ...] = (
+        ("datasets", file.datasets),
+        ("methods", file.methods),
+    )
+    for role, rows in roles:
         available = registry.names(role)
         for label, values in rows.items():
             name = str((values or {}).get(role[:-1], label)).partition(":")[0]

@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,8 @@ def _torch_state() -> Iterator[None]:
 
     deterministic, threads, cudnn = torch.get_deterministic_debug_mode(), torch.get_num_threads(), torch.backends.cudnn
     flags = cudnn.deterministic, cudnn.benchmark
-    is_filled = torch.utils.deterministic.fill_uninitialized_memory
+    memory: Any = torch.utils.deterministic
+    is_filled = memory.fill_uninitialized_memory
     is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(range(torch.cuda.device_count()) if is_used else ()):
         try:
@@ -55,7 +57,7 @@ def _torch_state() -> Iterator[None]:
         finally:
             torch.set_deterministic_debug_mode(deterministic)
             cudnn.deterministic, cudnn.benchmark = flags
-            torch.utils.deterministic.fill_uninitialized_memory = is_filled
+            memory.fill_uninitialized_memory = is_filled
             if torch.get_num_threads() != threads:
                 torch.set_num_threads(threads)
 

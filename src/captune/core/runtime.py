@@ -211,7 +211,8 @@ def seed_everything(seed: int) -> None:
     np.random.seed(seed % 2**32)  # libraries may still draw from the legacy state
     torch.manual_seed(seed)
     torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import the compiler, for seconds
-    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing reads it, and a tenth of a step goes there
+    memory: Any = torch.utils.deterministic
+    memory.fill_uninitialized_memory = False  # nothing reads it, and filling takes a tenth of a training step
 
 
 @cache
