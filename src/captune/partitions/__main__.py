@@ -8,7 +8,7 @@ import sys
 from captune.core.errors import CaptuneError
 from captune.core.progress import say
 from captune.data.partition_folder import PartitionFolder
-from captune.partitions.job import read_plan, summarize
+from captune.partitions.job import read_plan, summarize, write_shards
 
 
 def main() -> int:
@@ -24,18 +24,16 @@ def main() -> int:
     try:
         n_partitions = len(read_plan(folder)[1])
         if options.webdataset:
-            from captune.partitions.webdataset import write_shards
-
             say(f"{len(write_shards(options.folder, options.webdataset))} shards in {options.webdataset!r}.")
             return 0
         if options.collect:
             facts = summarize(folder)
             say(", ".join(f"{name}: {value:,}" for name, value in facts.items()))
             return 0 if facts["finished"] == n_partitions else 2
-        from captune.partitions.worker import run_some
+        from captune.partitions.worker import Worker
 
-        own = (number for number in range(n_partitions) if number % options.of == options.task)
-        problems = [outcome.problem for outcome in run_some(options.folder, own) if outcome.problem]
+        outcomes = map(Worker(options.folder).run, range(options.task, n_partitions, options.of))
+        problems = [outcome.problem for outcome in outcomes if outcome.problem]
     except CaptuneError as error:
         problems = [str(error)]
     for problem in problems:

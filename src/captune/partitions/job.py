@@ -1,25 +1,21 @@
-"""A job: what to compute, cut into partitions by a plan file; what is finished is not computed again."""
+"""A job: what to compute, cut into partitions by a plan file; how much is finished, also as WebDataset shards."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
-import time
-from collections.abc import Callable
+import tarfile
 from dataclasses import asdict, dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from captune.core.errors import CaptuneError, InputError, raise_all
-from captune.core.files import drop_leftovers
-from captune.core.progress import SECONDS_BETWEEN_LINES, duration, say
+import numpy as np
+
+from captune.core.errors import InputError, RunFolderError, raise_all
 from captune.core.settings import DEFAULT_BACKBONE
 from captune.data.partition_folder import FORMAT, PLAN, VERSION, Finished, PartitionFolder, part_name
 from captune.partitions.sources import Source, cut
-
-ENGINES = ("local", "slurm", "ray")
-"""Modules in the folder engines."""
 
 
 @dataclass(frozen=True)
@@ -95,42 +91,6 @@ def _absolute(place: str) -> str:
     return place if "://" in place else os.path.abspath(place)  # noqa: PTH100
 
 
-def run_job(job: Job, out: str, engine: str = "local", workers: int = 1, quiet: bool = False) -> dict[str, Any]:
-    """Compute all partitions that are not finished; return how many there are, and how many were computed."""
-    tell: Callable[[str], None] = (lambda _: None) if quiet else say
-    folder = PartitionFolder(out)
-    partitions = make_plan(job, folder)
-    if folder.is_local:
-        drop_leftovers(Path(folder.path))  # of killed workers
-    pending = [number for number in range(len(partitions)) if not folder.is_done(number)]
-    if len(pending) < len(partitions):
-        tell(f"{len(partitions) - len(pending)} of {len(partitions)} partitions are finished.")
-    compute = import_module(f"captune.partitions.engines.{engine}").compute
-    failed, computed, n_done = dict[int, str](), 0, 0
-    last, images, seconds = time.monotonic(), 0, 0.0
-    n_workers = max(1, min(workers, len(pending)))
-    where = f"{n_workers} worker{'s' if n_workers > 1 else ''}"
-    for outcome in compute(folder.address, pending, workers) if pending else ():
-        n_done, now = n_done + 1, time.monotonic()
-        if outcome.finished is None:
-            failed[outcome.number] = outcome.problem
-        else:
-            computed += not outcome.was_done
-            images, seconds = images + outcome.finished.images, seconds + outcome.finished.seconds
-        if n_done in (1, n_workers, len(pending)) or now - last > SECONDS_BETWEEN_LINES:
-            left = duration(seconds / n_done * (len(pending) - n_done) / n_workers)  # from what the first ones took
-            rate = images / max(seconds, 1e-9) * n_workers
-            tell(f"{n_done} of {len(pending)} partitions, {rate:,.0f} images/s, {left} left on {where}.")
-            last = now
-    if failed:
-        listed = [f"{part_name(number)}: {problem}" for number, problem in sorted(failed.items())[:5]]
-        raise CaptuneError(
-            "\n  - ".join([f"{len(failed)} of {len(partitions)} partitions failed:", *listed])
-            + "\nThe others are finished; run the same command again for the rest."
-        )
-    return {**summarize(folder), "computed": computed}
-
-
 def summarize(folder: PartitionFolder) -> dict[str, Any]:
     """Return the size of a job and how much of it is finished, from the sidecars."""
     _, partitions = read_plan(folder)
@@ -144,3 +104,30 @@ def summarize(folder: PartitionFolder) -> dict[str, Any]:
         "worker_seconds": round(seconds, 1),
         "worker_seconds_left": round(seconds / max(len(found), 1) * (len(partitions) - len(found)), 1),
     }
+
+
+def write_shards(address: str, out: str | Path) -> list[Path]:
+    """Write each partition as a WebDataset shard, with `.npy` and `.json` files of every readable image."""
+    folder, target = PartitionFolder(address), PartitionFolder(out)
+    written = []
+    for number in range(len(folder.plan()["partitions"])):
+        if not folder.is_done(number):
+            raise RunFolderError(f"{part_name(number)!r} in {address!r} is not finished. Run the same command again.")
+        content = io.BytesIO()
+        with tarfile.open(fileobj=content, mode="w") as tar:
+            for position, row in enumerate(folder.read_table(number).to_pylist()):
+                vector = row.pop("embedding", None)
+                if row["status"] != "ok":
+                    continue
+                files = {"json": json.dumps(row).encode()}
+                if vector is not None:
+                    array = io.BytesIO()
+                    np.save(array, np.asarray(vector, dtype=np.float32))
+                    files["npy"] = array.getvalue()
+                for suffix, part in files.items():
+                    entry = tarfile.TarInfo(f"{number:06d}-{position:06d}.{suffix}")
+                    entry.size = len(part)
+                    tar.addfile(entry, io.BytesIO(part))
+        written.append(Path(out) / part_name(number).replace(".parquet", ".tar"))
+        target.write(written[-1].name, content.getvalue())
+    return written

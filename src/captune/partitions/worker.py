@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,7 +80,10 @@ class Worker:
         started = time.monotonic()
         source = self.partitions[number]
         if source["kind"] == "partition":
-            rows = self._score_partition(PartitionFolder(source["folder"]), source["number"])
+            folder, own = PartitionFolder(source["folder"]), source["number"]
+            facts = folder.read_table(own, ["path", "digest", "reason"]).to_pydict()
+            vectors = read_embeddings(folder, own)[1]
+            rows = _Rows(facts["path"], facts["digest"], facts["reason"], None, *self._score(vectors))
         else:
             with open_source(source, self.folder) as (images, names), self.engine.autocast():
                 rows = self._compute_images(images, [escaped(name) for name in names])
@@ -114,12 +117,6 @@ class Worker:
         if self.backbone is None:
             return _Rows(names, keys, reasons, None, rows, None)
         return _Rows(names, keys, reasons, rows, *((None, None) if self.classifier is None else self._score(rows)))
-
-    def _score_partition(self, folder: PartitionFolder, number: int) -> _Rows:
-        """Predict from the embeddings of another job's partition."""
-        facts = folder.read_table(number, ["path", "digest", "reason"]).to_pydict()
-        vectors = read_embeddings(folder, number)[1]
-        return _Rows(facts["path"], facts["digest"], facts["reason"], None, *self._score(vectors))
 
     def _score(self, vectors: Floats) -> tuple[Floats, Floats | None]:
         """Return probabilities `(images, classes)`, and how well images fit the names if the run can tell."""
@@ -197,8 +194,3 @@ class Worker:
             encoder = PartitionFolder(self.job.input).read_json(MODEL) or {}
             if not str(encoder.get("fingerprint")).endswith(self.backbone.fingerprint()):
                 raise InputError(f"The embeddings in {self.job.input!r} are of another model than {self.job.model!r}.")
-
-
-def run_some(out: str, numbers: Iterable[int]) -> Iterator[Outcome]:
-    """Compute partitions in this process."""
-    yield from map(Worker(out).run, numbers)

@@ -21,8 +21,9 @@ from captune.cli import main
 from captune.core.errors import CaptuneError, InputError
 from captune.data.inputs import collect_images
 from captune.data.partition_folder import PartitionFolder, read_embeddings
-from captune.partitions.job import Job, run_job, summarize
-from captune.partitions.webdataset import write_shards as write_shards_of
+from captune.partitions.engines import run_job
+from captune.partitions.job import Job, summarize
+from captune.partitions.job import write_shards as write_shards_of
 
 arrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
