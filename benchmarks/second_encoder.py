@@ -22,7 +22,7 @@ import numpy as np
 
 from beds import Bed, read_bed
 from captune.core.arrays import Floats, Ints, unit_rows
-from captune.labeling.neighbors import nearest_neighbors
+from captune.embeddings.similarity import nearest_neighbors
 from captune.mixture.gaussian_mixture import fit_gaussian_mixture
 from captune.mixture.second_encoder import WEIGHTS, choose_weight
 

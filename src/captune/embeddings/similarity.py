@@ -1,4 +1,4 @@
-"""Which images are similar: a map on which they are near each other, outliers and duplicates."""
+"""Which images are similar: nearest neighbors, a map on which they are near each other, outliers and duplicates."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ N_COMPARED = 1000
 N_NEAREST = 3
 SAME = 0.99
 """Cosine similarity from which two images count as duplicates: copies in another size or quality."""
+BYTES_AT_ONCE, IMAGES_AT_ONCE = 1 << 26, 16_384
+"""In one block of a search for neighbors."""
 FAR = 4.0
 """Robust standard deviations (1.48 median absolute deviations) below the median from which an image is an outlier."""
 
@@ -129,3 +131,41 @@ def _similarity(vectors: Floats, images: Ints, others: Ints) -> tuple[Floats, Fl
     n_neighbors = min(N_NEAREST, len(others))
     best = np.partition(similar, -n_neighbors, axis=1)[:, -n_neighbors:]
     return best.mean(axis=1), best.max(axis=1)
+
+
+def nearest_neighbors(embeddings: Floats, queries: Ints, n_neighbors: int) -> Ints:
+    """Return the nearest images of each queried image by cosine, excluding itself, in no particular order.
+
+    The result is `(queries, n_neighbors)`, with fewer columns if there are fewer other images. Embeddings are unit
+    vectors; cosines are computed in blocks, so memory does not grow with the number of pairs.
+    """
+    n_images = len(embeddings)
+    n_kept, n_block = min(n_neighbors, n_images - 1), max(1, min(n_images, IMAGES_AT_ONCE))
+    found = np.zeros((len(queries), n_kept), dtype=np.int64)
+    step = max(1, BYTES_AT_ONCE // (4 * n_block))
+    for start in range(0, len(queries) if n_kept else 0, step):
+        rows = queries[start : start + step]
+        cosines, images = list[Floats](), list[Ints]()
+        for first in range(0, n_images, n_block):
+            block = embeddings[rows] @ embeddings[first : first + n_block].T
+            is_here = (rows >= first) & (rows < first + block.shape[1])
+            block[np.flatnonzero(is_here), rows[is_here] - first] = -np.inf  # an image is not its own neighbor
+            top = np.argpartition(-block, min(n_kept, block.shape[1]) - 1, axis=1)[:, :n_kept]
+            cosines.append(np.take_along_axis(block, top, axis=1))
+            images.append(first + top)
+        best = np.argpartition(-np.hstack(cosines), n_kept - 1, axis=1)[:, :n_kept]
+        found[start : start + step] = np.take_along_axis(np.hstack(images), best, axis=1)
+    return found
+
+
+def neighbor_agreement(predicted: Ints, queries: Ints, neighbors: Ints) -> float:
+    """Return how often neighbors share their predicted class, from 0 (chance) to 1 (always).
+
+    Corrected for chance, because predicting one class for all images would agree perfectly.
+    """
+    shares = np.bincount(predicted) / len(predicted)
+    by_chance = float(np.sum(shares**2))
+    if neighbors.size == 0 or by_chance >= 1.0:
+        return 0.0
+    observed = float(np.mean(predicted[neighbors] == predicted[queries][:, None]))
+    return (observed - by_chance) / (1.0 - by_chance)

@@ -95,8 +95,10 @@ class Context:
                 f"describe = 'all' needs descriptions, but the describer is 'none'. Choose one: {choices}."
             )
 
-        def align() -> Alignment:
-            return align_concepts(
+        made = list[Alignment]()
+
+        def align() -> distributed.Payload:
+            found = align_concepts(
                 self.embed(backbone, task.unlabeled).vectors,
                 task.vocabulary,
                 backbone,
@@ -109,24 +111,17 @@ class Context:
                 phrase=self.domain,
                 progress=self.runtime.progress,
             )
+            made.append(found)
+            return {}, [found.described.tolist(), list(found.vocabulary.descriptions.items())]
 
-        if distributed.size() == 1:
-            found = align()
-        else:
-            made = list[Alignment]()
-
-            def texts() -> distributed.Payload:
-                made.append(align())
-                return {}, [made[0].described.tolist(), list(made[0].vocabulary.descriptions.items())]
-
-            _, (described, sentences) = distributed.from_first(texts)
+        _, (described, sentences) = distributed.from_first(align)
+        if not made:
             vocabulary = task.vocabulary.with_descriptions({c: tuple(words) for c, words in sentences})
-            found = made[0] if made else Alignment(vocabulary, np.asarray(described, dtype=np.int64))
-        self._report(found, choices)
-        return found
+            made.append(Alignment(vocabulary, np.asarray(described, dtype=np.int64)))
+        self._report(made[0], choices)
+        return made[0]
 
     def _report(self, found: Alignment, choices: str) -> None:
-        """Say and record what the alignment of concepts found."""
         names, findings, descriptions = found.vocabulary.names, found.findings, found.descriptions
         for name, problem in descriptions.problems.items():
             self.say(f"{name}: {problem}")
@@ -157,17 +152,11 @@ class Context:
         self, task: AdaptationTask, backbone: Backbone, texts: Floats, settings: MixtureSettings | None = None
     ) -> MixtureFit:
         """Return the Gaussian mixture of a task's images next to the class texts `(classes, width)`."""
-        labeled = self.embed(backbone, task.labeled.images)
-        return fit_gaussian_mixture(
-            self.embed(backbone, task.unlabeled).vectors,
-            texts,
-            backbone.logit_scale,
-            settings,
-            labeled=labeled.vectors,
-            labels=task.labeled.labels[labeled.image_index],
-            is_single=task.labeled.is_single[labeled.image_index],
-            allowed=task.target_classes,
-        )
+        images, labeled = self.embed(backbone, task.unlabeled).vectors, self.embed(backbone, task.labeled.images)
+        rows = labeled.image_index
+        known = {"labels": task.labeled.labels[rows], "is_single": task.labeled.is_single[rows]}
+        scale, allowed = backbone.logit_scale, task.target_classes
+        return fit_gaussian_mixture(images, texts, scale, settings, labeled=labeled.vectors, **known, allowed=allowed)
 
     def labeled_vectors(self, task: AdaptationTask, backbone: Backbone) -> tuple[Floats, Ints]:
         """Return the embeddings of the labeled images that can be read, `(labels, width)`, and their labels."""

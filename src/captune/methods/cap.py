@@ -33,13 +33,7 @@ from captune.core.text import option
 from captune.data.task import AdaptationTask
 from captune.embeddings.embed import embed_classes
 from captune.labeling.pseudo_labels import PseudoLabels, Source
-from captune.labeling.selection import (
-    Ranking,
-    add_confident,
-    class_mask,
-    first_labels,
-    top_k_per_class,
-)
+from captune.labeling.selection import Ranking, add_confident, class_mask, first_labels, top_k_per_class
 from captune.methods.base import Context, Method, read_labels
 from captune.mixture.gaussian_mixture import MixtureFit
 from captune.training.batch_sources import Request, draw_batches
@@ -160,16 +154,17 @@ class Cap(Method):
         scope: Scope = settings.describe if settings.concept_alignment else "none"
         seek = detection if settings.concept_alignment else None
         alignment = context.align_concepts(task, backbone, scope, settings.choose, seek)
-        mixture = None
+        mixture, k = None, settings.k
         if settings.start_from == "zero_shot":  # the paper
             names, described = embed_classes(backbone, task.vocabulary), alignment.vectors(backbone)
             # A cosine ranks the images of a few described classes best, a probability those of many.
             ranking: Ranking = "cosine" if settings.describe == "mismatched" else "probability"
-            scale, k = backbone.logit_scale, settings.k
-            first = first_labels(images, names, scale, described, k=k, allowed=targets, rank_described_by=ranking)
+            first = first_labels(
+                images, names, backbone.logit_scale, described, k=k, allowed=targets, rank_described_by=ranking
+            )
         else:
             mixture = context.fit_mixture(task, backbone, embed_classes(backbone, alignment.vocabulary))
-            k = min(settings.k, max(1, len(images) // len(targets)))  # no more than a class can have
+            k = min(k, max(1, len(images) // len(targets)))  # no more than a class can have
             first = top_k_per_class(mixture.probabilities, k, targets, predicted_only=True)
 
         # Section 3.3: the student learns from D_PL and from its own confident predictions.
@@ -184,25 +179,23 @@ class Cap(Method):
         return CapSchedule(task, objective, first, mixture, len(images), context, settings)
 
 
+@dataclass(eq=False)
 class CapSchedule(Schedule):
     """The epochs of CAP: D_PL grows every few epochs, and every epoch has its own margin."""
 
-    def __init__(
-        self,
-        task: AdaptationTask,
-        objective: ConfusionObjective,
-        pseudo_labels: PseudoLabels,
-        mixture: MixtureFit | None,
-        n_images: int,
-        context: Context,
-        settings: CapSettings,
-    ) -> None:
-        self.task, self.objective, self.mixture, self.n_images = task, objective, mixture, n_images
-        self.context, self.settings, self.iterations = context, settings, settings.iterations
-        self.pseudo_labels = pseudo_labels  # D_PL
+    task: AdaptationTask
+    objective: ConfusionObjective
+    pseudo_labels: PseudoLabels  # D_PL
+    mixture: MixtureFit | None
+    n_images: int
+    context: Context
+    settings: CapSettings
+
+    def __post_init__(self) -> None:
+        self.iterations = self.settings.iterations
         # The labels of all images by the mixture, with which the student must agree.
-        self.mixture_labels = None if mixture is None else mixture.probabilities.argmax(axis=1)
-        self.accepted = np.zeros(len(task.vocabulary), dtype=np.int64)
+        self.mixture_labels = None if self.mixture is None else self.mixture.probabilities.argmax(axis=1)
+        self.accepted = np.zeros(len(self.task.vocabulary), dtype=np.int64)
 
     def begin_epoch(self, epoch: int) -> None:
         """Grow D_PL every few epochs (Appendix B) and compute the margin of the epoch (Section 3.2)."""
@@ -213,7 +206,6 @@ class CapSchedule(Schedule):
             self.objective.margin = torch.from_numpy(self._margin().matrix).to(self.context.runtime.device)
 
     def _grow(self, epoch: int) -> PseudoLabels:
-        """Return D_PL with more images of each class, by the most confident predictions of the current student."""
         settings, targets, n_images = self.settings, self.task.target_classes, self.n_images
         _, probabilities, _ = self.objective.predict(np.arange(n_images))
         if self.mixture is None:
@@ -243,7 +235,6 @@ class CapSchedule(Schedule):
         )
 
     def _draw(self, epoch: int) -> list[Request]:
-        """Draw the images of every step of an epoch, which depend on seed, epoch and D_PL only."""
         settings, labels = self.settings, self.pseudo_labels
         generator = np.random.default_rng([self.context.runtime.seed, epoch])
         drawn = [

@@ -6,18 +6,10 @@ import numpy as np
 
 from captune.core.arrays import Floats, softmax_rows
 from captune.embeddings.embed import score
-from captune.methods._solved_mixture import SolvedMixture, neighbor_graph
+from captune.methods.transclip import TransClip, neighbor_graph
 from captune.mixture.gaussian_mixture import MixtureFit
 
 SMALLEST_VARIANCE = 1e-8
-
-
-class StatA(SolvedMixture):
-    """The baseline for collections that show some of the names only."""
-
-    def solve(self, images: Floats, texts: Floats, logit_scale: float) -> MixtureFit:
-        """Return StatA's mixture."""
-        return solve_stata(images, texts, logit_scale)
 
 
 def solve_stata(
@@ -65,3 +57,9 @@ def solve_stata(
 def _scatter(z: Floats, images: Floats, squares: Floats, means: Floats) -> Floats:
     """Return the sums of squared distances to each class's mean, weighted by assignments, `(classes, width)`."""
     return z.T @ squares - 2 * means * (z.T @ images) + z.sum(axis=0)[:, None] * means**2
+
+
+class StatA(TransClip):
+    """The baseline for collections that show some of the names only."""
+
+    solve = staticmethod(solve_stata)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import ClassVar
+
 import numpy as np
+from scipy import sparse
 
+from captune.backbones.base import Backbone
 from captune.core.arrays import Floats, softmax_rows, unit_rows
+from captune.data.task import AdaptationTask
 from captune.embeddings.embed import score
-from captune.methods._solved_mixture import SolvedMixture, neighbor_graph
+from captune.embeddings.similarity import nearest_neighbors
+from captune.methods.base import Context, DescribeSettings, Method
 from captune.mixture.gaussian_mixture import MixtureFit
+from captune.tuners.base import Tuner
+from captune.tuners.gaussian import Gaussian
 
 
-class TransClip(SolvedMixture):
-    """The published transductive method."""
-
-    def solve(self, images: Floats, texts: Floats, logit_scale: float) -> MixtureFit:
-        """Return TransCLIP's mixture."""
-        return solve_transclip(images, texts, logit_scale)
+def neighbor_graph(images: Floats, neighbors: int) -> sparse.csr_matrix:
+    """Return the affinities max(0, cosine) of each image to its nearest images, `(images, images)`."""
+    n_images = len(images)
+    k = min(neighbors, n_images - 1)
+    near = nearest_neighbors(images, np.arange(n_images), k)
+    affinity = np.maximum(np.einsum("id,ikd->ik", images, images[near]), 0.0)
+    rows = np.repeat(np.arange(n_images), k)
+    return sparse.csr_matrix((affinity.ravel(), (rows, near.ravel())), shape=(n_images, n_images))
 
 
 def solve_transclip(
@@ -57,3 +68,22 @@ def solve_transclip(
         variance = np.maximum(scatter / n_images, 1e-8).astype(np.float32)
     none = np.zeros(len(texts), dtype=np.float32)
     return MixtureFit(weights, np.asarray(offsets, dtype=np.float32), 1.0, z, iterations, none)
+
+
+class TransClip(Method):
+    """The published method with its settings, without labels."""
+
+    Settings: ClassVar[type[DescribeSettings]] = DescribeSettings
+    solve: ClassVar[Callable[..., MixtureFit]] = staticmethod(solve_transclip)
+    """Returns the mixture of images `(images, width)` next to texts `(classes, width)`, at a logit scale."""
+
+    def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
+        """Estimate the mixture from all unlabeled images; new images are classified by its linear rule."""
+        images = context.embed(backbone, task.unlabeled).vectors
+        tuner = Gaussian(backbone, context.align_concepts(task, backbone, self.settings.describe).vocabulary)
+        texts = tuner.class_embeddings().cpu().numpy()
+        found = self.solve(images, texts, backbone.logit_scale)
+        tuner.set_mixture(found)
+        predicted = np.bincount(found.probabilities.argmax(axis=1), minlength=len(texts))
+        context.record(step="mixture_of_baseline", predicted=predicted.tolist())
+        return tuner.to(context.runtime.device)

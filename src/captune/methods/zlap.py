@@ -11,7 +11,7 @@ from scipy import sparse
 from captune.backbones.base import Backbone
 from captune.core.arrays import Floats
 from captune.data.task import AdaptationTask
-from captune.labeling.neighbors import nearest_neighbors
+from captune.embeddings.similarity import nearest_neighbors
 from captune.methods.base import Context, DescribeSettings, Method
 from captune.tuners.base import Tuner
 from captune.tuners.propagation import Propagation, PropagationSettings

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from captune.core.arrays import Floats, canonical_order
-from captune.labeling.neighbors import nearest_neighbors, neighbor_agreement
+from captune.embeddings.similarity import nearest_neighbors, neighbor_agreement
 from captune.mixture.gaussian_mixture import fit_gaussian_mixture
 
 WEIGHTS = (1.0, 2.0, 4.0)

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from captune.core.arrays import Floats, as_embeddings, canonical_order, score_rows, unit_rows
 from captune.core.errors import InputError
-from captune.labeling.neighbors import nearest_neighbors
+from captune.embeddings.similarity import nearest_neighbors
 
 N_NEIGHBORS, NEIGHBOR_WIDTH, MOST_SMOOTHED = 10, 0.05, 4096
 """An image counts together with so many nearest ones, weighted by their similarity (in cosines of this width), unless

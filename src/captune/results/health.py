@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from captune.core.arrays import Bools, Floats, Ints, as_embeddings, canonical_order, softmax_rows
 from captune.core.errors import InputError
-from captune.labeling.neighbors import nearest_neighbors, neighbor_agreement
+from captune.embeddings.similarity import nearest_neighbors, neighbor_agreement
 from captune.mixture.gaussian_mixture import fit_gaussian_mixture
 
 Verdict = Literal["helpful", "unclear", "harmful"]

@@ -18,6 +18,7 @@ from captune.embeddings.embed import embed_classes
 from captune.mixture.calibration import find_temperature
 from captune.mixture.gaussian_mixture import MixtureFit
 from captune.tuners.base import Tuner
+from captune.tuners.gaussian import MixtureRule
 
 
 class ResidualAdapter(nn.Module):
@@ -49,7 +50,7 @@ class FeatureAdapterSettings:
     has_mixture: bool = False
 
 
-class FeatureAdapter(Tuner):
+class FeatureAdapter(Tuner, MixtureRule):
     """An adapter on the frozen backbone's embeddings, and class vectors that start from the texts."""
 
     Settings: ClassVar[type[FeatureAdapterSettings]] = FeatureAdapterSettings
@@ -63,14 +64,7 @@ class FeatureAdapter(Tuner):
         self.class_vectors = nn.Parameter(torch.from_numpy(embed_classes(backbone, vocabulary)))
         self.class_vectors.no_decay = True  # type: ignore[attr-defined] # only their direction matters
         if self.settings.has_mixture:
-            n_classes, width = len(vocabulary), backbone.embed_dim
-            self.register_buffer("weights", torch.zeros(n_classes, width))
-            self.register_buffer("offsets", torch.zeros(n_classes))
-            self.register_buffer("temperature", torch.ones(()))
-
-    weights: Tensor
-    offsets: Tensor
-    temperature: Tensor
+            self.add_rule(len(vocabulary), backbone.embed_dim)
 
     def refine(self, embeddings: Tensor) -> Tensor:
         """Return the adapted embeddings."""
@@ -85,8 +79,7 @@ class FeatureAdapter(Tuner):
         """Return a student that starts from a fitted mixture: before training, it decides as the mixture does."""
         student = FeatureAdapter(self.backbone, self.vocabulary, replace(self.settings, has_mixture=True))
         student.load_state_dict(self.state_dict(), strict=False)
-        for name in ("weights", "offsets", "temperature"):
-            getattr(student, name).copy_(torch.as_tensor(getattr(fit, name)))
+        student.set_mixture(fit)
         return student
 
     @torch.inference_mode()

@@ -43,7 +43,10 @@ class Maple(Tuner):
         text, image = backbone.text_tower, backbone.image_tower
         self.n_prompts = self.settings.n_prompts
         self.depth = min(self.settings.depth, text.depth, image.depth)
-        first = _start_vectors(backbone, self.n_prompts)
+        # The word embeddings of a common template, repeated if there are more prompts than words.
+        ids = backbone.tokenize([START_WORDS]).ids[0, text.prompt_start :]
+        chosen = ids[torch.arange(self.n_prompts, device=ids.device) % len(START_WORDS.split())]
+        first = text.words(chosen).detach().clone()
         deeper = [torch.empty_like(first).normal_(std=0.02) for _ in range(self.depth - 1)]
         self.prompts = nn.ParameterList([nn.Parameter(vectors) for vectors in (first, *deeper)])
         # As in the authors' code of MaPLe, all deeper projections start as copies of one.
@@ -54,16 +57,16 @@ class Maple(Tuner):
 
     def class_embeddings(self) -> Tensor:
         """Return the embeddings of the class texts, with the prompts in place of their first words."""
-        return self.texts.encode(self._edit_text)
+        tower = self.backbone.text_tower
+        return self.texts.encode(
+            lambda depth, tokens: (
+                put_prompts(tower, depth, tokens, self.prompts[depth]) if depth < self.depth else tokens
+            )
+        )
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Return image embeddings with the projected prompts among the patches."""
         return self.backbone.encode_image(pixels, self._edit_image)
-
-    def _edit_text(self, depth: int, tokens: Tensor) -> Tensor:
-        if depth >= self.depth:
-            return tokens
-        return put_prompts(self.backbone.text_tower, depth, tokens, self.prompts[depth])
 
     def _edit_image(self, depth: int, tokens: Tensor) -> Tensor:
         if depth >= self.depth:
@@ -71,15 +74,6 @@ class Maple(Tuner):
         vectors = self.projections[depth](self.prompts[depth]).expand(tokens.shape[0], -1, -1)
         own = tokens if depth == 0 else tokens[:, : -self.n_prompts]
         return torch.cat([own, vectors], dim=1)
-
-
-def _start_vectors(backbone: Backbone, n_prompts: int) -> Tensor:
-    """Return the word embeddings of a common template, repeated if there are more prompts than words."""
-    tower = backbone.text_tower
-    ids = backbone.tokenize([START_WORDS]).ids[0, tower.prompt_start :]
-    n_words = len(START_WORDS.split())
-    chosen = ids[torch.arange(n_prompts, device=ids.device) % n_words]
-    return tower.words(chosen).detach().clone()
 
 
 def _rest(sentence: str, n_prompts: int) -> str:

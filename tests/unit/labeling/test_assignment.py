@@ -11,7 +11,7 @@ from captune.core import arrays
 from captune.core.arrays import Floats, unit_rows
 from captune.core.errors import InputError
 from captune.embeddings.embed import score
-from captune.labeling.neighbors import nearest_neighbors
+from captune.embeddings.similarity import nearest_neighbors
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import balanced_pools, first_labels, restrict_to, top_k_per_class
 
@@ -68,7 +68,7 @@ def test_selection_in_parts_equals_selection_at_once(request: pytest.FixtureRequ
 
 @pytest.mark.usefixtures("small_memory")
 def test_neighbors_are_found_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("captune.labeling.neighbors.IMAGES_AT_ONCE", 7)
+    monkeypatch.setattr("captune.embeddings.similarity.IMAGES_AT_ONCE", 7)
     images, _ = embeddings(60, 2)
     cosines = images @ images.T
     np.fill_diagonal(cosines, -np.inf)
