@@ -3,7 +3,7 @@
 The literal step encodes the class texts for each of its three views, at CLIP's full 77 tokens, encodes the three image
 batches one by one, and keeps the graph of the weak view, whose labels need none. Both compute the same loss.
 Each step has its own process, and its memory is the peak beyond the loaded model. captune's step runs with the malloc
-variables that `captune.core.launching` sets for the processes it starts, the literal one with the system's defaults.
+variables that `captune.core.distributed` sets for the processes it starts, the literal one with the system's defaults.
 Other work on the machine affects seconds more than processor time.
 """
 
@@ -33,7 +33,7 @@ from transformers import CLIPConfig, CLIPModel
 from captune.backbones.base import Tokens
 from captune.backbones.hf import HuggingFace, read_preprocessing
 from captune.core import runtime
-from captune.core.launching import KEEP_FREED_MEMORY
+from captune.core.distributed import KEEP_FREED_MEMORY
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import Vocabulary
 from captune.training.batch_sources import PixelSource, Request, Views

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TextIO
 
 from captune import __version__
-from captune.core import launching
+from captune.core import distributed
 from captune.core.errors import CaptuneError, ProcessLostError, ToldElsewhereError
 from captune.core.text import printable, speaking_flags
 
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:  # noqa: PLR0911 (one for every way to end)
     options = _parse(arguments)
     options.words = list(sys.argv[1:] if arguments is None else arguments)
-    launching.follow_launcher()
+    distributed.follow_launcher()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # hide messages for torch developers
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # older tokenizers warn about every forked worker
     try:
@@ -54,7 +54,7 @@ def _run(arguments: Sequence[str] | None) -> int:  # noqa: PLR0911 (one for ever
     except ToldElsewhereError:
         return 2
     except CaptuneError as error:
-        launching.wait_for_launcher(isinstance(error, ProcessLostError))
+        distributed.wait_for_launcher(isinstance(error, ProcessLostError))
         _print_error(f"error: {error}")
         return 2
     except KeyboardInterrupt:

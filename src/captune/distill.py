@@ -19,7 +19,7 @@ from captune.backbones.base import fingerprint_of
 from captune.core import runtime
 from captune.core.arrays import Floats, Ints, evenly_spaced
 from captune.core.errors import InputError, require
-from captune.core.restoring import unchanged
+from captune.core.runtime import unchanged
 from captune.core.settings import build
 from captune.data.images import ImageCollection
 from captune.data.precomputed import Embeddings, check_memory

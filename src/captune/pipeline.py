@@ -9,9 +9,8 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from captune.core import distributed, launching, runtime
-from captune.core.progress import say
-from captune.core.restoring import unchanged
+from captune.core import distributed, runtime
+from captune.core.runtime import say, unchanged
 from captune.core.text import shown
 from captune.core.typed_settings import AdaptSettings
 from captune.data.inputs import Images
@@ -91,10 +90,10 @@ def carry_out(
     plan.check_backbone()
     engine = runtime.start(plan.settings, quiet=quiet, progress=progress)
     folder = None if out is None else Path(out)
-    with engine.together():
+    with distributed.together():
         with ExitStack() as stack:  # the first process keeps the folder locked until the run is saved
             if folder is not None:
-                if launching.is_restarted() and holds_checkpoints(folder / CHECKPOINTS):
+                if distributed.is_restarted() and holds_checkpoints(folder / CHECKPOINTS):
                     overwrite, resume = False, True
                 claim = claim_folder(folder, overwrite, resume)
                 distributed.from_first(lambda: ({}, str(stack.enter_context(claim))))

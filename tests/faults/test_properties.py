@@ -21,8 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from toys import write_images
 
-from captune.core.cards import parse_json
 from captune.core.errors import CaptuneError
+from captune.core.files import parse_json
 from captune.core.settings import RunSettings, build_run, parse_overrides, read_yaml
 from captune.core.text import is_unicode, look, printable
 from captune.data.decoding import UnreadableImageError

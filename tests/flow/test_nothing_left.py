@@ -19,7 +19,7 @@ from huggingface_hub.utils import are_progress_bars_disabled
 from transformers.utils import logging as transformers_logging
 
 import captune
-from captune.core import restoring
+from captune.core import runtime
 from captune.core.errors import CaptuneError
 from captune.methods.audit import Audit
 from captune.methods.zero_shot import ZeroShot
@@ -51,7 +51,7 @@ def state() -> dict[str, Any]:
 @pytest.fixture
 def unusual(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Put the process in a state that is neither the default nor what captune works in."""
-    with restoring.unchanged():
+    with runtime.unchanged():
         random.seed(7)
         np.random.seed(8)
         torch.manual_seed(9)
@@ -155,7 +155,7 @@ def test_broken_input_leaves_nothing_behind(finished: Path, photos: Path, tmp_pa
 
 @pytest.mark.usefixtures("unusual")
 def test_the_own_random_numbers_go_on_as_if_nothing_had_happened(finished: Path, photos: Path) -> None:
-    with restoring.unchanged():
+    with runtime.unchanged():
         expected = [random.random(), np.random.rand(), torch.rand(1).item()]
     captune.load(finished).predict(photos)
     assert [random.random(), np.random.rand(), torch.rand(1).item()] == expected

@@ -85,7 +85,7 @@ class UnevenSchedule(Schedule):
 def take_uneven_steps(folder: Path, clip: Path, tuner_name: str, is_other_empty: bool) -> None:
     """Train as one of some processes and write down sums and parameters."""
     engine = runtime.start(workers=0, accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), quiet=True)
-    with engine.together():
+    with distributed.together():
         objective = make_objective(clip, tuner_name, engine)
         schedule = UnevenSchedule(objective, is_other_empty)
         how = Optimization(epochs=1, learning_rate=0.01, warmup_epochs=0)

@@ -20,7 +20,7 @@ import captune
 from captune.backbones.hf import HuggingFace
 from captune.cli import main
 from captune.commands.adapt import print_audit
-from captune.core import cards
+from captune.core import files
 from captune.core.errors import CaptuneError, InputError
 from captune.core.settings import parse_overrides, read_yaml
 from captune.data.images import find_images
@@ -230,6 +230,6 @@ def test_a_card_of_absurd_depth_or_size_is_refused(tmp_path: Path, monkeypatch: 
         with pytest.raises(CaptuneError, match="nested more than"):
             captune.load(folder)
     (folder / "run.json").write_text(content, encoding="utf-8")
-    monkeypatch.setattr(cards, "MAX_BYTES", 100)
+    monkeypatch.setattr(files, "MAX_BYTES", 100)
     with pytest.raises(CaptuneError, match="larger than 100 bytes"):
         captune.load(folder)

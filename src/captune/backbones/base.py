@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,9 +19,9 @@ from torch import Tensor, is_grad_enabled, nn
 from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
 
-from captune.backbones import _hub
 from captune.core import registry
 from captune.core.errors import ModelError
+from captune.core.files import is_folder
 from captune.core.settings import DEFAULT_BACKBONE
 from captune.data.views import Preprocessing
 
@@ -44,20 +45,14 @@ def _refuse(*inputs: object) -> NoReturn:
 
 @dataclass(frozen=True)
 class Tower:
-    """An encoder as its library computes it, and where prompts enter it.
-
-    Attributes:
-        encode: Computes features `(batch, features)` from inputs and their mask.
-        modules: The modules that contain its weights.
-        width: Length of a token.
-        entries: What the tokens enter at each depth: the norm before the first layer or this layer, then all other
-            layers. Empty for encoders without such layers, such as a ResNet.
-    """
+    """An encoder as its library computes features `(batch, features)` from inputs and their mask."""
 
     encode: Callable[[Tensor, Tensor | None], Tensor]
-    modules: Sequence[nn.Module]
     width: int
+    """Length of a token."""
     entries: Sequence[nn.Module] = ()
+    """Where prompts enter at each depth: the norm before the first layer or this layer, then all other layers. Empty
+    for encoders without such layers, such as a ResNet."""
 
     @property
     def depth(self) -> int:
@@ -76,19 +71,15 @@ class Tower:
 
 @dataclass(frozen=True)
 class TextTower(Tower):
-    """An encoder of token ids; prompts replace placeholder words, so positions and masks stay correct.
-
-    Attributes:
-        words: The embedding of token ids.
-        positions: Returns what is added to words, `(length, width)`.
-        prompt_start: Position of the first word: after the start token, if there is one.
-        padding_matters: Whether padding after a text changes its embedding.
-    """
+    """An encoder of token ids; prompts replace placeholder words, so positions and masks stay correct."""
 
     words: Callable[[Tensor], Tensor] = _refuse
     positions: Callable[[], Tensor] = _refuse
+    """Returns what is added to words, `(length, width)`."""
     prompt_start: int = 1
+    """Position of the first word: after the start token, if there is one."""
     padding_matters: bool = True
+    """Whether padding after a text changes its embedding."""
 
 
 @contextmanager
@@ -179,7 +170,9 @@ class Backbone(ABC):
 
     def portable_id(self) -> str:
         """Return the id for a saved classifier, in which a local folder is absolute."""
-        return _hub.with_absolute_folder(self.identifier)
+        source, _, name = self.identifier.partition(":")
+        is_local = bool(name) and not self.identifier.startswith(registry.IN_MEMORY) and is_folder(local_path(name))
+        return f"{source}:{Path(local_path(name)).resolve()}" if is_local else self.identifier
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a saved classifier must contain because the id does not lead to them."""
@@ -265,6 +258,11 @@ def fingerprint_of(modules: Iterable[nn.Module]) -> str:
             digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
             digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def local_path(name: str) -> str:
+    """Expand `~`, which the shell does not do after `source:`."""
+    return os.path.expanduser(name)  # noqa: PTH111 (without a home, it leaves the name as it is)
 
 
 def scale_of(parameter: float, identifier: str) -> float:

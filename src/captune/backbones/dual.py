@@ -13,12 +13,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from captune.backbones import _hub
-from captune.backbones.base import Backbone, TextTower, Tokens, scale_of
-from captune.backbones.hf import entries_of, image_tower
-from captune.core.cards import read_json
+from captune.backbones.base import Backbone, TextTower, Tokens, Tower, local_path, scale_of
+from captune.backbones.hf import entries_of, files_of, load_config, load_model, load_tokenizer
 from captune.core.errors import ModelError
-from captune.core.files import is_file
+from captune.core.files import is_file, read_json
 from captune.core.settings import Positive
 from captune.data.views import Preprocessing, Resample
 
@@ -66,11 +64,10 @@ class DualEncoder(Backbone):
         self.identifier, self.vision, self.text, self.tokenizer = f"dual:{name}", vision, text, tokenizer
         widths = {"visual": int(vision.config.hidden_size), "text": int(text.config.hidden_size)}
         self.projections, log_scale = _read_projections(folder / layout.projection, widths, layout.embed_dim)
-        self.image_tower = image_tower(vision, self._encode_image, self.projections["visual"])
+        self.image_tower = Tower(self._encode_image, widths["visual"], entries_of(vision))
         words = text.embeddings
         self.text_tower = TextTower(
             self._encode_text,
-            (text, self.projections["text"]),
             widths["text"],
             [words.LayerNorm, *entries_of(text)[1:]],
             words=words.word_embeddings,
@@ -114,9 +111,9 @@ class DualEncoder(Backbone):
         """Load the towers and projections in a folder."""
         folder, layout = _read_layout(name)
         configs = _tower_configs(folder, layout)
-        tokenizer = _hub.load_tokenizer(str(folder / layout.text.folder), int(configs["text"].vocab_size))
-        vision = _hub.load_model(configs["vision"], str(folder / layout.vision.folder))
-        text = _hub.load_model(configs["text"], str(folder / layout.text.folder))
+        tokenizer = load_tokenizer(str(folder / layout.text.folder), int(configs["text"].vocab_size))
+        vision = load_model(configs["vision"], str(folder / layout.vision.folder))
+        text = load_model(configs["text"], str(folder / layout.text.folder))
         return cls(name, folder, layout, vision, text, tokenizer)
 
     @classmethod
@@ -132,7 +129,7 @@ class DualEncoder(Backbone):
             folder, layout = _read_layout(name)
         except ModelError:
             return ()
-        towers = [file for part in (layout.vision, layout.text) for file in _hub.files_of(str(folder / part.folder))]
+        towers = [file for part in (layout.vision, layout.text) for file in files_of(str(folder / part.folder))]
         return [folder / "dual_encoder.json", folder / layout.projection, *towers]
 
     def parts(self) -> Sequence[nn.Module]:
@@ -148,7 +145,7 @@ class DualEncoder(Backbone):
 
 
 def _read_layout(name: str) -> tuple[Path, Layout]:
-    folder = Path(_hub.local_path(name))
+    folder = Path(local_path(name))
     file = folder / "dual_encoder.json"
     if not name or not is_file(file):
         hint = f" The folder contains a single model: load it as hf:{name}" if is_file(folder / "config.json") else ""
@@ -183,7 +180,7 @@ def _tower_configs(folder: Path, layout: Layout) -> dict[str, Any]:
                 f"No {side} tower at {str(path)!r}: expected a folder with config.json and model.safetensors. "
                 "Complete the folder or correct dual_encoder.json."
             )
-        configs[side] = _hub.load_config(str(path), supported)
+        configs[side] = load_config(str(path), supported)
     patch = int(configs["vision"].patch_size)
     if layout.vision.image_size < patch:
         raise ModelError(

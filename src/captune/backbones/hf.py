@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Sequence
+import os
+import socket
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor, nn
 
-from captune.backbones import _hub
-from captune.backbones.base import Backbone, TextTower, Tokens, Tower, scale_of
+from captune.backbones.base import Backbone, TextTower, Tokens, Tower, local_path, scale_of
 from captune.core import registry
-from captune.core.errors import ModelError
+from captune.core.errors import ModelError, nearest
+from captune.core.files import is_file, is_folder
 from captune.data.views import Preprocessing, Resample
 
 SUPPORTED = ("clip", "siglip", "siglip2")
@@ -23,16 +31,11 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 RESAMPLE: dict[int, Resample] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 
 
-def image_tower(model: Any, encode: Callable[[Tensor, Tensor | None], Tensor], *heads: nn.Module) -> Tower:
-    """Return the tower of a vision transformer; CLIP's has a norm before its first layer."""
-    return Tower(encode, (model, *heads), int(model.config.hidden_size), entries_of(model, "pre_layrnorm"))
-
-
-def entries_of(model: Any, norm: str = "") -> list[nn.Module]:
-    """Return what tokens enter at each depth of a transformer, whose norm at the entry has this name."""
+def entries_of(model: Any) -> list[nn.Module]:
+    """Return what tokens enter at each depth of a transformer; CLIP's for images has a norm before its first layer."""
     encoder = model.encoder if hasattr(model, "encoder") else model
     layers = encoder.layer if hasattr(encoder, "layer") else encoder.layers
-    return [getattr(model, norm, layers[0]), *layers[1:]]
+    return [getattr(model, "pre_layrnorm", layers[0]), *layers[1:]]
 
 
 def _patches(model: Any, pixels: Tensor) -> tuple[Tensor, None, Tensor]:
@@ -72,10 +75,9 @@ class HuggingFace(Backbone):
             # No mask: CLIP's texts are causal, so padding after the end is not seen; SigLIP was trained to see it.
             return heads[1](text(ids).pooler_output)
 
-        self.image_tower = image_tower(vision, encode_image, heads[0])
+        self.image_tower = Tower(encode_image, int(vision.config.hidden_size), entries_of(vision))
         self.text_tower = TextTower(
             encode_text,
-            (text, heads[1]),
             int(text.config.hidden_size),
             entries_of(text),
             words=text.embeddings.token_embedding,
@@ -91,11 +93,11 @@ class HuggingFace(Backbone):
     @classmethod
     def load(cls, name: str) -> HuggingFace:
         """Load a model by hub name or local folder."""
-        path = _hub.local_path(name)
-        config = _hub.load_config(path, SUPPORTED, cls.examples)
-        tokenizer = _hub.load_tokenizer(path, int(config.text_config.vocab_size))
-        preprocessing = read_preprocessing(_hub.load_image_settings(path), config, name)
-        return cls(f"hf:{name}", _hub.load_model(config, path), tokenizer, preprocessing)
+        path = local_path(name)
+        config = load_config(path, SUPPORTED, cls.examples)
+        tokenizer = load_tokenizer(path, int(config.text_config.vocab_size))
+        preprocessing = read_preprocessing(load_image_settings(path), config, name)
+        return cls(f"hf:{name}", load_model(config, path), tokenizer, preprocessing)
 
     @classmethod
     def around(cls, model: Any, processor: Any) -> HuggingFace:
@@ -115,12 +117,12 @@ class HuggingFace(Backbone):
     @classmethod
     def check(cls, name: str) -> None:
         """Read only the configuration, so that a wrong name is found before anything else."""
-        _hub.load_config(_hub.local_path(name), cls.supported, cls.examples)
+        load_config(local_path(name), cls.supported, cls.examples)
 
     @classmethod
     def files(cls, name: str) -> Sequence[Path]:
         """Return the files of the folder, or of the copy of the hub's model on this machine."""
-        return _hub.files_of(_hub.local_path(name))
+        return files_of(local_path(name))
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Tokenize; CLIP's causal texts are padded to the longest one, SigLIP's to the full length."""
@@ -153,13 +155,9 @@ def read_preprocessing(settings: dict[str, Any], config: Any, name: str) -> Prep
     resample = settings.get("resample", 2 if config.model_type == "siglip2" else 3)
     if resample not in RESAMPLE:
         raise ModelError(f"Unknown resample {resample!r} in preprocessor_config.json, expected one of {RESAMPLE}.")
-    return Preprocessing(
-        image_size=side,
-        resize=(_side(size) or side) if keeps_shape else 0,
-        resample=RESAMPLE[resample],
-        mean=tuple(settings.get("image_mean") or mean) if normalizes else (0.0, 0.0, 0.0),
-        std=tuple(settings.get("image_std") or std) if normalizes else (1.0, 1.0, 1.0),
-    )
+    mean = tuple(settings.get("image_mean") or mean) if normalizes else (0.0, 0.0, 0.0)
+    std = tuple(settings.get("image_std") or std) if normalizes else (1.0, 1.0, 1.0)
+    return Preprocessing(side, (_side(size) or side) if keeps_shape else 0, RESAMPLE[resample], mean, std)
 
 
 def _side(size: Any) -> int:
@@ -177,3 +175,174 @@ def _input_side(settings: dict[str, Any], config: Any) -> int:
         return int(vision.image_size)
     # Flexible models take any shape up to a number of patches; squares of one size can be batched.
     return int(math.isqrt(settings.get("max_num_patches") or vision.num_patches) * vision.patch_size)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the progress bars and advice of transformers and huggingface_hub."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from transformers.utils import logging as messages
+
+    had_bars, hub_had_bars = messages.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    levels = {logger: logger.level for logger in map(logging.getLogger, ("transformers", "huggingface_hub"))}
+    messages.disable_progress_bar()  # of both libraries
+    for logger in levels:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in levels.items():
+            logger.setLevel(level)
+        with warnings.catch_warnings():  # where an environment variable decides about the bars of the hub
+            warnings.simplefilter("ignore")
+            if had_bars:
+                messages.enable_progress_bar()
+            enable_progress_bars() if hub_had_bars else disable_progress_bars()
+
+
+def files_of(name: str) -> list[Path]:
+    """Return the files of a model in a local folder or in the cache of the hub; empty if it is in neither."""
+    folder = Path(name)
+    if name and not is_folder(folder):
+        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError
+
+        try:
+            config = try_to_load_from_cache(name, "config.json")
+        except HFValidationError:
+            return []
+        if not isinstance(config, str):
+            return []
+        folder = Path(config).parent
+    return sorted(path for path in folder.iterdir() if path.is_file()) if name else []
+
+
+@cache
+def hub_unreachable() -> bool:
+    """Return whether the hub's address cannot be resolved; its client would retry every file for half a minute."""
+    from huggingface_hub import constants
+
+    if not any(os.environ.get(variable) for variable in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        try:  # a proxy would resolve the address
+            socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, 443)
+        except OSError:
+            return True
+    return False
+
+
+@quiet()
+def load_config(name: str, supported: tuple[str, ...], known: tuple[str, ...] = ()) -> Any:
+    """Return the configuration of a model of a supported type, or of any type if none is listed."""
+    if not name:
+        example = f", for example {known[0]!r}" if known else ""
+        raise ModelError(f"The model id is incomplete: expected a hub name or a folder after the colon{example}.")
+    folder = Path(name)  # checked before anything heavy is imported or read
+    if is_file(folder):
+        raise ModelError(
+            f"{name!r} is a file; expected a folder with config.json and model.safetensors, as transformers writes it "
+            "with model.save_pretrained(folder). For weights of open_clip, use open_clip:MODEL/FILE.safetensors."
+        )
+    has_config = is_file(folder / "config.json")
+    if is_file(folder / "dual_encoder.json") and not has_config:
+        raise ModelError(f"The folder {name!r} contains a dual encoder. Load it as dual:{name}")
+    if has_config and not any(folder.glob("*.safetensors")):
+        pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
+        found = f"only {pickled[0]!r}, a pickle, which can run arbitrary code when loaded" if pickled else "no weights"
+        raise ModelError(
+            f"The folder {name!r} contains {found}; expected model.safetensors. Save the model in this format with "
+            "model.save_pretrained(folder)."
+        )
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(name, **_source(name))
+    except (OSError, ValueError, KeyError, TypeError) as error:  # TypeError: a config.json that is not a mapping
+        raise _not_loaded(name, "config.json", error, known) from error
+    if supported and config.model_type not in supported:
+        raise ModelError(
+            f"{name!r} is a {config.model_type!r} model, expected {' or '.join(supported)}. Choose another model."
+        )
+    return config
+
+
+@quiet()
+def load_model(config: Any, name: str) -> Any:
+    """Return a model in fp32 from safetensors; missing weights or weights of a wrong shape are an error."""
+    from transformers import AutoModel, __version__
+
+    # Otherwise transformers asks a public service to convert pickled weights, which we would not load anyway.
+    os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
+    model_class = AutoModel._model_mapping.get(type(config), AutoModel)
+    # A pooler that is missing from the files would be initialized at random and change the fingerprint.
+    has_pooler = "add_pooling_layer" in signature(model_class.__init__).parameters
+    dtype = "dtype" if tuple(int(part) for part in __version__.split(".")[:2]) >= (4, 56) else "torch_dtype"
+    try:
+        model, info = model_class.from_pretrained(
+            name,
+            **{dtype: torch.float32, **({"add_pooling_layer": False} if has_pooler else {})},
+            use_safetensors=True,
+            output_loading_info=True,
+            **_source(name),
+        )
+    except Exception as error:  # safetensors, hub and shape errors have no common base class
+        raise _not_loaded(name, "model.safetensors", error) from error
+    if missing := sorted(info.get("missing_keys", ())) + sorted(map(str, info.get("mismatched_keys", ()))):
+        raise ModelError(
+            f"The weights of {name!r} are incomplete: {len(missing)} tensors are missing or have a wrong shape, "
+            f"the first is {missing[0]!r}. Download or save the model again."
+        )
+    return model
+
+
+@quiet()
+def load_tokenizer(name: str, vocabulary: int) -> Any:
+    """Return a model's tokenizer, padding on the right, with at most `vocabulary` tokens."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, **_source(name))
+        # Special tokens do not count: transformers adds those that are missing from the files.
+        n_tokens = len(tokenizer) - len(set(tokenizer.all_special_tokens))
+    except Exception as error:  # the tokenizers library raises plain Exception for a damaged file
+        raise _not_loaded(name, "tokenizer.json", error) from error
+    if not 2 <= n_tokens <= vocabulary:
+        raise ModelError(
+            f"The tokenizer of {name!r} has {n_tokens} tokens, expected 2 to {vocabulary}. Put the tokenizer.json and "
+            "tokenizer_config.json that the model was trained with next to its config.json."
+        )
+    tokenizer.padding_side = "right"  # as in training; SigLIP 2's tokenizer pads left by default
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+@quiet()
+def load_image_settings(name: str) -> dict[str, Any]:
+    """Return the content of preprocessor_config.json, or an empty mapping if there is none."""
+    from transformers.image_processing_base import ImageProcessingMixin
+
+    try:
+        return dict(ImageProcessingMixin.get_image_processor_dict(name, **_source(name))[0])
+    except (OSError, ValueError) as error:
+        if is_file(Path(name, "preprocessor_config.json")):
+            raise _not_loaded(name, "preprocessor_config.json", error) from error
+        return {}
+
+
+def _source(name: str) -> dict[str, Any]:
+    return {"trust_remote_code": False, "local_files_only": not is_folder(name) and hub_unreachable()}
+
+
+def _not_loaded(name: str, file: str, error: Exception, known: tuple[str, ...] = ()) -> ModelError:
+    if is_folder(name):
+        cause = (str(error).strip() or type(error).__name__).splitlines()[0][:200].strip()
+        return ModelError(
+            f"The folder {name!r} does not contain a usable {file}: {cause} Download or save the model again, or check "
+            "the path."
+        )
+    hint = "" if name in known else nearest(name, known)
+    return ModelError(
+        f"No model {name!r}: it is not a local folder, and {file} is neither in the local cache nor could it be "
+        f"downloaded from the hub.{hint} Check the name and the connection (downloading needs HF_HUB_OFFLINE unset), "
+        "or pass a local folder: hf:path/to/folder."
+    )

@@ -9,9 +9,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from captune.backbones import _hub
-from captune.backbones.base import Backbone, Side, Tokens, Tower
-from captune.backbones.hf import SUPPORTED, HuggingFace, read_preprocessing
+from captune.backbones.base import Backbone, Side, Tokens, Tower, local_path
+from captune.backbones.hf import (
+    SUPPORTED,
+    HuggingFace,
+    load_config,
+    load_image_settings,
+    load_model,
+    read_preprocessing,
+)
 from captune.core import registry
 from captune.core.errors import ModelError
 from captune.data.views import Preprocessing
@@ -28,24 +34,23 @@ class ImageModel(HuggingFace):
         self.freeze()
         side, made_for = preprocessing.image_size, getattr(model.config, "image_size", None)
         interpolates = "interpolate_pos_encoding" in signature(model.forward).parameters and side != made_for
-        options = {"interpolate_pos_encoding": True} if interpolates else {}
 
         def encode(pixels: Tensor, mask: Tensor | None) -> Tensor:
-            found = model(pixels, **options)
+            found = model(pixels, **({"interpolate_pos_encoding": True} if interpolates else {}))
             pooled = getattr(found, "pooler_output", None)
             return (found.last_hidden_state[:, 0] if pooled is None else pooled).flatten(1)
 
         with torch.inference_mode():
             self.embed_dim = int(encode(torch.zeros(1, 3, side, side, device=self.device), None).shape[1])
-        self.image_tower = Tower(encode, (model,), self.embed_dim)
+        self.image_tower = Tower(encode, self.embed_dim)
 
     @classmethod
     def load(cls, name: str) -> ImageModel:
         """Load a model by hub name or local folder."""
-        path = _hub.local_path(name)
-        config = _hub.load_config(path, (), cls.examples)
-        preprocessing = read_preprocessing(_hub.load_image_settings(path), config, name)
-        return cls(f"image:{name}", _hub.load_model(config, path), preprocessing)
+        path = local_path(name)
+        config = load_config(path, (), cls.examples)
+        preprocessing = read_preprocessing(load_image_settings(path), config, name)
+        return cls(f"image:{name}", load_model(config, path), preprocessing)
 
     @classmethod
     def prompt_towers(cls, name: str) -> frozenset[Side]:
@@ -77,6 +82,6 @@ def wrap_image_encoder(model: Any, processor: Any) -> Backbone:
 def second_id(identifier: str) -> str:
     """Return the id of a second encoder: `hf:` also names image models without texts."""
     source, _, name = identifier.partition(":")
-    if source == "hf" and _hub.load_config(_hub.local_path(name), (), ImageModel.examples).model_type not in SUPPORTED:
+    if source == "hf" and load_config(local_path(name), (), ImageModel.examples).model_type not in SUPPORTED:
         return f"image:{name}"
     return identifier

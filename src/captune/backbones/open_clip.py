@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from captune.backbones import _hub
-from captune.backbones.base import Backbone, Side, TextTower, Tokens, Tower, scale_of
+from captune.backbones.base import Backbone, Side, TextTower, Tokens, Tower, local_path, scale_of
+from captune.backbones.hf import quiet
 from captune.core import registry
 from captune.core.errors import MissingExtraError, ModelError, missing_extra, nearest
 from captune.core.files import is_file
@@ -39,13 +39,18 @@ class OpenClip(Backbone):
         with torch.inference_mode():
             ids = tokenizer(["a"]).to(next(model.parameters()).device)
             self.embed_dim = int(model.encode_text(ids).shape[-1])
-        self.image_tower, self.text_tower = _image_tower(model), _text_tower(model, self.embed_dim)
+        vision, width, entries = model.visual, 0, list[nn.Module]()
+        if hasattr(vision, "conv1") and hasattr(vision, "transformer") and getattr(vision, "attn_pool", None) is None:
+            layers, width = vision.transformer.resblocks, int(vision.conv1.out_channels)
+            entries = [layers[0] if isinstance(vision.ln_pre, nn.Identity) else vision.ln_pre, *layers[1:]]
+        self.image_tower = Tower(lambda pixels, mask: model.encode_image(pixels), width, entries)
+        self.text_tower, self._pooling = _text_tower(model, self.embed_dim)
         self.preprocessing = read_preprocessing(model.visual.preprocess_cfg, identifier)
         self.logit_scale = scale_of(model.logit_scale.item(), identifier)
         self.freeze()
 
     @classmethod
-    @_hub.quiet()
+    @quiet()
     def load(cls, name: str) -> OpenClip:
         """Load a model with downloaded weights, or with a local safetensors file."""
         open_clip = _library()
@@ -101,7 +106,7 @@ class OpenClip(Backbone):
         if name.startswith(IN_FOLDER):
             return f"open_clip:{IN_FOLDER}{Path(name.removeprefix(IN_FOLDER)).resolve()}"
         model_name, _, weights = name.partition("/")
-        path = Path(_hub.local_path(weights))
+        path = Path(local_path(weights))
         is_local = weights.endswith(".safetensors") and is_file(path)
         return f"open_clip:{model_name}/{path.resolve()}" if is_local else self.identifier
 
@@ -110,7 +115,7 @@ class OpenClip(Backbone):
         ids = self.tokenizer(list(texts)).to(self.device)
         if not self.text_tower.depth:
             return Tokens(ids, torch.ones_like(ids, dtype=torch.bool))
-        ends = _end_positions(_text_part(self.model)[1], ids)
+        ends = _end_positions(self._pooling, ids)
         if not self.text_tower.padding_matters:
             ids = ids[:, : int(ends.max()) + 1]
         return Tokens(ids, torch.arange(ids.shape[1], device=ids.device) <= ends[:, None])
@@ -118,22 +123,15 @@ class OpenClip(Backbone):
 
 def read_preprocessing(settings: dict[str, Any], name: str) -> Preprocessing:
     """Translate open_clip's preprocessing."""
-    size = settings["size"]
-    sides = {size} if isinstance(size, int) else set(size)
-    mode = settings.get("resize_mode", "shortest")
-    if len(sides) != 1 or mode not in ("shortest", "squash"):
+    size, mode = settings["size"], settings.get("resize_mode", "shortest")
+    side, *others = {size} if isinstance(size, int) else set(size)
+    if others or mode not in ("shortest", "squash"):
         raise ModelError(
             f"{name!r} uses images of size {size} resized by {mode!r}, expected a square resized by 'shortest' or "
             "'squash'. Choose another model."
         )
-    side = int(sides.pop())
-    return Preprocessing(
-        image_size=side,
-        resize=side if mode == "shortest" else 0,
-        resample=settings["interpolation"],
-        mean=tuple(settings["mean"]),
-        std=tuple(settings["std"]),
-    )
+    resize, mean, std = side if mode == "shortest" else 0, tuple(settings["mean"]), tuple(settings["std"])
+    return Preprocessing(side, resize, settings["interpolation"], mean, std)
 
 
 def _library() -> Any:
@@ -175,7 +173,7 @@ def _find(name: str) -> tuple[str, str, dict[str, Any]]:
     tags = open_clip.list_pretrained_tags_by_model(model_name)
     if weights and open_clip.is_pretrained_cfg(model_name, weights):
         return model_name, weights, config
-    path = Path(_hub.local_path(weights))
+    path = Path(local_path(weights))
     if weights and is_file(path) and path.suffix == ".safetensors":
         return model_name, str(path), config
     if is_file(path):
@@ -191,22 +189,6 @@ def _find(name: str) -> tuple[str, str, dict[str, Any]]:
     )
 
 
-def _image_tower(model: Any) -> Tower:
-    vision, width = model.visual, 0
-    entries: list[nn.Module] = []
-    if hasattr(vision, "conv1") and hasattr(vision, "transformer") and getattr(vision, "attn_pool", None) is None:
-        has_norm, width = not isinstance(vision.ln_pre, nn.Identity), int(vision.conv1.out_channels)
-        entries = [vision.ln_pre if has_norm else vision.transformer.resblocks[0], *vision.transformer.resblocks[1:]]
-    return Tower(lambda pixels, mask: model.encode_image(pixels), (vision,), width, entries)
-
-
-def _text_part(model: Any) -> tuple[Any, tuple[str, int]]:
-    """Return the text transformer, which is the model itself or a part of it; how it pools, and its end token."""
-    if hasattr(model, "token_embedding"):
-        return model, (model.text_pool_type, model.text_eos_id)
-    return model.text, (model.text.pool_type, model.text.eos_id)
-
-
 def _end_positions(pooling: tuple[str, int], ids: Tensor) -> Tensor:
     """Return the position of the token that represents each text."""
     how, end_id = pooling
@@ -217,11 +199,12 @@ def _end_positions(pooling: tuple[str, int], ids: Tensor) -> Tensor:
     return ids.new_full((len(ids),), 0 if how == "first" else ids.shape[1] - 1)
 
 
-def _text_tower(model: Any, embed_dim: int) -> TextTower:
-    part = model if hasattr(model, "token_embedding") else model.text
-    if not hasattr(part, "token_embedding") or getattr(part, "cls_emb", None) is not None:
-        return TextTower(lambda ids, mask: model.encode_text(ids), (model,), embed_dim)
-    text, pooling = _text_part(model)
+def _text_tower(model: Any, embed_dim: int) -> tuple[TextTower, tuple[str, int]]:
+    """Return the tower, how its transformer (the model itself or a part of it) pools, and its end token."""
+    text = model if hasattr(model, "token_embedding") else model.text
+    if not hasattr(text, "token_embedding") or getattr(text, "cls_emb", None) is not None:
+        return TextTower(lambda ids, mask: model.encode_text(ids), embed_dim), ("", 0)
+    pooling = (text.text_pool_type, text.text_eos_id) if text is model else (text.pool_type, text.eos_id)
 
     def encode(ids: Tensor, mask: Tensor | None) -> Tensor:
         """Encode like open_clip, which expects causal texts of full length although only their beginning counts."""
@@ -234,9 +217,8 @@ def _text_tower(model: Any, embed_dim: int) -> TextTower:
             return feature
         return projection(feature) if isinstance(projection, nn.Module) else feature @ projection
 
-    return TextTower(
+    tower = TextTower(
         encode,
-        (text,),
         int(text.token_embedding.embedding_dim),
         list(text.transformer.resblocks),
         words=text.token_embedding,
@@ -244,3 +226,4 @@ def _text_tower(model: Any, embed_dim: int) -> TextTower:
         prompt_start=1 if pooling[0] in ("argmax", "eos") else 0,
         padding_matters=text.attn_mask is None,
     )
+    return tower, pooling

@@ -15,8 +15,6 @@ from captune.core.files import digest
 from captune.data.precomputed import ClassTexts
 from captune.data.views import Preprocessing
 
-NO_PIXELS = Preprocessing(1, 0, "nearest", (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
-
 
 class Precomputed(Backbone):
     """A table of text embeddings, beside the image encoder of another backbone or none."""
@@ -29,7 +27,8 @@ class Precomputed(Backbone):
             )
         self.encoder, self.texts = encoder, texts
         self.identifier = identifier if encoder is None else f"precomputed:{encoder.identifier}"
-        self.preprocessing = NO_PIXELS if encoder is None else encoder.preprocessing
+        no_pixels = Preprocessing(1, 0, "nearest", (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+        self.preprocessing = no_pixels if encoder is None else encoder.preprocessing
         self.embed_dim, self.logit_scale = texts.width, texts.logit_scale
         self.has_image_encoder = encoder is not None
         self._rows = {name: row for row, name in enumerate(texts.names)}

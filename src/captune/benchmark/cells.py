@@ -15,9 +15,8 @@ import captune
 from captune.benchmark.datasets.base import LoadedDataset, open_dataset
 from captune.benchmark.splits import SETTING_TITLES, Setting, SplitSettings
 from captune.core import registry
-from captune.core.cards import DIGEST, check_digest, read_card
 from captune.core.errors import InputError, RunFolderError
-from captune.core.files import digest, is_file, is_folder
+from captune.core.files import DIGEST, check_digest, digest, is_file, is_folder, read_card
 from captune.core.settings import RunSettings, build_run
 from captune.plan import with_preset
 from captune.results.run_folder import CHECKPOINTS

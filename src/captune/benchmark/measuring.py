@@ -18,11 +18,10 @@ from captune.benchmark.cells import FORMAT, VERSION, Cell, Environment, Results
 from captune.benchmark.datasets.base import LoadedDataset
 from captune.benchmark.splits import Split, make_split, shared_images
 from captune.concepts.confusion import groups_of_predictions
-from captune.core import runtime
+from captune.core import distributed, runtime
 from captune.core.arrays import Floats, Ints
-from captune.core.cards import add_digest
 from captune.core.errors import RunFolderError
-from captune.core.files import locked, write_json
+from captune.core.files import add_digest, locked, write_json
 from captune.data.precomputed import Embeddings
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import embed_images
@@ -127,7 +126,7 @@ def _embed(data: LoadedDataset, backbone: Backbone, settings: Mapping[str, Any])
     """Return the dataset with embeddings instead of its readable images."""
     engine, cache = runtime.start(settings), EmbeddingCache.of(settings.get("cache", ""))
     parts: list[Any] = []
-    with engine.together():
+    with distributed.together():
         backbone.to(engine.device)
         for images, labels in ((data.pool, data.pool_labels), (data.test, data.test_labels)):
             found = embed_images(backbone, images, cache, engine, int(settings["batch_size"]))
@@ -148,7 +147,7 @@ def evaluate(run: Run, classifier: Classifier, split: Split) -> Evaluated:
     """Return the metrics of a classifier of a run."""
     engine, cache = runtime.start(run.settings), EmbeddingCache.of(run.settings.get("cache", ""))
     size, truth, n_classes = int(run.settings["batch_size"]), split.truth, len(classifier.names)
-    with engine.together():
+    with distributed.together():
         pool = predict_collection(classifier, split.task.unlabeled, cache, engine, size)
         test = predict_collection(classifier, split.test, cache, engine, size)
     seen = truth.seen_classes if truth.is_transductive else None

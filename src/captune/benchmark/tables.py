@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 from captune.benchmark.cells import Results
 from captune.benchmark.splits import SETTING_TITLES
 from captune.benchmark.suite import PublishedNumber, Suite, Table, published_tables
-from captune.core.cards import DIGEST
+from captune.core.files import DIGEST, write_whole
 from captune.core.files import table as csv_table
-from captune.core.files import write_whole
 
 Content = Mapping[str, Any]
 """The file of a finished cell."""

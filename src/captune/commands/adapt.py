@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from captune.commands import _shared
 from captune.commands._shared import argument, command, flag, out, print_table, say, several
-from captune.core import launching, registry
+from captune.core import distributed, registry
 from captune.core.errors import InputError, raise_all
 from captune.core.text import shown
 
@@ -112,9 +112,8 @@ def adapt(options: argparse.Namespace) -> int:
         from captune.data.labels import parse_merges, parse_renames
 
         values |= {"rename": parse_renames(options.renames), "merge": parse_merges(options.merges)}
-    if (code := launching.run_again(options.words, values.get("devices"))) is not None:
+    if (code := distributed.run_again(options.words, values.get("devices"))) is not None:
         return code
-    from captune.core import distributed
     from captune.core.settings import RunSettings
     from captune.pipeline import adapt
 

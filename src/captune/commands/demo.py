@@ -57,7 +57,7 @@ def run_demo(
     **settings: Any,  # noqa: ANN401
 ) -> Demo:
     """Generate images of textile patterns, run zero-shot, audit the names, adapt with CAP, answer, and measure."""
-    from captune.core.progress import console
+    from captune.core.runtime import console
     from captune.core.settings import RunSettings
     from captune.pipeline import adapt, audit
     from captune.report.page import write_report

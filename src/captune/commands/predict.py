@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from captune.commands import _shared
 from captune.commands._shared import argument, command, out, print_table, say, several, write_lines
 from captune.commands.adapt import given_settings
-from captune.core import launching
+from captune.core import distributed
 from captune.core.errors import InputError
 from captune.core.text import printable
 
@@ -64,7 +64,6 @@ def predict(options: argparse.Namespace) -> int:
         return 0
     if (code := _run_again(options)) is not None:
         return code
-    from captune.core import distributed
     from captune.core.files import table
     from captune.data.inputs import collect_images
     from captune.results.image_classifier import load, top_k
@@ -105,7 +104,6 @@ def evaluate(options: argparse.Namespace) -> int:
         return code
     import numpy as np
 
-    from captune.core import distributed
     from captune.data.inputs import collect_images
     from captune.data.labels import parse_renames, read_labels
     from captune.results.image_classifier import load
@@ -180,7 +178,7 @@ def _run_again(options: argparse.Namespace) -> int | None:
     """Run the command in as many processes as --devices says; None to run in this one, as ONNX does."""
     from captune.results.image_classifier import find_onnx
 
-    return None if find_onnx(Path(options.run)) is not None else launching.run_again(options.words, options.devices)
+    return None if find_onnx(Path(options.run)) is not None else distributed.run_again(options.words, options.devices)
 
 
 def _device_settings(options: argparse.Namespace) -> RunSettings:

@@ -99,7 +99,7 @@ def align_concepts(
         for a, b in questions:
             told.setdefault(a, []).extend(answers.found.get(pair_key(a, b), []))
         answers = Descriptions({name: found for name, found in told.items() if found}, answers.problems)
-    sentences = {vocabulary.index_of(name): tuple(found) for name, found in answers.found.items()}
+    sentences = {vocabulary.names.index(name): tuple(found) for name, found in answers.found.items()}
     reason = ""
     if describe == "mismatched" and choose == "best" and findings is not None:
         embedded = {c: embed_texts(backbone, found) for c, found in sentences.items()}

@@ -1,16 +1,19 @@
-"""Several processes as one: sums over all of them, rows that each computed a share of, and payloads of the first."""
+"""Several processes as one: sums, rows that each computed a share of, payloads of the first; torchrun starts them."""
 
 from __future__ import annotations
 
 import json
+import logging
+import os
+import signal
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
-from captune.core.arrays import Bools, Floats, row_parts
 from captune.core.errors import CaptuneError, ProcessLostError, ToldElsewhereError
 from captune.core.text import option
 
@@ -18,10 +21,18 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from captune.core.arrays import Bools, Floats
+
 T = TypeVar("T")
 Payload = tuple[dict[str, "Tensor"], Any]
 """What is sent between processes: tensors by name, and a value that JSON can hold; nothing is unpickled."""
 NETWORK_TERMS = ("gloo", "nccl", "connection", "socket", "peer", "timed out", "timeout", "broken pipe")
+OURS = "CAPTUNE_LAUNCHED"
+"""Set in the environment of the processes that `run_again` starts."""
+GRACE = 10.0
+"""Seconds that a failed process waits to be ended by the launcher, which knows what happened to the others."""
+KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+"""glibc's variables (mallopt(3)) for memory that is reused by the next training step; other C libraries ignore them."""
 
 
 def rank() -> int:
@@ -68,10 +79,12 @@ def merge_rows(rows: Floats, is_mine: Bools) -> None:
     import torch
     import torch.distributed as dist
 
+    from captune.core.arrays import row_parts
+
     if size() == 1 or rows.size == 0:
         return
     rows[~is_mine] = 0
-    bits = rows.view(np.int32)  # the sum of an integer and zeros keeps every bit
+    bits = rows.view("int32")  # the sum of an integer and zeros keeps every bit
     for part in row_parts(*rows.shape):
         chunk = torch.from_numpy(bits[part]).to(_device())
         dist.all_reduce(chunk)
@@ -111,11 +124,12 @@ def from_first(make: Callable[[], Payload]) -> Payload:
 
 
 @contextmanager
-def noticing_loss() -> Iterator[None]:
-    """Turn network errors into a ProcessLostError: they mean that another process has ended."""
+def together() -> Iterator[None]:
+    """Work as one of several processes: all finish together, and a lost process is an error in the others."""
     try:
         yield
-    except RuntimeError as error:
+        gather(None)  # no process ends before the writer has written
+    except RuntimeError as error:  # network errors mean that another process has ended
         if size() == 1 or not any(term in str(error).lower() for term in NETWORK_TERMS):
             raise
         raise ProcessLostError(lost_message("Another process", size(), "ended unexpectedly")) from error
@@ -130,7 +144,6 @@ def lost_message(which: str, n_processes: int, how: str) -> str:
 
 
 def _broadcast(content: bytes, source: int) -> bytes:
-    """Return the bytes of the process with rank `source`."""
     import torch
     import torch.distributed as dist
 
@@ -147,8 +160,70 @@ def _broadcast(content: bytes, source: int) -> bytes:
 
 
 def _device() -> torch.device:
-    """Return the device that the backend sends tensors from."""
     import torch
     import torch.distributed as dist
 
     return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+
+
+def is_launched() -> bool:
+    """Return whether torchrun or `run_again` started this process as one of several."""
+    return "LOCAL_RANK" in os.environ
+
+
+def is_restarted() -> bool:
+    """Return whether torchrun started this process again after a failure (`--max-restarts`)."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def cores_per_process(n_processes: int) -> int:
+    """Return how many of the cores of this machine each process may use, at least one."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, usable // n_processes)
+
+
+def run_again(words: Sequence[str], devices: object) -> int | None:
+    """Run this command in several processes and return its exit code; None if it should run in this process."""
+    if is_launched() or type(devices) is not int or devices < 2:  # a wrong number is reported with all other problems
+        return None
+    from torch.distributed import run as torchrun
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    from captune.core.runtime import unchanged
+
+    with tempfile.TemporaryDirectory(prefix="captune-") as folder, unchanged():
+        logging.disable(logging.CRITICAL)  # the launcher's log repeats what the processes say, with a traceback
+        for name, value in {"OMP_NUM_THREADS": str(cores_per_process(devices)), **KEEP_FREED_MEMORY, OURS: "1"}.items():
+            os.environ.setdefault(name, value)
+        # The first process speaks for all: what the others write to standard error goes to files.
+        files = ["--log-dir", folder, "--redirects", ",".join(f"{rank}:2" for rank in range(1, devices))]
+        options = ["--standalone", "--local-addr", "localhost", "--nproc-per-node", str(devices), *files]
+        try:
+            parsed = torchrun.parse_args([*options, "-m", "captune.cli", *words])  # type: ignore[no-untyped-call]
+            torchrun.run(parsed)  # type: ignore[no-untyped-call]
+        except SignalException:
+            raise KeyboardInterrupt from None
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            if failure.exitcode < 0:
+                how = f"was killed by {failure.signal_name()}"
+                raise ProcessLostError(lost_message(f"Process {rank}", devices, how)) from None
+            for log in Path(folder).rglob(f"{rank}/stderr.log"):  # that of the first is shown already
+                sys.stderr.write(log.read_text(encoding="utf-8", errors="replace"))
+            return failure.exitcode
+    return 0
+
+
+def follow_launcher() -> None:
+    """End with the process that started this one, if that was `run_again`."""
+    if OURS in os.environ and is_launched() and sys.platform == "linux":
+        from torch.multiprocessing import _prctl_pr_set_pdeathsig  # type: ignore[attr-defined]
+
+        _prctl_pr_set_pdeathsig(signal.SIGINT)
+
+
+def wait_for_launcher(is_lost: bool) -> None:
+    """Leave it to the launcher or the first process to say what went wrong, if they can."""
+    if OURS in os.environ and is_launched() and (is_lost or os.environ["LOCAL_RANK"] != "0"):
+        time.sleep(GRACE)

@@ -1,4 +1,4 @@
-"""Writing whole files and folders, locks, digests, and checks for files and folders."""
+"""Whole files and folders, locks and digests; cards: JSON files whose format and version are checked first."""
 
 from __future__ import annotations
 
@@ -12,24 +12,33 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
+from pydantic import TypeAdapter, ValidationError
 
 from captune.core.errors import CaptuneError, RunFolderError
 
+T = TypeVar("T")
 ROWS_AT_ONCE = 8192
+MAX_BYTES = 1 << 28
+MAX_DEPTH = 64
+DIGEST = "digest"
+"""Key of the digest in a card that must not be edited."""
 LEFTOVERS = ".captune-*.part"
 """Temporary files: being written, or left behind by a killed process."""
 SECONDS_OF_LEFTOVERS = 86_400.0
 """Age at which temporary files in a shared folder are deleted: by then, nobody is writing them any more."""
 NEW = ".captune-new"
 """Folder inside the target in which new files are written; the target itself may be a mount point or a link."""
+is_file, is_folder = os.path.isfile, os.path.isdir
+"""False for a path that the system rejects (too long, with NUL), where pathlib raises an error before Python 3.14."""
 _NO_LOCKS_HERE = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}
 """Errors of file systems without locks; there, folders are shared at the user's own risk."""
 
@@ -72,9 +81,7 @@ def write_whole(path: Path, content: bytes | str | Iterable[str]) -> None:
             aside.unlink()
         if not isinstance(error, OSError):
             raise
-        raise CaptuneError(
-            f"{str(path)!r} cannot be written: {error.strerror or error}. Check permissions and free space."
-        ) from error
+        raise _cannot_write(str(path), error) from error
 
 
 def drop_leftovers(folder: Path) -> None:
@@ -106,7 +113,11 @@ def locked(path: Path, busy: str, wait: float = 0.0) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        raise RunFolderError(f"{busy}{_owner(path)}. Wait for it to finish, or stop it first.") from None
+        owner = ""
+        with suppress(OSError):
+            name = path.read_bytes()[:200].decode("utf-8", "replace").strip()
+            owner = f" ({name})" if name else ""
+        raise RunFolderError(f"{busy}{owner}. Wait for it to finish, or stop it first.") from None
     except OSError as error:
         if error.errno not in _NO_LOCKS_HERE:
             raise RunFolderError(f"{str(path)!r} cannot be written: {error.strerror}.") from error
@@ -135,7 +146,7 @@ def replaced(target: Path, files: Sequence[str], others: Sequence[str] = ()) -> 
     except BaseException as error:
         shutil.rmtree(staging, ignore_errors=True)
         if isinstance(error, OSError):
-            raise _cannot_write(target, error) from error
+            raise _cannot_write(str(target), error) from error
         raise
     finish_replacing(target, files, others)
 
@@ -163,7 +174,7 @@ def finish_replacing(target: Path, files: Sequence[str], others: Sequence[str] =
                 (staging / name).replace(target / name)
         sync_folder(target)
     except OSError as error:
-        raise _cannot_write(target, error) from error
+        raise _cannot_write(str(target), error) from error
     shutil.rmtree(staging, ignore_errors=True)
 
 
@@ -191,32 +202,13 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _cannot_write(target: Path, error: OSError) -> CaptuneError:
-    return CaptuneError(
-        f"The folder {str(target)!r} cannot be written: {error.strerror or error}. Check permissions and free space."
-    )
-
-
-def _owner(path: Path) -> str:
-    with suppress(OSError):
-        name = path.read_bytes()[:200].decode("utf-8", "replace").strip()
-        return f" ({name})" if name else ""
-    return ""
+def _cannot_write(path: str, error: OSError) -> CaptuneError:
+    return CaptuneError(f"{path!r} cannot be written: {error.strerror or error}. Check permissions and free space.")
 
 
 def digest(content: bytes, size: int = 16) -> str:
     """Return the BLAKE2b digest of bytes as hexadecimal text; `size` is in bytes."""
     return hashlib.blake2b(content, digest_size=size).hexdigest()
-
-
-def is_folder(path: str | Path) -> bool:
-    """Return whether a folder exists; False for a path that the system rejects (too long, with NUL)."""
-    return os.path.isdir(path)  # noqa: PTH112 (which raises an error for such a path before Python 3.14)
-
-
-def is_file(path: str | Path) -> bool:
-    """Return whether a file exists; False for a path that the system rejects (too long, with NUL)."""
-    return os.path.isfile(path)  # noqa: PTH113
 
 
 def write_json(path: Path, content: Any) -> None:  # noqa: ANN401 (anything that JSON can hold)
@@ -226,16 +218,80 @@ def write_json(path: Path, content: Any) -> None:  # noqa: ANN401 (anything that
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
     """Yield rows as CSV text, in chunks."""
-    remaining = chain([header], rows)
+    remaining, lines = chain([header], rows), list[str]()
+    sink: Any = SimpleNamespace(write=lambda line: lines.append(f"{line[:-2]}\n"))
+    # Rows end with a line feed, but before Python 3.13, only the characters of the writer's row end are quoted.
+    writer = csv.writer(sink, lineterminator="\r\n")
     while chunk := list(islice(remaining, ROWS_AT_ONCE)):
-        lines = _Lines()
-        csv.writer(lines, lineterminator="\r\n").writerows(chunk)
+        writer.writerows(chunk)
         yield "".join(lines)
+        lines.clear()
 
 
-class _Lines(list[str]):
-    """Rows of CSV text that end with a line feed; before Python 3.13, only the characters of a row's end are quoted."""
+def read_json(path: Path) -> Any:  # noqa: ANN401
+    """Return the content of a JSON file; one that is not JSON, too large or nested too deeply is a ValueError."""
+    facts = path.stat()
+    if not stat.S_ISREG(facts.st_mode):
+        raise ValueError("it is not a regular file")  # reading a pipe could block forever
+    if facts.st_size > MAX_BYTES:
+        raise ValueError(f"the file is larger than {MAX_BYTES:,} bytes")
+    return parse_json(path.read_text(encoding="utf-8"))
 
-    def write(self, line: str) -> None:
-        """Add one row."""
-        self.append(line[:-2] + "\n")
+
+def parse_json(text: str) -> Any:  # noqa: ANN401
+    """Return the content of JSON text; text that is not JSON or is nested too deeply is a ValueError."""
+    with suppress(RecursionError):
+        content = json.loads(text)
+        level = [content]
+        for _ in range(MAX_DEPTH + 1):
+            if not (level := [value for value in level if isinstance(value, (dict, list))]):
+                return content
+            level = [child for value in level for child in (value.values() if isinstance(value, dict) else value)]
+    raise ValueError(f"the content is nested more than {MAX_DEPTH} levels deep")
+
+
+def read_card(path: Path, format: str, version: int, missing: str) -> dict[str, Any]:
+    """Return the content of a card; `missing` is the error message if there is no such file."""
+    try:
+        content = read_json(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise RunFolderError(missing) from error
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{str(path)!r} cannot be read: {error}.") from error
+    return check_card(content, str(path), format, version)
+
+
+def check_card(content: Any, source: str, format: str, version: int) -> dict[str, Any]:  # noqa: ANN401
+    """Return the content if it is a card of this format, and not of a newer version."""
+    if not isinstance(content, dict) or content.get("format") != format:
+        raise RunFolderError(f"{source!r} is not a {format} file.")
+    if content.get("version") not in range(1, version + 1):
+        raise RunFolderError(
+            f"{source!r} has format version {content.get('version')!r}, but this captune reads versions up to "
+            f"{version}. Upgrade captune: pip install -U captune."
+        )
+    return content
+
+
+def add_digest(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a card with a digest of everything in it."""
+    plain = json.loads(json.dumps({key: value for key, value in content.items() if key != DIGEST}))
+    return {**content, DIGEST: digest(json.dumps(plain, sort_keys=True).encode())}
+
+
+def check_digest(content: Mapping[str, Any], source: str) -> None:
+    """Raise an error if a card was changed since it was sealed; cards of captune 0.1.0 have no digest."""
+    if content.get(DIGEST) and content[DIGEST] != add_digest(content)[DIGEST]:
+        raise RunFolderError(
+            f"{source!r} does not match its own digest: it was damaged, or edited by hand. Copy it again, or make it "
+            "again with captune."
+        )
+
+
+def build_card(cls: type[T], content: dict[str, Any], source: str) -> T:
+    """Return a card as a dataclass, or raise an error that lists the fields that are wrong."""
+    try:
+        return TypeAdapter(cls).validate_python(content)
+    except ValidationError as error:
+        fields = ", ".join(".".join(map(str, entry["loc"])) for entry in error.errors())
+        raise RunFolderError(f"{source!r} is damaged: {fields}.") from error

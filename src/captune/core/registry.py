@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from captune.core.errors import InputError, UnknownNameError, nearest
 
@@ -19,14 +19,7 @@ Role = Literal["methods", "backbones", "tuners", "describers", "datasets", "expo
 IN_MEMORY = "memory:"
 """How the id of a model or describer begins that exists only in memory."""
 
-FOLDERS: dict[str, str] = {
-    "methods": "captune.methods",
-    "backbones": "captune.backbones",
-    "tuners": "captune.tuners",
-    "describers": "captune.describers",
-    "datasets": "captune.benchmark.datasets",
-    "exports": "captune.exports",
-}
+FOLDERS = {role: f"captune.{role}" for role in get_args(Role)} | {"datasets": "captune.benchmark.datasets"}
 
 
 def names(role: Role) -> list[str]:
@@ -39,8 +32,7 @@ def summary(role: Role, name: str) -> str:
     if name not in _builtin_names(role):
         return "third-party plug-in"
     spec = find_spec(f"{FOLDERS[role]}.{name}")
-    assert spec is not None
-    assert spec.origin is not None
+    assert spec is not None and spec.origin is not None  # noqa: PT018
     docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
     return docstring.split("\n", 1)[0]
 
@@ -116,8 +108,7 @@ def _third_party_class(role: Role, point: EntryPoint) -> type[Any]:
 
 
 def _plugin_class(role: Role, module: ModuleType) -> type[Any]:
-    base_module = importlib.import_module(f"{FOLDERS[role]}.base")
-    base: type[Any] = base_module.PLUGIN_BASE
+    base: type[Any] = importlib.import_module(f"{FOLDERS[role]}.base").PLUGIN_BASE
     classes = [
         value
         for value in vars(module).values()

@@ -1,26 +1,35 @@
-"""Devices, precision, seeds and processes of a run, and what it prints."""
+"""Devices, precision, seeds and processes of a run, what it prints, and the global state that it restores."""
 
 from __future__ import annotations
 
 import atexit
+import logging
+import multiprocessing
 import os
 import platform
 import random
+import signal
+import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from captune.core import distributed, launching
+from captune.core import distributed
 from captune.core.errors import InputError
-from captune.core.progress import Advance, say, show_progress
 from captune.core.settings import WHERE, RunSettings, build
+from captune.core.text import printable
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +42,9 @@ LARGE_PRODUCT = 1 << 31
 """Multiplications in the largest matrix product of a computation from which threads are worth their waits."""
 EARLIER = "Before the interruption"
 """The key in `Runtime.spent` of the seconds before an interruption."""
+SECONDS_BETWEEN_LINES = 30.0
+Advance: TypeAlias = Callable[..., None]
+"""`advance(n, note="")` counts n more and may append a note to the title."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +83,6 @@ class Runtime:
         """Print a message, once for all processes."""
         if self.is_writer and not self.quiet:
             say(message)
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Work as one of several processes: all finish together, and a lost process is an error in the others."""
-        with distributed.noticing_loss():
-            yield
-            distributed.gather(None)  # no process ends before the writer has written
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
@@ -151,7 +156,7 @@ def start(
     """
     given = {**(asdict(settings) if isinstance(settings, RunSettings) else settings or {}), **changes}
     own = build(RunSettings, {name: given[name] for name in ("seed", "workers", *WHERE) if name in given}, "settings")
-    if own.devices > 1 and not launching.is_launched():
+    if own.devices > 1 and not distributed.is_launched():
         raise InputError(
             f"devices = {own.devices}: this call runs in one process. Start the script with torchrun --nproc-per-node "
             f"{own.devices}, or use captune adapt ... --devices {own.devices}."
@@ -163,14 +168,20 @@ def start(
         if not quiet:
             say("Images are decoded without worker processes, because there is no shared memory here (/dev/shm).")
     device = _choose_device(own.accelerator, n_processes)
-    if launching.is_launched() and int(os.environ["WORLD_SIZE"]) > 1:
+    if distributed.is_launched() and int(os.environ["WORLD_SIZE"]) > 1:
         _join_group(device)
-    seed_everything(own.seed)
+    import torch
+
+    random.seed(own.seed)
+    np.random.seed(own.seed % 2**32)  # libraries may still draw from the legacy state
+    torch.manual_seed(own.seed)
+    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import the compiler, for seconds
+    memory: Any = torch.utils.deterministic
+    memory.fill_uninitialized_memory = False  # nothing reads it, and filling takes a tenth of a training step
     return Runtime(device, own.seed, n_workers, quiet, own.precision, progress)
 
 
 def _choose_device(accelerator: str, n_processes: int) -> torch.device:
-    """Return the device of this process."""
     import torch
 
     own = int(os.environ.get("LOCAL_RANK", "0"))
@@ -187,7 +198,6 @@ def _choose_device(accelerator: str, n_processes: int) -> torch.device:
 
 
 def _join_group(device: torch.device) -> None:
-    """Join the processes that torchrun started."""
     import torch.distributed as dist
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
     from torch.distributed.rendezvous import rendezvous
@@ -203,33 +213,17 @@ def _join_group(device: torch.device) -> None:
         atexit.register(dist.destroy_process_group)  # NCCL warns otherwise
 
 
-def seed_everything(seed: int) -> None:
-    """Seed Python, NumPy and torch, and request deterministic kernels."""
-    import torch
-
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # libraries may still draw from the legacy state
-    torch.manual_seed(seed)
-    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import the compiler, for seconds
-    memory: Any = torch.utils.deterministic
-    memory.fill_uninitialized_memory = False  # nothing reads it, and filling takes a tenth of a training step
-
-
 @cache
 def _can_lock() -> bool:
     """Return whether processes can share locks, which needs shared memory that some containers do not have."""
-    import multiprocessing
-
-    try:
-        _ = [multiprocessing.Lock() for _ in range(64)]  # about as many as eight workers need
-    except OSError:
-        return False
-    return True
+    with suppress(OSError):
+        return bool([multiprocessing.Lock() for _ in range(64)])  # about as many as eight workers need
+    return False
 
 
 def default_workers(n_processes: int = 1) -> int:
     """Return the number of workers of one of several processes: its share of the cores, at most eight."""
-    return min(launching.cores_per_process(n_processes), 8)
+    return min(distributed.cores_per_process(n_processes), 8)
 
 
 def versions() -> dict[str, str]:
@@ -241,3 +235,118 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "not installed"
     return found
+
+
+class _StandardError(Console):
+    """Standard error, so that results on standard output can be piped; one that is full or closed stops no run."""
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing more, where rich would exit."""
+        self.quiet = True
+
+    def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 (as rich does)
+        """Print, until it fails."""
+        try:
+            super().print(*objects, **options)
+        except OSError:
+            self.quiet = True
+
+
+console = _StandardError(stderr=True, highlight=False)
+
+
+def say(message: str) -> None:
+    """Print a message; in a log file it stays on one line."""
+    console.print(printable(message), markup=False, soft_wrap=not console.is_terminal)
+
+
+def show_progress(what: str, total: int) -> AbstractContextManager[Advance]:
+    """Show how far a stage is, in the way that suits where standard error leads."""
+    # In a notebook, rich draws bars with ipywidgets.
+    is_drawn = find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
+    return _bar(what, total) if is_drawn else _lines(what, total)
+
+
+@contextmanager
+def _bar(what: str, total: int) -> Iterator[Advance]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bars:
+        task = bars.add_task(what, total=total)
+
+        def advance(n: int, note: str = "") -> None:
+            bars.update(task, advance=n, description=f"{what} {note}" if note else what)
+
+        yield advance
+
+
+@contextmanager
+def _lines(what: str, total: int) -> Iterator[Advance]:
+    started = last = time.monotonic()
+    done, done_before = 0, 0
+
+    def advance(n: int, note: str = "") -> None:
+        nonlocal last, done, done_before
+        done += n
+        now = time.monotonic()
+        if now - last >= SECONDS_BETWEEN_LINES and done < total:
+            speed = (done - done_before) / (now - last)
+            left = f", {duration((total - done) / speed)} left" if speed else ""
+            title, rate = f"{what} {note}" if note else what, f"{speed:,.{1 if speed < 10 else 0}f}/s"
+            say(f"{title}: {done:,}/{total:,}, {rate}{left}")
+            last, done_before = now, done
+
+    yield advance
+    say(f"{what}: {done:,}/{total:,} in {duration(time.monotonic() - started)}")
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in seconds, minutes or hours, to read."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+@contextmanager
+def unchanged() -> Iterator[None]:
+    """Restore the global state of this process afterward, also after an error or an interruption.
+
+    PyTorch's state is restored if it was imported before.
+    """
+    environment, disabled = dict(os.environ), logging.root.manager.disable
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    is_main = threading.current_thread() is threading.main_thread()  # only this thread can set signal handlers
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()} if is_main else {}
+    with warnings.catch_warnings(), _torch_state() if "torch" in sys.modules else nullcontext():
+        try:
+            yield
+        finally:
+            for name in os.environ.keys() - environment.keys():
+                del os.environ[name]
+            os.environ.update({name: value for name, value in environment.items() if os.environ.get(name) != value})
+            logging.disable(disabled)
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
+            for number, handler in handlers.items():  # PyTorch's worker processes, for example, leave one for SIGCHLD
+                if handler is not None and signal.getsignal(number) is not handler:
+                    with suppress(OSError, ValueError):
+                        signal.signal(number, handler)
+
+
+@contextmanager
+def _torch_state() -> Iterator[None]:
+    import torch
+
+    deterministic, threads, cudnn = torch.get_deterministic_debug_mode(), torch.get_num_threads(), torch.backends.cudnn
+    flags = cudnn.deterministic, cudnn.benchmark
+    memory: Any = torch.utils.deterministic
+    is_filled = memory.fill_uninitialized_memory
+    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(range(torch.cuda.device_count()) if is_used else ()):
+        try:
+            yield
+        finally:
+            torch.set_deterministic_debug_mode(deterministic)
+            cudnn.deterministic, cudnn.benchmark = flags
+            memory.fill_uninitialized_memory = is_filled
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)

@@ -34,6 +34,7 @@ MOST_CHARACTERS = 1 << 26
 """Longer YAML files are not read."""
 _YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
 """What reading can raise; a date such as 2024-99-99 is a ValueError."""
+_adapter_of = cache(TypeAdapter[Any])
 OWN_MODELS = "CAPTUNE_MODELS"
 """The environment variable that names a file with more models."""
 DEFAULT_BACKBONE = "hf:openai/clip-vit-base-patch32"
@@ -120,22 +121,21 @@ def build(cls: type[T], values: Mapping[str, Any], what: str) -> T:
         raise InputError(f"These {what} cannot be used: expected 'key: value' lines, got {shown(values)}.")
     known = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     problems = [f"no setting {key!r}.{nearest(key, known)}" for key in values if key not in known]
-    adapter: TypeAdapter[T] = _adapter(cls)  # type: ignore[arg-type]
     given = {key: plain(value) for key, value in values.items() if key in known}
     try:
         # Strict JSON rules: no text for numbers, no 1 for true, but lists may become tuples.
-        built = adapter.validate_json(json.dumps(given, allow_nan=False), strict=True)
+        built: T = _adapter_of(cls).validate_json(json.dumps(given, allow_nan=False), strict=True)  # type: ignore[arg-type]
     except ValidationError as error:
-        problems += [_problem(cls, entry) for entry in error.errors()]
+        help_of = explain(cls)
+        for entry in error.errors():
+            key, message = ".".join(map(str, entry["loc"])), str(entry["msg"])
+            sentence = help_of.get(key.split(".")[0], "")
+            meaning = f" {key}: {sentence}" if sentence else ""
+            problems.append(f"{key} = {shown(entry.get('input'))}: {message[:1].lower()}{message[1:]}.{meaning}")
     except (TypeError, ValueError, RecursionError) as error:
         problems.append(f"expected text, finite numbers, true or false, or lists: {error}")
     raise_all(problems, f"These {what} cannot be used")
     return built
-
-
-@cache
-def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
-    return TypeAdapter(cls)
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401
@@ -184,31 +184,28 @@ def resolve_paths(values: Mapping[str, Any], folder: str | Path) -> dict[str, An
     Text that may be a name instead of a path is a path if it exists there: classes such as `cat,dog`, backbones such
     as `hf:openai/clip-vit-base-patch32`.
     """
-    folder = Path(folder)
+
+    def inside(path: str) -> str:
+        return str(Path(folder) / os.path.expanduser(path))  # noqa: PTH111 (a user without a home is no error here)
+
+    def exists(path: str) -> bool:
+        return is_file(inside(path)) or is_folder(inside(path))
+
     resolved = dict(values)
     for key in ("images", "labels", "out", "root", "cache"):
         value = values.get(key)
         if isinstance(value, str) and value and (key, value) != ("labels", "folders"):
-            resolved[key] = _inside(folder, value)
+            resolved[key] = inside(value)
         elif key == "images" and isinstance(value, list):
-            resolved[key] = [_inside(folder, path) if isinstance(path, str) else path for path in value]
+            resolved[key] = [inside(path) if isinstance(path, str) else path for path in value]
     classes = values.get("classes")
-    if isinstance(classes, str) and classes and ("," not in classes or _exists(folder, classes)):
-        resolved["classes"] = _inside(folder, classes)
+    if isinstance(classes, str) and classes and ("," not in classes or exists(classes)):
+        resolved["classes"] = inside(classes)
     for key in ("backbone", "describer", "second_encoder"):
         source, _, name = str(values.get(key, "")).partition(":")
-        if name and (source == "file" or _exists(folder, name)):
-            resolved[key] = f"{source}:{_inside(folder, name)}"
+        if name and (source == "file" or exists(name)):
+            resolved[key] = f"{source}:{inside(name)}"
     return resolved
-
-
-def _inside(folder: Path, path: str) -> str:
-    return str(folder / os.path.expanduser(path))  # noqa: PTH111 (a user without a home is no error here)
-
-
-def _exists(folder: Path, path: str) -> bool:
-    target = _inside(folder, path)
-    return is_file(target) or is_folder(target)
 
 
 def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
@@ -236,25 +233,9 @@ def explain(cls: type[Any]) -> dict[str, str]:
     return {name: re.sub(r"\s+", " ", text).strip() for name, text in found}
 
 
-def _problem(cls: type[Any], entry: Mapping[str, Any]) -> str:
-    key = ".".join(str(part) for part in entry["loc"])
-    message = str(entry["msg"])
-    sentence = explain(cls).get(key.split(".")[0], "")
-    meaning = f" {key}: {sentence}" if sentence else ""
-    return f"{key} = {shown(entry.get('input'))}: {message[:1].lower()}{message[1:]}.{meaning}"
-
-
 @dataclass(frozen=True)
 class NamedModel:
-    """An encoder with a short name.
-
-    Attributes:
-        id: The id of a backbone or of a second encoder, as source:name.
-        template: The sentence with {} that its texts should have; empty if it has no texts.
-        source: Where it is described.
-        license: The license of its weights.
-        note: What it is for.
-    """
+    """An encoder with a short name: its id, the template of its texts if it has any, and where it is described."""
 
     id: str
     template: str = ""

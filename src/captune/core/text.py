@@ -12,10 +12,8 @@ MOST_SHOWN = 200
 _KEPT = frozenset("\n\t")
 _BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f")
 """Characters that change the direction of the text after them."""
-OF_RUNS = ("describer", "method", "out", "overwrite", "resume")
-OF_EXPORT = ("format", "images", "int8", "labels", "min_confidence", "prefix", "source")
-FLAGS = {name: f"--{name.replace('_', '-')}" for name in (*OF_RUNS, *OF_EXPORT)}
-FLAGS["n_checked"] = "--check"
+WITH_FLAGS = "describer method out overwrite resume format images int8 labels min_confidence prefix source"
+FLAGS = {"n_checked": "--check", **{name: f"--{name.replace('_', '-')}" for name in WITH_FLAGS.split()}}
 """Options with a flag of their own; other settings are given with --set."""
 _speaks_flags = False
 

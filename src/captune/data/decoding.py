@@ -1,23 +1,35 @@
-"""Reading and decoding one image: the only file that opens images, and no image can stop a run."""
+"""Reading and decoding one image, in a process of its own if it is costly: the only file that opens images."""
 
 from __future__ import annotations
 
+import json
+import math
+import os
+import select
 import stat
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError, features
 
 from captune.core.arrays import Keys, content_key
-from captune.core.errors import InputError
+from captune.core.errors import CaptuneError, InputError
 from captune.data.shards import Span, locate
+from captune.data.views import Preprocessing, preprocessing_of, weak_view
+
+try:
+    import resource
+except ImportError:  # without POSIX limits, only the deadline and the limit on pixels hold
+    resource = None  # type: ignore[assignment]
 
 MOST_PIXELS = 100_000_000
 MOST_BYTES = 512 * 1024 * 1024
@@ -39,10 +51,19 @@ LARGEST = (1.0, 255.0, 1023.0, 4095.0, 16383.0, 65535.0)
 """Largest values of floats, and of 8, 10, 12, 14 and 16 bits."""
 PIXELS_PER_OUTLIER = 500
 """One value in so many may lie outside the range: a hot pixel must not turn the rest black."""
+MOST_MEMORY = 1_000_000_000
+"""Bytes that decoding one image may take, enough for 100 million pixels."""
+SECONDS_TO_START = 30.0
+_INHERITED = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR", "LANG")
+_PROGRAM = "import sys; sys.path[:] = {path}; from captune.data.decoding import work; work({memory})"
 
 
 class UnreadableImageError(InputError):
     """An image that cannot be read or decoded; runs skip it and continue."""
+
+
+class CostlyImageError(UnreadableImageError):
+    """An image with more pixels than allowed, or one that takes too long."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +86,8 @@ class ImageData:
         """
         if isinstance(self.content, Image.Image):
             return self.content
-        if _passes(self.content) * MOST_PIXELS <= MOST_EFFORT or effort(self.content) <= MOST_EFFORT:
+        if is_cheap(self.content):
             return decode(self.content, smallest)
-        from captune.data.guarded_decoding import GuardedDecoder  # which decodes with this module
-
         with GuardedDecoder() as decoder:
             return decoder.image(self.content, SECONDS_PER_IMAGE, smallest)
 
@@ -123,20 +142,18 @@ def measure(content: bytes) -> tuple[int, int]:
         return _open(content).size
 
 
-def effort(content: bytes) -> int:
-    """Return how many times a pixel is computed to decode a file, roughly and from its header alone."""
+def is_cheap(content: bytes) -> bool:
+    """Return whether a file is decoded in a second or two, from its header and how often each pixel is computed."""
+    passes = EFFORT_OF_VIDEO if content[4:8] == b"ftyp" else 1
+    if content.startswith(b"\xff\xd8"):
+        passes = max(1, content.count(b"\xff\xda"))
+    if passes * MOST_PIXELS <= MOST_EFFORT:
+        return True
     try:
         width, height = measure(content)
     except UnreadableImageError:
-        return 0  # found again when it is decoded
-    return width * height * _passes(content)
-
-
-def _passes(content: bytes) -> int:
-    """Return how many times each pixel of a file is computed."""
-    if content.startswith(b"\xff\xd8"):
-        return max(1, content.count(b"\xff\xda"))
-    return EFFORT_OF_VIDEO if content[4:8] == b"ftyp" else 1
+        return True  # found again when it is decoded
+    return width * height * passes <= MOST_EFFORT
 
 
 def _open(content: bytes) -> Image.Image:
@@ -318,3 +335,134 @@ def stretch_high_bytes(values: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], st
     white = next(depth for depth in LARGEST[2:] if largest <= depth // 256)
     stretched = np.clip(np.round(values * (255.0 / (white // 256))), 0, 255).astype(np.uint8)
     return stretched, f"0 to {white:g}" if white < LARGEST[-1] else ""
+
+
+class GuardedDecoder:
+    """Decodes one image at a time in a process of its own, which ends if an image takes too long.
+
+    The process starts with the first image, and again after it had to be ended. It needs no HOME, inherits no
+    secrets and may be used inside worker processes. Use one decoder per thread.
+    """
+
+    def __init__(self, max_memory: int = MOST_MEMORY, max_pixels: int = MOST_PIXELS) -> None:
+        self.max_memory, self.max_pixels = max_memory, max_pixels
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def view(
+        self, content: bytes, preprocessing: Preprocessing, seconds: float, smallest: int | None = None
+    ) -> NDArray[np.uint8]:
+        """Return the model's view of an image `(height, width, 3)`; with `smallest`, it is reduced while decoding.
+
+        A CostlyImageError means that it has too many pixels or takes too long.
+        """
+        return self._ask(content, seconds, {"smallest": smallest, "preprocessing": asdict(preprocessing)})
+
+    def image(self, content: bytes, seconds: float, smallest: int | None = None) -> Image.Image:
+        """Return the decoded RGB image; see `view`."""
+        return Image.fromarray(self._ask(content, seconds, {"smallest": smallest}))
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                with suppress(OSError):  # unsent bytes of an image that took too long
+                    assert pipe is not None
+                    pipe.close()
+
+    def __enter__(self) -> GuardedDecoder:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _ask(self, content: bytes, seconds: float, wish: dict[str, Any]) -> NDArray[np.uint8]:
+        process = self._process or self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        answer, is_late = None, False
+        with suppress(OSError):  # the process ended while it was reading
+            _send(process.stdin, wish | {"size": len(content), "max_pixels": self.max_pixels}, content)
+            is_late = not _arrives(process.stdout, seconds)
+            answer = None if is_late else _receive(process.stdout)
+        if answer is not None and "error" in answer:
+            raise (CostlyImageError if answer["costly"] else UnreadableImageError)(answer["error"])
+        if answer is not None:
+            size = math.prod(answer["shape"])
+            pixels = process.stdout.read(size)
+            if len(pixels) == size:
+                return np.frombuffer(pixels, dtype=np.uint8).reshape(answer["shape"])
+        self.close()
+        if is_late:
+            raise CostlyImageError(f"decoding takes more than {seconds:.3g} seconds")
+        raise UnreadableImageError("its decoder crashed")
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        """Start the process and wait until it is ready, so that its start takes no time from an image."""
+        program = _PROGRAM.format(path=[entry for entry in sys.path if entry], memory=self.max_memory)
+        kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        self._process = process = subprocess.Popen(
+            [sys.executable, "-I", "-c", program],  # isolated: no modules from the working directory
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=kept | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+        )
+        assert process.stdout is not None
+        if not _arrives(process.stdout, SECONDS_TO_START) or _receive(process.stdout) is None:
+            self.close()
+            raise CaptuneError("The process that decodes images did not start. Is there enough memory?")
+        return process
+
+
+def work(max_memory: int) -> None:
+    """Decode images from standard input until it ends."""
+    given, answers = sys.stdin.buffer, sys.stdout.buffer
+    if resource is not None:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        mapped = 500_000_000  # mostly libraries
+        with suppress(OSError):
+            pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+            mapped = pages * os.sysconf("SC_PAGE_SIZE")
+        limit = mapped + max_memory
+        with suppress(ValueError, OSError):  # macOS refuses it
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    _send(answers, {"ready": True})
+    while (wish := _receive(given)) is not None:
+        try:
+            content = given.read(wish["size"])
+            width, height = measure(content)
+            if width * height > wish["max_pixels"]:
+                raise CostlyImageError(f"{width} x {height} pixels, the limit is {wish['max_pixels']:,}")
+            image = decode(content, wish["smallest"])
+            has_view = "preprocessing" in wish
+            view = weak_view(image, preprocessing_of(wish["preprocessing"])) if has_view else np.asarray(image)
+            pixels = np.ascontiguousarray(view)
+        except UnreadableImageError as error:
+            _send(answers, {"error": str(error), "costly": isinstance(error, CostlyImageError)})
+        except MemoryError:
+            _send(answers, {"error": "not enough memory to decode it", "costly": False})
+        else:
+            _send(answers, {"shape": pixels.shape}, pixels.data)
+
+
+def _arrives(pipe: IO[bytes], seconds: float) -> bool:
+    """Return whether something arrives in time; Windows cannot wait for a pipe, there only the other limits hold."""
+    if not hasattr(select, "poll"):
+        return True
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    return bool(poll.poll(1000 * max(0.0, seconds)))
+
+
+def _send(pipe: IO[bytes], head: dict[str, Any], content: bytes | memoryview = b"") -> None:
+    pipe.write(json.dumps(head).encode("ascii") + b"\n")
+    pipe.write(content)
+    pipe.flush()
+
+
+def _receive(pipe: IO[bytes]) -> dict[str, Any] | None:
+    line = pipe.readline()
+    return json.loads(line) if line.endswith(b"\n") else None

@@ -8,8 +8,7 @@ import stat
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
@@ -18,9 +17,8 @@ import numpy as np
 from typing_extensions import Self
 
 from captune.core.arrays import Ints
-from captune.core.cards import read_json
-from captune.core.errors import InputError, raise_all
-from captune.core.files import is_file, is_folder
+from captune.core.errors import InputError, ProblemList, raise_all
+from captune.core.files import is_file, is_folder, read_json
 from captune.data.decoding import ImageData, read_bytes
 from captune.data.shards import SUFFIXES, Span, expand, index_shard, is_pattern, is_shard
 from captune.data.tables import first_few, is_table, read_columns, read_lines
@@ -32,28 +30,23 @@ LOCK = ".captune-lock"
 MOST_NAMES = 10_000_000
 MOST_CHARACTERS = 32_768
 """In one path; no system allows more."""
-TAR = ".tar"
 
 
-@dataclass(frozen=True, init=False, eq=False)
 class ImageCollection:
-    """An ordered collection of images; an image is identified by its position.
+    """An ordered collection of images; an image is identified by its position, and nothing changes it.
 
     These are files; `data/inputs.py` and `data/precomputed.py` have the collections of `items` in memory. All names are
     in memory, which is meant for up to about two million images; `captune embed` works through more by partitions.
 
-    Names are relative to `root`, and `unused` tells what else was found there.
+    Attributes:
+        files: The path of each image as text; `shard.tar/member` inside a tar shard.
+        root: The folder that names are relative to.
+        unused: What else was found there.
+        where: For members of tar shards `(images, 3)`: characters in the path of the shard (0 for a plain file), offset
+            and size; for items in memory `(images,)`: their rows.
+        items: What images in memory are items of, such as a list, a dataset or a matrix of embeddings.
     """
 
-    files: tuple[str, ...]
-    """The path of each image as text; `shard.tar/member` inside a tar shard."""
-    root: Path
-    unused: str = ""
-    where: Ints | None = field(default=None, repr=False)
-    """For members of tar shards `(images, 3)`: characters in the path of the shard (0 for a plain file), offset and
-    size; for items in memory `(images,)`: their rows."""
-    items: Any = field(default=None, repr=False)
-    """What images in memory are items of, such as a list, a dataset or a matrix of embeddings."""
     kind: ClassVar[str] = "files"
 
     def __init__(
@@ -64,16 +57,19 @@ class ImageCollection:
         where: Ints | None = None,
         items: Any = None,  # noqa: ANN401
     ) -> None:
-        files = tuple(tidy(os.fspath(path)) for path in paths)
-        self.__dict__.update(files=files, root=root, unused=unused, where=where, items=items)
+        self.files = tuple(tidy(os.fspath(path)) for path in paths)
+        self.root, self.unused, self.where, self.items = root, unused, where, items
 
     def __len__(self) -> int:
         return len(self.files)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ImageCollection) or not self._shares_source(other):
+        if not isinstance(other, ImageCollection) or type(other) is not type(self) or other.items is not self.items:
             return False
         return (self.files, self.root) == (other.files, other.root)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} images)"
 
     def __hash__(self) -> int:
         return hash((self.files, self.root))
@@ -82,14 +78,15 @@ class ImageCollection:
         """Return both collections, one after the other, with names relative to the first root."""
         if len(self) == 0 or len(other) == 0:
             return self if len(other) == 0 else other
-        if not self._shares_source(other):
+        if type(other) is not type(self) or other.items is not self.items:
             raise InputError("Images in memory can only be joined with images of the same source.")
-        parts = [self.where, other.where]
-        if any(part is not None for part in parts):
-            lengths = len(self), len(other)
-            plain = [np.zeros((n, 3), dtype=np.int64) if p is None else p for n, p in zip(lengths, parts, strict=True)]
-            return self._with(files=self.files + other.files, where=np.concatenate(plain))
-        return self._with(files=self.files + other.files)
+        where = None
+        if self.where is not None or other.where is not None:
+            plain = [
+                np.zeros((len(part), 3), dtype=np.int64) if part.where is None else part.where for part in (self, other)
+            ]
+            where = np.concatenate(plain)
+        return self._with(files=self.files + other.files, where=where)
 
     def subset(self, index: Ints | Sequence[int]) -> Self:
         """Return the images at these positions, in this order."""
@@ -111,11 +108,8 @@ class ImageCollection:
         """Return a copy with other fields; what is computed from them is computed again."""
         fields = {k: v for k, v in vars(self).items() if not isinstance(getattr(type(self), k, None), cached_property)}
         other = object.__new__(type(self))
-        other.__dict__.update(fields | changed)
+        vars(other).update(fields | changed)
         return other
-
-    def _shares_source(self, other: ImageCollection) -> bool:
-        return type(other) is type(self) and other.items is self.items
 
     def span(self, position: int) -> Span | None:
         """Return where an image is in its shard, or None for a plain file."""
@@ -142,10 +136,9 @@ class ImageCollection:
     def _facts(self) -> Iterator[Any]:
         """Yield the name and the size of every file, -1 for one that is gone, as bytes."""
         for position in range(len(self)):
-            span, size = self.span(position), -1
-            if span is not None:
-                size = span.size
-            else:
+            span = self.span(position)
+            size = -1 if span is None else span.size
+            if span is None:
                 with suppress(OSError, ValueError):
                     found = os.stat(self.files[position])  # noqa: PTH116
                     size = found.st_size if stat.S_ISREG(found.st_mode) else -1
@@ -206,8 +199,7 @@ def _from_entries(entries: Iterable[str], base: Path, heading: str, root: str | 
             f"{heading}: it lists more than {MOST_NAMES:,} images, and all names would be in memory. Embed them by "
             "partitions (captune embed), then adapt to a sample of the partitions."
         )
-    counts = Counter(map(real_path(), files))
-    repeated = (f"{path!r} is listed {n} times" for path, n in counts.items() if n > 1)
+    repeated = (f"{path!r} is listed {n} times" for path, n in Counter(map(real_path(), files)).items() if n > 1)
     raise_all([*first_few(invalid), *first_few(_outside(files, root)), *first_few(repeated)], heading)
     return _expand_shards(files, base, heading)
 
@@ -215,7 +207,7 @@ def _from_entries(entries: Iterable[str], base: Path, heading: str, root: str | 
 def _from_folder(folder: Path, root: str | Path | None) -> ImageCollection:
     shards, files, unused = list[str](), list[str](), defaultdict[str, list[str]](list)
     for name in walk(folder, unused):
-        (shards if name.lower().endswith(TAR) else files).append(os.path.join(folder, name))  # noqa: PTH118
+        (shards if name.lower().endswith(".tar") else files).append(os.path.join(folder, name))  # noqa: PTH118
     heading = f"Cannot use the folder {str(folder)!r}"
     raise_all(first_few(_outside([*files, *shards], root)), heading)
     if files:  # next to images, a tar file is usually the archive they came from
@@ -230,18 +222,15 @@ def _expand_shards(files: Sequence[str], root: Path, heading: str, unused: str =
     is_shard_row = [is_shard(path) for path in files]
     if not any(is_shard_row):
         return ImageCollection(files, root, unused)
-    expanded, where, damaged = list[str](), list[tuple[int, int, int]](), list[str]()
+    expanded, where, damaged = list[str](), list[tuple[int, int, int]](), ProblemList()
     for path, has_members in zip(map(tidy, files), is_shard_row, strict=True):
         if not has_members:
             expanded.append(path)
             where.append((0, 0, 0))
             continue
-        try:
-            for member in index_shard(Path(path)):
-                expanded.append(f"{path}/{member.name}")
-                where.append((len(path), member.offset, member.size))
-        except InputError as error:
-            damaged.append(str(error))
+        for member in damaged.collect(partial(index_shard, Path(path))) or ():
+            expanded.append(f"{path}/{member.name}")
+            where.append((len(path), member.offset, member.size))
     raise_all(first_few(damaged), heading)
     return ImageCollection(expanded, root, unused, np.asarray(where, dtype=np.int64).reshape(-1, 3))
 
@@ -303,9 +292,9 @@ def walk(folder: Path, unused: dict[str, list[str]]) -> Iterator[str]:
                 name = os.path.join(inner, entry.name)  # noqa: PTH118
                 if entry.name.startswith("."):
                     unused["hidden files and folders"].append(name)
-                elif _is_folder(entry):
+                elif entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and is_folder(entry.path)):
                     (links if entry.is_symlink() else folders).append(name)
-                elif os.path.splitext(entry.name)[1].lower() in SUFFIXES | {TAR}:  # noqa: PTH122
+                elif os.path.splitext(entry.name)[1].lower() in SUFFIXES | {".tar"}:  # noqa: PTH122
                     yield name
                 else:
                     unused["files that are not images"].append(name)
@@ -334,13 +323,6 @@ def _list(
         unused["results of captune"].append(inner)
         return []
     return entries
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link that cannot be followed
-        return False
 
 
 def _is_ours(mark: Path) -> bool:

@@ -65,22 +65,18 @@ def _collect(source: Any, root: str | Path | None, column: str, single: bool) ->
     if isinstance(source, ImageCollection):
         return source
     if isinstance(source, (str, os.PathLike)):
-        return _from_path(os.fspath(source), root, single)
+        path = Path(source)
+        if not str(source):  # an empty variable of the shell would be the current folder
+            raise InputError("The path of the images is empty.")
+        if single and path.suffix.lower() in SUFFIXES and is_file(path):
+            return ImageCollection((path,), path.parent)
+        if is_partition_folder(os.fspath(source)):
+            return Embeddings.from_partitions(os.fspath(source))
+        return Embeddings.from_file(path) if is_array_file(path) else find_images(os.fspath(source), root)
     items, names = _items(source, column)
     if isinstance(items, (list, tuple)) and items and all(isinstance(item, (str, os.PathLike)) for item in items):
         return from_paths(items, root)
     return MemoryImages(items, names)
-
-
-def _from_path(source: str, root: str | Path | None, single: bool) -> ImageCollection:
-    if not source:  # an empty variable of the shell would be the current folder
-        raise InputError("The path of the images is empty.")
-    path = Path(source)
-    if single and path.suffix.lower() in SUFFIXES and is_file(path):
-        return ImageCollection((path,), path.parent)
-    if is_partition_folder(source):
-        return Embeddings.from_partitions(source)
-    return Embeddings.from_file(path) if is_array_file(path) else find_images(source, root)
 
 
 def _items(source: Any, column: str) -> tuple[Any, Sequence[str] | None]:  # noqa: ANN401
@@ -162,9 +158,6 @@ class MemoryImages(ImageCollection):
                 yield self.read(position).key.tobytes()
             except UnreadableImageError:
                 yield b"unreadable"
-
-    def __repr__(self) -> str:
-        return f"MemoryImages({len(self)} images)"
 
 
 def image_data(item: Any) -> ImageData:  # noqa: ANN401 (datasets return anything)

@@ -15,11 +15,12 @@ from captune.core.errors import InputError, nearest, raise_all
 from captune.core.files import is_file
 from captune.core.text import one_form
 from captune.data.images import PATH_COLUMNS, ImageCollection, real_path, tidy
-from captune.data.precomputed import is_array_file, read_array
+from captune.data.precomputed import ArrayFile, is_array_file
 from captune.data.tables import first_few, read_columns
 from captune.data.vocabulary import Vocabulary
 
 LABEL_COLUMNS = ("label", "class", "class_name", "category", "target")
+LABEL_KEYS = ("labels", "label", "y", "targets")
 UNREADABLE = "Cannot read these classes"
 
 
@@ -36,18 +37,23 @@ def read_labels(
     are described there instead of being an error, as long as there are others.
     """
     problems = list[str]()
-    if isinstance(source, (str, os.PathLike)):
-        pairs = _stored_labels(Path(source), images, problems)
+    pairs: Iterable[tuple[int, Any]]
+    path = Path(source) if isinstance(source, (str, os.PathLike)) else None
+    if path == Path("folders"):
+        pairs = ((i, place.parent.name) for i, place in enumerate(images.paths))
+    elif path is not None and is_array_file(path):
+        pairs = _aligned_labels(ArrayFile(path).choose(LABEL_KEYS, "labels", n_axes=1), images)
+    elif path is not None:
+        pairs = _table_labels(path, images, problems)
     elif isinstance(source, Mapping):
         pairs = _mapped_labels(source, images, problems)
-    elif _has_named_index(source):  # a pandas Series whose index has the names of the images
-        pairs = _mapped_labels(dict(source.items()), images, problems)
+    elif hasattr(source, "items") and getattr(getattr(source.index, "dtype", None), "kind", "i") not in "iu":
+        pairs = _mapped_labels(dict(source.items()), images, problems)  # a pandas Series with names of images
     else:
         pairs = _aligned_labels(source, images)
     class_ids: dict[Any, int] = {i: i for i in range(len(names))} | {one_form(name): i for i, name in enumerate(names)}
-    class_ids |= {
-        one_form(old): class_ids[one_form(new)] for old, new in (new_names or {}).items() if one_form(new) in class_ids
-    }
+    former = {one_form(old): one_form(new) for old, new in (new_names or {}).items()}
+    class_ids |= {old: class_ids[new] for old, new in former.items() if new in class_ids}
     labels = np.full(len(images), -1, dtype=np.int64)
     unknown: Counter[str | int] = Counter()
     for position, given in pairs:
@@ -89,14 +95,6 @@ def _tidy_label(label: Any, class_ids: Mapping[Any, int]) -> str | int | None:  
     return str(label)
 
 
-def _stored_labels(path: Path, images: ImageCollection, problems: list[str]) -> Iterable[tuple[int, Any]]:
-    if str(path) == "folders":
-        return ((i, place.parent.name) for i, place in enumerate(images.paths))
-    if is_array_file(path):
-        return _aligned_labels(read_array(path, ("labels", "label", "y", "targets"), "labels", n_axes=1), images)
-    return _table_labels(path, images, problems)
-
-
 def _aligned_labels(source: Any, images: ImageCollection) -> Iterator[tuple[int, Any]]:  # noqa: ANN401
     if hasattr(source, "detach"):
         source = source.detach().cpu().numpy()
@@ -115,46 +113,41 @@ def _aligned_labels(source: Any, images: ImageCollection) -> Iterator[tuple[int,
     return enumerate(labels)
 
 
-def _has_named_index(source: Any) -> bool:  # noqa: ANN401
-    return hasattr(source, "items") and getattr(getattr(source.index, "dtype", None), "kind", "i") not in "iu"
-
-
 def _mapped_labels(
     source: Mapping[Any, Any], images: ImageCollection, problems: list[str]
 ) -> Iterator[tuple[int, Any]]:
     find = _finder(images) if any(isinstance(key, (str, os.PathLike)) for key in source) else None
-    first, n_unknown = "", 0
-    for key, label in source.items():
-        position = -1
+
+    def position_of(key: Any) -> int:  # noqa: ANN401
         if isinstance(key, (int, np.integer)):
-            position = int(key) if 0 <= key < len(images) else -1
-        elif isinstance(key, (str, os.PathLike)) and find is not None:
-            position = find(Path(), tidy(os.fspath(key)))
-        if position >= 0:
-            yield position, label
-        else:
-            first, n_unknown = first or repr(key), n_unknown + 1
-    if n_unknown:
-        problems.append(
-            f"keys that are neither the name nor the position of an image: {n_unknown}, the first is {first}"
-        )
+            return int(key) if 0 <= key < len(images) else -1
+        return find(Path(), tidy(os.fspath(key))) if isinstance(key, (str, os.PathLike)) and find is not None else -1
+
+    located = ((key, position_of(key), label) for key, label in source.items())
+    return _known(located, problems, "keys that are neither the name nor the position of an image")
 
 
 def _table_labels(path: Path, images: ImageCollection, problems: list[str]) -> Iterator[tuple[int, str]]:
     if not is_file(path):
         raise InputError(f"No labels at {str(path)!r}: expected 'folders' or a CSV/Parquet table (path, label).")
-    find, first, n_unknown = _finder(images), "", 0
-    for entry, label in read_columns(path, [PATH_COLUMNS, LABEL_COLUMNS]):
-        position = find(path.parent, entry.strip())
+    rows, find = read_columns(path, [PATH_COLUMNS, LABEL_COLUMNS]), _finder(images)
+    located = ((entry, find(path.parent, entry.strip()), label.strip()) for entry, label in rows)
+    hint = f"; paths are relative to the table's folder or {str(images.root)!r}"
+    return _known(located, problems, f"paths in {str(path)!r} that are not among the images", hint)
+
+
+def _known(
+    located: Iterable[tuple[Any, int, Any]], problems: list[str], what: str, hint: str = ""
+) -> Iterator[tuple[int, Any]]:
+    """Yield positions and labels of the entries that were found, and describe the others as one problem."""
+    unknown = []
+    for entry, position, label in located:
         if position >= 0:
-            yield position, label.strip()
+            yield position, label
         else:
-            first, n_unknown = first or entry, n_unknown + 1
-    if n_unknown:
-        problems.append(
-            f"paths in {str(path)!r} that are not among the images: {n_unknown}, the first is {first!r}; paths are "
-            f"relative to the table's folder or {str(images.root)!r}"
-        )
+            unknown.append(entry)
+    if unknown:
+        problems.append(f"{what}: {len(unknown)}, the first is {unknown[0]!r}{hint}")
 
 
 def _finder(images: ImageCollection) -> Callable[[Path, str], int]:
@@ -174,8 +167,8 @@ def _finder(images: ImageCollection) -> Callable[[Path, str], int]:
 def parse_renames(arguments: Sequence[str]) -> dict[str, str]:
     """Parse `old=new` arguments, and tables with the columns old and new; equal new names are merged."""
     tables = [argument for argument in arguments if "=" not in argument and is_file(argument)]
-    rows = [(old, new) for table in tables for old, new in read_columns(Path(table), [("old",), ("new",)])]
-    return _pairs([*_split(argument for argument in arguments if argument not in tables), *rows], "--rename", "old=new")
+    rows = [row for table in tables for row in read_columns(Path(table), [("old",), ("new",)])]
+    return _pairs((argument for argument in arguments if argument not in tables), rows, "--rename", "old=new")
 
 
 def by_new_name(renames: Mapping[str, str]) -> dict[str, list[str]]:
@@ -185,7 +178,7 @@ def by_new_name(renames: Mapping[str, str]) -> dict[str, list[str]]:
 
 def parse_merges(arguments: Iterable[str]) -> dict[str, list[str]]:
     """Parse `new=a,b` arguments."""
-    found = _pairs(_split(arguments), "--merge", "new=a,b")
+    found = _pairs(arguments, (), "--merge", "new=a,b")
     listed = {new: [name.strip() for name in names.split(",")] for new, names in found.items()}
     raise_all((f"--merge {new!r} has an empty name" for new in listed if not all(listed[new])), UNREADABLE)
     return listed
@@ -228,14 +221,11 @@ def rename_classes(
     return Vocabulary(names, vocabulary.templates, descriptions)
 
 
-def _split(arguments: Iterable[str]) -> list[tuple[str, str]]:
-    return [(left, right) for left, _, right in (argument.partition("=") for argument in arguments)]
-
-
-def _pairs(pairs: Iterable[tuple[str, str]], flag: str, form: str) -> dict[str, str]:
+def _pairs(arguments: Iterable[str], rows: Iterable[tuple[str, ...]], flag: str, form: str) -> dict[str, str]:
     found: dict[str, str] = {}
     problems = []
-    for left, right in ((left.strip(), right.strip()) for left, right in pairs):
+    for pair in (*(argument.partition("=")[::2] for argument in arguments), *rows):
+        left, right = (part.strip() for part in pair)
         if not left or not right:
             problems.append(f"{flag} {left!r}, {right!r} is not of the form {form}")
         elif left in found:

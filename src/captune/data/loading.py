@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,9 +94,16 @@ def load_batches(
         worker_init_fn=_obey_parent,
         generator=torch.Generator(),  # a separate one, so that loading draws nothing from the run's random numbers
     )
+    can_hold = hasattr(signal, "sigwaitinfo")  # not on macOS
     try:
-        with _holding_signals():
+        # Processes that start while signals are held back never get those that others send to the whole group, as
+        # Ctrl-C, `timeout` and Slurm do: the parent still needs batches to end its step.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM)) if can_hold else set()
+        try:
             loaded = iter(loader)
+        finally:
+            if can_hold:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield from loaded
     except RuntimeError as error:
         if "worker" in str(error).lower():
@@ -106,22 +112,6 @@ def load_batches(
                 "workers set to 0."
             ) from error
         raise
-
-
-@contextmanager
-def _holding_signals() -> Iterator[None]:
-    """Hold signals back; processes that start meanwhile never get those that others send to the whole group.
-
-    Ctrl-C, `timeout` and Slurm do that, but the parent still needs batches to end its step.
-    """
-    if not hasattr(signal, "sigwaitinfo"):  # macOS
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _obey_parent(worker: int) -> None:

@@ -54,12 +54,12 @@ class Embeddings(ImageCollection):
         others = None if second is None else unit_vectors(second, "second embeddings")[0]
         if others is not None and len(others) != len(scaled):
             raise InputError(f"Expected {len(scaled)} second embeddings, one per image, got {len(others)}.")
-        self.__dict__.update(was_scaled=was_scaled, second_items=others)
+        self.was_scaled, self.second_items = was_scaled, others
 
     @classmethod
     def from_file(cls, path: str | Path) -> Embeddings:
         """Read embeddings from .npy, .npz, .safetensors or Parquet; `file:key` names the array or column."""
-        stored = _Arrays(path)
+        stored = ArrayFile(path)
         vectors = stored.choose(VECTOR_KEYS, "embeddings", n_axes=2)
         second = next((stored[key] for key in SECOND_KEYS if key in stored), None)
         # In a file that also has class texts, `names` are those of the classes.
@@ -133,7 +133,7 @@ class ClassTexts:
     @classmethod
     def from_file(cls, path: str | Path) -> ClassTexts:
         """Read an .npz file with `names`, `texts` (or `vectors`) and, optionally, `logit_scale`."""
-        stored = _Arrays(path)
+        stored = ArrayFile(path)
         if stored.suffix != ".npz" or "names" not in stored:
             raise InputError(
                 f"No class names in {str(path)!r}: expected an .npz file with 'names' (classes), 'texts' "
@@ -141,10 +141,10 @@ class ClassTexts:
             )
         scale: Any = stored["logit_scale"] if "logit_scale" in stored else 100.0  # noqa: SIM401 (it has no get)
         try:
-            logit_scale = float(scale)
+            scale = float(scale)
         except (TypeError, ValueError):
             raise InputError(f"'logit_scale' in {str(path)!r} is {shown(scale)}, expected one number.") from None
-        return cls(tuple(stored["names"].tolist()), stored.choose(TEXT_KEYS, "class texts", n_axes=2), logit_scale)
+        return cls(tuple(stored["names"].tolist()), stored.choose(TEXT_KEYS, "class texts", n_axes=2), scale)
 
     @property
     def width(self) -> int:
@@ -198,9 +198,8 @@ def check_names(names: Iterable[str] | None, n_images: int) -> Sequence[str]:
     listed = [str(name) for name in names]
     if len(listed) != n_images:
         raise InputError(f"Expected {n_images} names, one per image, got {len(listed)}.")
-    for name in listed:
-        if not is_unicode(name):
-            raise InputError(f"The name {shown(name)} of an image is not valid Unicode.")
+    if wrong := next((name for name in listed if not is_unicode(name)), ""):
+        raise InputError(f"The name {shown(wrong)} of an image is not valid Unicode.")
     repeated = first_few(f"{shown(name)} ({n} times)" for name, n in Counter(listed).items() if n > 1)
     if repeated or not all(name.strip() for name in listed):
         raise InputError(f"Expected distinct names, one per image: {', '.join(repeated) or 'a name is empty'}.")
@@ -209,24 +208,16 @@ def check_names(names: Iterable[str] | None, n_images: int) -> Sequence[str]:
 
 def split_key(path: str | Path) -> tuple[Path, str]:
     """Split `file.npz:key` into the file and the key, which may be missing."""
-    match = ARRAY_FILE.fullmatch(str(path))
-    if match is None or is_file(Path(path)):
-        return Path(path), ""
-    return Path(match["file"]), match["key"] or ""
+    match = None if is_file(path) else ARRAY_FILE.fullmatch(str(path))
+    return (Path(path), "") if match is None else (Path(match["file"]), match["key"] or "")
 
 
 def is_array_file(path: str | Path) -> bool:
     """Return whether a path names a file of arrays; a Parquet file does if it has a column of vectors."""
     file, key = split_key(path)
     suffix = file.suffix.lower()
-    if suffix == ".parquet":
-        return bool(key) or (is_file(file) and bool(_vector_columns(_parquet_schema(file))))
-    return suffix in (".npy", ".npz", ".safetensors")
-
-
-def read_array(path: str | Path, keys: Sequence[str], what: str, n_axes: int) -> NDArray[Any]:
-    """Return an array of a file: the one that `file:key` names, the first of the usual keys, or the only candidate."""
-    return _Arrays(path).choose(keys, what, n_axes)
+    has_vectors = suffix == ".parquet" and (key or (is_file(file) and _vector_columns(_parquet_schema(file))))
+    return bool(has_vectors) or suffix in (".npy", ".npz", ".safetensors")
 
 
 def check_memory(n_bytes: int, what: str) -> None:
@@ -239,7 +230,7 @@ def check_memory(n_bytes: int, what: str) -> None:
         )
 
 
-class _Arrays:
+class ArrayFile:
     """The arrays of a file by name, vectors first; each is read when it is asked for."""
 
     def __init__(self, path: str | Path) -> None:

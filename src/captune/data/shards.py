@@ -80,8 +80,8 @@ def locate(path: Path) -> Span | None:
 
 
 @lru_cache(maxsize=8)
-def _members_by_name(shard: Path, size: int, changed: int) -> dict[str, Member]:
-    """Return the images of a shard; size and modification time are there for the cache only."""
+def _members_by_name(shard: Path, *facts: int) -> dict[str, Member]:
+    """Return the images of a shard; with its size and modification time, the cache notices changes."""
     return {member.name: member for member in index_shard(shard)}
 
 
@@ -116,41 +116,28 @@ def scan_shard(shard: Path, start: int = 0) -> Iterator[tuple[Member, str]]:
         with shard.open("rb") as file:
             file.seek(start)
             with tarfile.open(fileobj=file, mode="r:", tarinfo=_Header) as tar:
-                for entry in _entries(tar, shard):
-                    name = _image_name(entry)
-                    if name is not None:
-                        yield Member(name, entry.offset_data, entry.size, entry.offset), _problem(entry, name)
+                offset = -1
+                while (entry := tar.next()) is not None:
+                    if entry.size < 0 or tar.offset <= offset:  # extended headers may do that: an endless loop
+                        raise tarfile.ReadError(f"the member {entry.name!r} has {entry.size:,} bytes")
+                    offset = tar.offset
+                    tar.members = []  # type: ignore[attr-defined] # the library would keep them all
+                    path = PurePosixPath(entry.name)
+                    is_hidden = any(part.startswith(".") and part != ".." for part in path.parts)
+                    if not entry.isdir() and not is_hidden and path.suffix.lower() in SUFFIXES:
+                        yield Member(str(path), entry.offset_data, entry.size, entry.offset), _problem(entry, path)
+                file.seek(tar.offset)
+                if file.read(BLOCK) != bytes(BLOCK):  # a truncated shard has no end-of-archive block
+                    raise tarfile.ReadError(f"no header or end of archive at byte {tar.offset:,}")
     except (OSError, EOFError, ValueError, OverflowError, tarfile.TarError) as error:
         raise InputError(
             f"The shard {str(shard)!r} is damaged or not an uncompressed tar file ({error}). Copy or create it again."
         ) from error
 
 
-def _entries(tar: tarfile.TarFile, shard: Path) -> Iterator[tarfile.TarInfo]:
-    """Yield the members and check the end-of-archive block, which a truncated shard lacks."""
-    offset = -1
-    while (member := tar.next()) is not None:
-        if member.size < 0 or tar.offset <= offset:  # extended headers may give a size below zero: an endless loop
-            raise tarfile.ReadError(f"the member {member.name!r} has {member.size:,} bytes")
-        offset = tar.offset
-        tar.members = []  # type: ignore[attr-defined] # the library would keep them all
-        yield member
-    with shard.open("rb") as file:
-        file.seek(tar.offset)
-        if file.read(BLOCK) != bytes(BLOCK):
-            raise tarfile.ReadError(f"no header or end of archive at byte {tar.offset:,}")
-
-
-def _image_name(member: tarfile.TarInfo) -> str | None:
-    """Return the name of a member that is an image; hidden files are ignored as in folders."""
-    path = PurePosixPath(member.name)
-    hidden = any(part.startswith(".") and part != ".." for part in path.parts)
-    return None if member.isdir() or hidden or path.suffix.lower() not in SUFFIXES else str(path)
-
-
-def _problem(member: tarfile.TarInfo, name: str) -> str:
+def _problem(member: tarfile.TarInfo, path: PurePosixPath) -> str:
     """Return what is wrong with the entry of an image, or an empty string."""
-    path = PurePosixPath(name)
+    name = str(path)
     if path.is_absolute() or ".." in path.parts or "\0" in name or (os.sep == "\\" and set(name) & set("\\:")):
         return "points outside the shard"
     if member.issym() or member.islnk():

@@ -55,10 +55,6 @@ class Vocabulary:
         merged = {**self.descriptions, **{c: tuple(sentences) for c, sentences in descriptions.items()}}
         return replace(self, descriptions=merged)
 
-    def index_of(self, name: str) -> int:
-        """Return the class id of a name."""
-        return self.names.index(name)
-
 
 def fill(template: str, name: str, cells: Mapping[str, str] | None = None) -> str:
     """Return the sentence about a class; a name without a table fills every placeholder."""

@@ -13,14 +13,12 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import ClassVar
 
-from captune.core.cards import read_json
 from captune.core.errors import DescriberError, raise_all
-from captune.core.files import digest, write_json
+from captune.core.files import digest, read_json, write_json
 from captune.core.text import is_unicode, option, plain_sentence
 
 PAPER_PROMPT = "Please describe the most distinguishing visual features of [CLS], in one sentence."
 PAIR_PROMPT = "How does [CLS] look different from [OTHER]? Please describe only the first, in one sentence."
-CLASS_PLACE, OTHER_PLACE = "[CLS]", "[OTHER]"
 
 
 @dataclass(frozen=True)
@@ -43,21 +41,13 @@ def pair_key(name: str, other: str) -> str:
 
 @dataclass(frozen=True)
 class DescriptionRequest:
-    """A question about one class.
-
-    Attributes:
-        name: The class name.
-        phrase: What the images show, with one {} for the name, e.g. "a satellite photo of {}".
-        n: The number of descriptions.
-        prompt: The question, with one [CLS] for the phrase.
-        other: The name of a class from which the description must tell this one, [OTHER] in the prompt.
-    """
+    """A question about one class, to be answered n times."""
 
     name: str
-    phrase: str = "{}"
+    phrase: str = "{}"  # what the images show, with one {} for the name, e.g. "a satellite photo of {}"
     n: int = 5
-    prompt: str = PAPER_PROMPT
-    other: str = ""
+    prompt: str = PAPER_PROMPT  # with one [CLS] for the phrase
+    other: str = ""  # the name of a class from which the description must tell this one, [OTHER] in the prompt
 
     def __post_init__(self) -> None:
         problems = []
@@ -65,8 +55,8 @@ class DescriptionRequest:
             problems.append("the class name is empty")
         if self.phrase.count("{}") != 1 or self.phrase.replace("{}", "").count("{"):
             problems.append(f"phrase {self.phrase!r}: expected one {{}}, as in 'a satellite photo of {{}}'")
-        if self.prompt.count(CLASS_PLACE) != 1:
-            problems.append(f"prompt {self.prompt!r}: expected one {CLASS_PLACE}, as in {PAPER_PROMPT!r}")
+        if self.prompt.count("[CLS]") != 1:
+            problems.append(f"prompt {self.prompt!r}: expected one [CLS], as in {PAPER_PROMPT!r}")
         if self.n < 1:
             problems.append(f"n = {self.n}: expected at least 1 description")
         raise_all(problems, "This request for descriptions is invalid")
@@ -79,8 +69,8 @@ class DescriptionRequest:
     @property
     def question(self) -> str:
         """Return the complete question."""
-        asked = self.prompt.replace(OTHER_PLACE, self.phrase.replace("{}", self.other))
-        return asked.replace(CLASS_PLACE, self.phrase.replace("{}", self.name))
+        asked = self.prompt.replace("[OTHER]", self.phrase.replace("{}", self.other))
+        return asked.replace("[CLS]", self.phrase.replace("{}", self.name))
 
 
 @dataclass(frozen=True)
@@ -123,9 +113,7 @@ class Describer(ABC):
     def __init__(
         self, argument: str = "", *, cache: AnswerCache | None = None, limits: RequestLimits | None = None
     ) -> None:
-        self.argument = argument
-        self.cache = cache
-        self.limits = limits or RequestLimits()
+        self.argument, self.cache, self.limits = argument, cache, limits or RequestLimits()
         self.remarks: dict[str, str] = {}
         """Why a class has fewer descriptions than requested, by class name."""
 

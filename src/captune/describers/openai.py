@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from contextlib import nullcontext
 from typing import Any
 from urllib.parse import urlsplit
 
-from captune.core.errors import DescriberError, missing_extra
+from captune.core.errors import DescriberError, import_extra
 from captune.core.text import plain_sentence
 from captune.describers.base import Describer, DescriptionRequest, ServerError, SetupError
 
@@ -48,10 +49,9 @@ class OpenAIDescriber(Describer):
         asked = {"provider": "openai", "address": _public_address(), "model": self.model, "prompt": request.question}
         found = [self.cache.find(**asked, index=index) if self.cache else None for index in range(request.n)]
         answers, problem = [answer for answer in found if answer is not None], ""
-        if len(answers) == request.n:
-            return answers
-        async with self._open_client() as client:
-            for index in (index for index, answer in enumerate(found) if answer is None):
+        missing = [index for index, answer in enumerate(found) if answer is None]
+        async with self._open_client() if missing else nullcontext() as client:
+            for index in missing:
                 try:  # the client's time-outs restart with every byte, so a question has a deadline for everything
                     reply = await asyncio.wait_for(self._ask(client, request.question), self.limits.deadline)
                 except asyncio.TimeoutError:
@@ -92,10 +92,7 @@ class OpenAIDescriber(Describer):
         return DescriberError(f"{problem} ({attempts} times)")
 
     def _open_client(self) -> Any:  # noqa: ANN401
-        try:
-            import openai
-        except ImportError:
-            raise missing_extra("openai", "openai") from None
+        openai = import_extra("openai", "openai")
         key, address = os.environ.get("OPENAI_API_KEY"), os.environ.get("OPENAI_BASE_URL")
         if not key and not address:
             raise SetupError(
@@ -143,10 +140,14 @@ def _public_address() -> str:
 
 
 def _read(answer: Any, longest: int) -> str:  # noqa: ANN401 (whatever the server sent)
-    """Return the sentence in a chat completion, or raise why it is none."""
+    """Return the sentence in a chat completion, without quotes around it, thoughts and keys, or raise an error."""
     choice = answer.choices[0]
     refusal, finish = choice.message.refusal, choice.finish_reason
-    text = _clean((choice.message.content or "") + (refusal or ""))
+    valid = ((choice.message.content or "") + (refusal or "")).encode("utf-8", "replace").decode("utf-8")
+    text = plain_sentence(redact(_THOUGHTS.sub(" ", valid)))
+    quotes = {'"': '"', "'": "'", "“": "”", "«": "»"}
+    while len(text) >= 2 and quotes.get(text[0]) == text[-1] and text[0] not in text[1:-1]:
+        text = text[1:-1].strip()
     if refusal or finish == "content_filter" or _REFUSAL.match(text):
         raise DescriberError(f"the model refused: {text[:80]!r}")
     if not text:
@@ -154,16 +155,6 @@ def _read(answer: Any, longest: int) -> str:  # noqa: ANN401 (whatever the serve
     if finish == "length" or len(text) > longest:
         raise DescriberError(f"the reply was too long ({len(text)} characters, {longest} allowed)")
     return text
-
-
-def _clean(text: str) -> str:
-    """Return a reply as one line of valid Unicode without enclosing quotes, thoughts and keys."""
-    valid = text.encode("utf-8", "replace").decode("utf-8")
-    line = plain_sentence(redact(_THOUGHTS.sub(" ", valid)))
-    quotes = {'"': '"', "'": "'", "“": "”", "«": "»"}
-    while len(line) >= 2 and quotes.get(line[0]) == line[-1] and line[0] not in line[1:-1]:
-        line = line[1:-1].strip()
-    return line
 
 
 def _explain(error: Any, model: str, attempts: int) -> DescriberError:  # noqa: ANN401 (the package is optional)

@@ -1,13 +1,22 @@
-"""Embeddings on disk, keyed by image content, weights and preprocessing; contents of files, keyed by their stamps."""
+"""Embeddings on disk, keyed by image content, weights and preprocessing; contents of files, keyed by their stamps.
+
+As long as the stamp of a file is the same, its content is, so it need not be read again. A stamp is a digest of the
+path and of what the file system says about the file: device, inode, size, and the times of its last change. Nobody can
+set the time of the last status change (ctime), so a file that was written in place, or replaced by one of the same size
+and modification time, has another stamp. A file that changed in the last seconds has no stamp, because clocks of file
+systems are coarse: it could change again without a trace.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import stat
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +25,15 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from captune.core.arrays import KEY_BYTES, Ints, Keys, empty_rows, is_embedding
+from captune.core.arrays import KEY_BYTES, Ints, Keys, content_key, empty_rows, is_embedding
 from captune.core.files import cache_folder, digest, drop_leftovers, write_whole
 from captune.data.images import ImageCollection
-from captune.data.stamps import stamp_images
 
 ENCODING = "1"
 """Part of the cache key: increase it when the same weights and preprocessing give different embeddings."""
 SECONDS_BETWEEN_PARTS = 10.0
 ROWS_PER_PART = 8192
+SECONDS_UNTIL_SETTLED = 2.0
 default_folder = cache_folder
 
 
@@ -46,10 +55,6 @@ class EmbeddingCache:
                 drop_leftovers(folder)
         key = digest(f"{ENCODING}\n{weights}\n{preprocessing}".encode(), 12)
         return CacheShard(self.folder / "embeddings" / key, width)
-
-    def open_files(self, root: Path) -> CacheShard:
-        """Open the contents of the files below a folder: the digest of each, by the stamp of the file."""
-        return CacheShard(self.folder / "files" / digest(os.fsencode(root.absolute()), 12), KEY_BYTES, np.uint8)
 
     def open_texts(self, model: str, texts: Sequence[str], width: int) -> CacheShard:
         """Open the embeddings of a list of sentences by a model with this stamp, which covers weights and tokenizer.
@@ -98,18 +103,42 @@ class CacheShard:
 
     def __init__(self, folder: Path, width: int, dtype: type[np.generic] = np.float32) -> None:
         self.folder, self.width, self.dtype = folder, width, dtype
-        files = [(path, _size(path)) for path in sorted(folder.glob("*.safetensors"))]
+        files = list[tuple[Path, int]]()
+        for path in sorted(folder.glob("*.safetensors")):
+            with suppress(OSError):
+                files.append((path, path.stat().st_size))
         most = sum(size for _, size in files) // (KEY_BYTES + width * np.dtype(dtype).itemsize)
         keys, self._vectors, n_rows = [np.empty((0, KEY_BYTES), dtype=np.uint8)], empty_rows(most, width, dtype), 0
         for path, size in files:
-            part = _read_part(path, size, width, dtype)
-            if part is not None:
+            if (part := self._read_part(path, size)) is not None:
                 keys.append(part[0])
                 self._vectors[n_rows : n_rows + len(part[0])] = part[1]
                 n_rows += len(part[0])
         self.known = KeySet(np.concatenate(keys))
         self._new: list[tuple[Keys, NDArray[Any]]] = []
         self._last_write = time.monotonic()
+
+    def _read_part(self, path: Path, size: int) -> tuple[Keys, NDArray[Any]] | None:
+        """Return the keys and the vectors of a part; one that is damaged is deleted."""
+        try:
+            content = path.read_bytes()
+        except OSError:  # deleted by another process, or a temporary failure: its images are embedded again
+            return None
+        try:
+            if digest(content) != path.stem or len(content) != size:
+                raise ValueError("the content does not match the name")
+            tensors = load_tensors(content)
+            keys, vectors = tensors["keys"], tensors["vectors"]
+            shapes = (len(vectors), KEY_BYTES), (len(keys), self.width)
+            if (keys.shape, vectors.shape) != shapes or vectors.dtype != self.dtype:
+                raise ValueError("unexpected shapes")
+            if self.dtype is np.float32 and not is_embedding(vectors).all():
+                raise ValueError("vectors that are not embeddings")
+        except Exception:  # whatever is wrong with a part, embedding its images again repairs it
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+            return None
+        return keys, vectors
 
     def find(self, keys: Keys) -> NDArray[Any]:
         """Return the vectors of known digests, `(items, width)`."""
@@ -150,7 +179,8 @@ class KnownFiles:
         self._stamps = stamp_images(images)
         self._contents = None
         if self._stamps is not None:
-            self._contents = cache.open_files(images.root)
+            folder = cache.folder / "files" / digest(os.fsencode(images.root.absolute()), 12)
+            self._contents = CacheShard(folder, KEY_BYTES, np.uint8)  # the digest of each file, by its stamp
             self.are_known = (self._contents.known.find(self._stamps) >= 0) & self._stamps.any(axis=1)
             self.keys[self.are_known] = self._contents.find(self._stamps[self.are_known])
 
@@ -168,30 +198,40 @@ class KnownFiles:
             self._contents.flush()
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+def stamp_images(images: ImageCollection) -> Keys | None:
+    """Return the stamp of every image file, `(images, 16)`, zeros for those without; None if these are not files."""
+    if images.kind != "files":
+        return None
+    stamps = np.zeros((len(images), KEY_BYTES), dtype=np.uint8)
+    now = time.time_ns()
+    facts_of_shard = lru_cache(maxsize=1024)(lambda shard: _facts(os.path.abspath(shard), now))  # noqa: PTH100
+    working_folder = os.getcwd()  # noqa: PTH109 (paths are joined as text: this runs once per image)
+    for position in range(len(images)):
+        span = images.span(position)
+        if span is None:
+            facts = _facts(os.path.join(working_folder, images.files[position]), now)  # noqa: PTH118
+        else:
+            shard = facts_of_shard(span.shard)
+            facts = f"{shard}\n{span.offset} {span.size}" if shard else ""
+        if facts:
+            stamps[position] = content_key(facts.encode("utf-8", "surrogateescape"))
+    return stamps
 
 
-def _read_part(path: Path, size: int, width: int, dtype: type[np.generic]) -> tuple[Keys, NDArray[Any]] | None:
-    """Return the keys and the vectors of a part; one that is damaged is deleted."""
+def stamp_files(files: Sequence[Path], about: str) -> str | None:
+    """Return one stamp of several files and a text that says what they are for; None if a file has none."""
+    now = time.time_ns()
+    facts = [_facts(str(file.absolute()), now) for file in files]
+    return digest("\n".join([about, *facts]).encode("utf-8", "surrogateescape")) if all(facts) else None
+
+
+def _facts(path: str, now: int) -> str:
+    """Return what a stamp depends on, or nothing for a file without one."""
     try:
-        content = path.read_bytes()
-    except OSError:  # deleted by another process, or a temporary failure: its images are embedded again
-        return None
-    try:
-        if digest(content) != path.stem or len(content) != size:
-            raise ValueError("the content does not match the name")
-        tensors = load_tensors(content)
-        keys, vectors = tensors["keys"], tensors["vectors"]
-        if keys.shape != (len(vectors), KEY_BYTES) or vectors.shape[1:] != (width,) or vectors.dtype != dtype:
-            raise ValueError("unexpected shapes")
-        if dtype is np.float32 and not is_embedding(vectors).all():
-            raise ValueError("vectors that are not embeddings")
-    except Exception:  # whatever is wrong with a part, embedding its images again repairs it
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
-        return None
-    return keys, vectors
+        found = os.stat(path)  # noqa: PTH116
+    except (OSError, ValueError):  # a name with a NUL character is a ValueError
+        return ""
+    changed = max(found.st_mtime_ns, found.st_ctime_ns)
+    if not stat.S_ISREG(found.st_mode) or changed > now - int(SECONDS_UNTIL_SETTLED * 1e9):
+        return ""
+    return f"{path}\n{found.st_dev} {found.st_ino} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"

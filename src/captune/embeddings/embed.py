@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -39,15 +39,10 @@ TEXTS_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class EmbeddedImages:
-    """Embeddings of the readable images of a collection.
-
-    Attributes:
-        image_index: Positions of the readable images, ascending, `(images,)`.
-        vectors: Embeddings of length one, `(images, width)`.
-        skipped: Why each unreadable image was skipped, by position.
-    """
+    """Embeddings of length one `(images, width)` of the readable images, and why the others were skipped."""
 
     image_index: Positions
+    """Ascending, `(images,)`."""
     vectors: Floats
     skipped: dict[int, str]
 
@@ -67,7 +62,19 @@ def embed_images(
     view, whatever is asked for.
     """
     if isinstance(backbone, Joined):
-        return _embed_joined(backbone, images, cache, runtime, batch_size, strong, title)
+        if not len(images):
+            return EmbeddedImages(Positions(np.arange(0)), np.empty((0, backbone.embed_dim), dtype=np.float32), {})
+        if isinstance(images, Embeddings):
+            return EmbeddedImages(Positions(np.arange(len(images))), backbone.vectors_of(images), {})
+        found = []
+        for part, label in ((backbone.first, title), (backbone.second, f"{title}, second encoder")):
+            if part is None:
+                raise InputError("This classifier was made from embeddings of two encoders. Pass captune.Embeddings.")
+            other = strong and replace(strong, preprocessing=part.preprocessing)
+            found.append(embed_images(part, images, cache, runtime, batch_size, other, label))
+        both = np.intersect1d(found[0].image_index, found[1].image_index)
+        rows = [take_rows(part.vectors, np.searchsorted(part.image_index, both)) for part in found]
+        return EmbeddedImages(Positions(both), backbone.join(*rows), {**found[1].skipped, **found[0].skipped})
     if isinstance(images, Embeddings):
         if images.width != backbone.embed_dim:
             raise InputError(
@@ -88,9 +95,12 @@ def embed_images(
     files = KnownFiles(images, cache)
     with shard, files, runtime.autocast():
         is_unread = files.are_known & (shard.known.find(files.keys) >= 0)
-        for positions in _in_parts(own, is_unread):
+        chosen = np.concatenate([np.empty(0, dtype=np.int64), *own])
+        chosen = chosen[is_unread[chosen]]
+        for start in range(0, len(chosen), ROWS_PER_PART):  # a part at a time: these may be large for memory
+            positions = chosen[start : start + ROWS_PER_PART]
             vectors[positions] = shard.find(files.keys[positions])
-            is_done[positions] = True
+        is_done[chosen] = True
         read = [batch[~is_unread[batch]] for batch in own if not is_unread[batch].all()]
         shown = runtime.progress(title, sum(map(len, read))) if read else nullcontext()
         with shown as advance:
@@ -107,51 +117,13 @@ def embed_images(
                 assert advance is not None
                 advance(len(batch.positions) + len(batch.problems))
     if ranges and strong is None:
-        runtime.say(describe_ranges(images, ranges))
+        first = min(ranges)
+        runtime.say(
+            f"{len(ranges)} images do not say which values are black and white; they were scaled by their values, the "
+            f"first, {images.name(first)!r}, from {ranges[first]}. If this is wrong, save them with 8 bits."
+        )
     index, skipped = merge_parts(vectors, is_done, skipped)
     return EmbeddedImages(Positions(index), take_rows(vectors, index), skipped)
-
-
-def _embed_joined(
-    backbone: Joined,
-    images: ImageCollection,
-    cache: EmbeddingCache,
-    runtime: Runtime,
-    batch_size: int,
-    strong: StrongView | None,
-    title: str,
-) -> EmbeddedImages:
-    """Embed with both encoders, each with its own cache."""
-    if not len(images):
-        return EmbeddedImages(Positions(np.arange(0)), np.empty((0, backbone.embed_dim), dtype=np.float32), {})
-    if isinstance(images, Embeddings):
-        return EmbeddedImages(Positions(np.arange(len(images))), backbone.vectors_of(images), {})
-    found = []
-    for part in (backbone.first, backbone.second):
-        if part is None:
-            raise InputError("This classifier was made from embeddings of two encoders. Pass captune.Embeddings.")
-        view = None if strong is None else replace(strong, preprocessing=part.preprocessing)
-        label = title if part is backbone.first else f"{title}, second encoder"
-        found.append(embed_images(part, images, cache, runtime, batch_size, view, label))
-    both = np.intersect1d(found[0].image_index, found[1].image_index)
-    rows = [take_rows(part.vectors, np.searchsorted(part.image_index, both)) for part in found]
-    return EmbeddedImages(Positions(both), backbone.join(*rows), {**found[1].skipped, **found[0].skipped})
-
-
-def _in_parts(batches: Sequence[Ints], is_chosen: Bools) -> Iterator[Ints]:
-    """Yield the chosen positions of all batches, some thousands at a time."""
-    positions = np.concatenate([np.empty(0, dtype=np.int64), *batches])
-    chosen = positions[is_chosen[positions]]
-    yield from (chosen[start : start + ROWS_PER_PART] for start in range(0, len(chosen), ROWS_PER_PART))
-
-
-def describe_ranges(images: ImageCollection, ranges: Mapping[int, str]) -> str:
-    """Return a sentence about images whose values were scaled to 8 bits by a guess."""
-    first = min(ranges)
-    return (
-        f"{len(ranges)} images do not say which values are black and white; they were scaled by their values, the "
-        f"first, {images.name(first)!r}, from {ranges[first]}. If this is wrong, save them with 8 bits."
-    )
 
 
 def merge_parts(rows: Floats, is_done: Bools, skipped: dict[int, str]) -> tuple[Ints, dict[int, str]]:

@@ -1,16 +1,15 @@
 """Backbones whose weights are loaded when they are needed: what a cached run asks for is remembered in the cache.
 
 Of a model in files, `<cache>/backbones/` remembers the fingerprint, the preprocessing and the logit scale, by the stamp
-of its files (`data/stamps.py`) and the versions of the libraries that load them. A run whose images and texts are in
-the cache thus needs neither weights nor tokenizer. When weights are loaded after all, their fingerprint is compared.
+of its files and the versions of the libraries that load them. A run whose images and texts are in the cache thus needs
+neither weights nor tokenizer. When weights are loaded after all, their fingerprint is compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,14 +20,12 @@ from torch import Tensor, nn
 from captune.backbones.base import Backbone, Edit, Tokens
 from captune.core import registry
 from captune.core.arrays import Floats, content_key
-from captune.core.cards import add_digest, check_digest, read_json
 from captune.core.errors import CaptuneError, ModelError
-from captune.core.files import write_json
+from captune.core.files import add_digest, check_digest, read_json, write_json
 from captune.core.runtime import versions
 from captune.core.settings import DEFAULT_BACKBONE
-from captune.data.stamps import stamp_files
 from captune.data.views import Preprocessing
-from captune.embeddings.cache import CacheShard, EmbeddingCache
+from captune.embeddings.cache import EmbeddingCache, stamp_files
 
 
 @dataclass(frozen=True)
@@ -43,64 +40,54 @@ class BackboneFacts:
 
 def open_backbone(identifier: str, cache: EmbeddingCache) -> Backbone:
     """Return a backbone that loads its weights when they are needed; now, if nothing is remembered about them."""
-    backbone_class, name, path = _find(identifier, cache)
-    if path is None:  # a source that cannot tell its files, or files that were written just now
-        return _load(backbone_class, name)
-    facts, loaded = _remembered(path), None
+    found = _Found(identifier, cache)
+    if found.stamp is None:  # a source that cannot tell its files, or files that were written just now
+        return found.load()
+    facts, loaded = found.facts(), None
     if facts is None:
-        loaded = _load(backbone_class, name)
+        loaded = found.load()
         facts = BackboneFacts(loaded.fingerprint(), loaded.embed_dim, loaded.logit_scale, loaded.preprocessing)
-        write_json(path, add_digest(asdict(facts)))
-    return LazyBackbone(identifier, facts, partial(cache.open_texts, path.stem), backbone_class, name, loaded)
+        write_json(found.path, add_digest(asdict(facts)))
+    return LazyBackbone(identifier, facts, found, loaded)
 
 
 def is_remembered(identifier: str, cache: EmbeddingCache) -> bool:
     """Return whether a model was loaded before and its files have not changed, so that they need no check."""
-    path = _find(identifier, cache)[2]
-    return path is not None and _remembered(path) is not None
+    return _Found(identifier, cache).facts() is not None
 
 
-def _find(identifier: str, cache: EmbeddingCache) -> tuple[type[Backbone], str, Path | None]:
-    """Return the class and the name of a model, and where the cache remembers it; None if its files have no stamp."""
-    source, name = registry.split_id("backbones", identifier, DEFAULT_BACKBONE)
-    backbone_class: type[Backbone] = registry.load("backbones", source)
-    files = backbone_class.files(name)
-    stamp = stamp_files(files, f"{identifier}\n{versions()}") if files else None
-    return backbone_class, name, None if stamp is None else cache.folder / "backbones" / f"{stamp}.json"
+class _Found:
+    """The class and the name of a model, the stamp of its files if they have one, and where the cache remembers it."""
 
+    def __init__(self, identifier: str, cache: EmbeddingCache) -> None:
+        source, self.name = registry.split_id("backbones", identifier, DEFAULT_BACKBONE)
+        self.cls: type[Backbone] = registry.load("backbones", source)
+        files = self.cls.files(self.name)
+        self.stamp = stamp_files(files, f"{identifier}\n{versions()}") if files else None
+        self.cache, self.path = cache, cache.folder / "backbones" / f"{self.stamp}.json"
 
-def _remembered(path: Path) -> BackboneFacts | None:
-    """Return what is remembered about a model, or None if there is nothing or it is damaged."""
-    try:
-        content = read_json(path)
-        check_digest(content, str(path))
-        return TypeAdapter(BackboneFacts).validate_python(content)
-    except (OSError, ValueError, AttributeError, CaptuneError):  # pydantic's errors are ValueErrors
-        return None
+    def facts(self) -> BackboneFacts | None:
+        """Return what is remembered about the model, or None if there is nothing or it is damaged."""
+        try:
+            content = read_json(self.path)
+            check_digest(content, str(self.path))
+            return TypeAdapter(BackboneFacts).validate_python(content)
+        except (OSError, ValueError, AttributeError, CaptuneError):  # pydantic's errors are ValueErrors
+            return None
 
-
-def _load(backbone_class: type[Backbone], name: str) -> Backbone:
-    """Load a model; whether and when this happens does not change what a run draws, though models may draw weights."""
-    with torch.random.fork_rng():
-        return backbone_class.load(name)
+    def load(self) -> Backbone:
+        """Load it; whether and when this happens does not change what a run draws, though models may draw weights."""
+        with torch.random.fork_rng():
+            return self.cls.load(self.name)
 
 
 class LazyBackbone(Backbone):
     """A model in files, loaded when its towers or its tokenizer are first needed; it caches embeddings of texts."""
 
-    def __init__(
-        self,
-        identifier: str,
-        facts: BackboneFacts,
-        open_texts: Callable[[Sequence[str], int], CacheShard],
-        backbone_class: type[Backbone],
-        name: str,
-        loaded: Backbone | None = None,
-    ) -> None:
+    def __init__(self, identifier: str, facts: BackboneFacts, found: _Found, loaded: Backbone | None = None) -> None:
         self.identifier, self.embed_dim, self.logit_scale = identifier, facts.embed_dim, facts.logit_scale
-        self.preprocessing = facts.preprocessing
-        self._facts, self._open_texts, self._device = facts, open_texts, torch.device("cpu")
-        self._class, self._name = backbone_class, name
+        self.preprocessing, self._facts, self._found = facts.preprocessing, facts, found
+        self._device = torch.device("cpu")
         if loaded is not None:
             self.loaded = loaded
 
@@ -108,7 +95,7 @@ class LazyBackbone(Backbone):
     def loaded(self) -> Backbone:
         """Load the model, if that has not happened yet."""
         with torch.inference_mode(False):  # whoever asks first, training needs gradients through these weights
-            found = _load(self._class, self._name)
+            found = self._found.load()
         if found.fingerprint() != self._facts.fingerprint:
             raise ModelError(
                 f"The weights of {self.identifier!r} changed while they were in use. Start again with the new ones."
@@ -127,7 +114,7 @@ class LazyBackbone(Backbone):
 
     def portable_id(self) -> str:
         """Return the id as the class of the model writes it, which needs no weights."""
-        return self._class.portable_id(self)
+        return self._found.cls.portable_id(self)
 
     def modules(self) -> Iterator[nn.Module]:
         """Return the modules of the loaded model."""
@@ -164,7 +151,7 @@ class LazyBackbone(Backbone):
     def cached_texts(self, texts: Sequence[str], encode: Callable[[Sequence[str]], Floats]) -> Floats:
         """Return the embeddings of sentences from the cache, or encode all of them and store them there."""
         keys = np.stack([content_key(text.encode("utf-8", "surrogatepass")) for text in texts])
-        with self._open_texts(texts, self.embed_dim) as shard:
+        with self._found.cache.open_texts(str(self._found.stamp), texts, self.embed_dim) as shard:
             if (shard.known.find(keys) >= 0).all():
                 return np.asarray(shard.find(keys), dtype=np.float32)
             vectors = encode(texts)

@@ -19,7 +19,7 @@ from captune.core import registry
 from captune.core.arrays import Floats, Ints, Rows
 from captune.core.errors import CaptuneError, InputError, RunFolderError
 from captune.core.files import refuse_links, write_json
-from captune.core.restoring import unchanged
+from captune.core.runtime import unchanged
 from captune.core.settings import Positive, Share, build
 from captune.core.text import option
 from captune.results.run import Run

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 
 from captune import __version__
 from captune.core.arrays import Floats, Ints, evenly_spaced
-from captune.core.cards import add_digest
 from captune.core.errors import CaptuneError, InputError, require
-from captune.core.files import write_whole
+from captune.core.files import add_digest, write_whole
 from captune.core.text import option
 from captune.data.images import find_images
 from captune.data.labels import read_labels

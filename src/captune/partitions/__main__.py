@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from captune.core.errors import CaptuneError
-from captune.core.progress import say
+from captune.core.runtime import say
 from captune.data.partition_folder import PartitionFolder
 from captune.partitions.job import read_plan, summarize, write_shards
 

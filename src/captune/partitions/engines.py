@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from captune.core.errors import CaptuneError, InputError, missing_extra
 from captune.core.files import drop_leftovers, write_whole
-from captune.core.progress import SECONDS_BETWEEN_LINES, duration, say
+from captune.core.runtime import SECONDS_BETWEEN_LINES, duration, say
 from captune.data.partition_folder import PartitionFolder, part_name
 from captune.partitions.job import Job, Outcome, make_plan, summarize
 

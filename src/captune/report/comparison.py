@@ -10,7 +10,7 @@ import numpy as np
 
 from captune.core.arrays import Ints
 from captune.core.errors import InputError
-from captune.core.progress import duration
+from captune.core.runtime import duration
 from captune.report.class_table import Column, Exchange, capped, exchange, known
 from captune.report.measures import Measures
 from captune.report.sections import METRICS, as_text, metric

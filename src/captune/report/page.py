@@ -16,9 +16,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from captune import __version__
-from captune.core.cards import read_json
 from captune.core.errors import CaptuneError, InputError, RunFolderError
-from captune.core.files import write_json, write_whole
+from captune.core.files import read_json, write_json, write_whole
 from captune.report.comparison import compare_runs
 from captune.report.drawing import Drawing
 from captune.report.sections import describe_run

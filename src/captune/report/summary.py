@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from captune.core.arrays import evenly_spaced
-from captune.core.progress import duration
+from captune.core.runtime import duration
 from captune.core.settings import RunSettings
 from captune.embeddings.similarity import find_outliers_and_duplicates
 from captune.report.class_table import Column, listing

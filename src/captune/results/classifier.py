@@ -18,9 +18,17 @@ from torch import Tensor
 from captune.backbones.base import Backbone
 from captune.core import distributed, registry, runtime
 from captune.core.arrays import Floats, Positions, check_probabilities, empty_rows, score_rows, softmax_rows, take_rows
-from captune.core.cards import add_digest, build_card, check_digest, read_card
 from captune.core.errors import InputError, MissingExtraError, ModelError, RunFolderError
-from captune.core.files import digest, refuse_pipes, write_json, write_whole
+from captune.core.files import (
+    add_digest,
+    build_card,
+    check_digest,
+    digest,
+    read_card,
+    refuse_pipes,
+    write_json,
+    write_whole,
+)
 from captune.core.runtime import Runtime
 from captune.core.settings import DEFAULT_BACKBONE, RunSettings, build
 from captune.data.images import ImageCollection, no_usable_image
@@ -140,7 +148,7 @@ class Classifier(ImageClassifier):
             is_few = len(images) <= BATCH and not isinstance(images, Embeddings)
             cache = None if is_few else EmbeddingCache()
             engine = runtime.start(accelerator=self.backbone.device.type, workers=0 if is_few else -1, quiet=quiet)
-        with engine.together():
+        with distributed.together():
             return compute_rows(self, images, output, cache, engine, RunSettings.batch_size)
 
     def _score(self, vectors: Tensor, output: Output) -> Floats:

@@ -14,11 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captune.core.arrays import Floats, Ints, Positions, check_embeddings, check_probabilities, row_parts
-from captune.core.cards import build_card, check_card, check_digest, parse_json
 from captune.core.errors import InputError, ModelError, RunFolderError, missing_extra, raise_all
-from captune.core.files import is_file, is_folder
-from captune.core.restoring import unchanged
-from captune.core.runtime import default_workers
+from captune.core.files import build_card, check_card, check_digest, is_file, is_folder, parse_json
+from captune.core.runtime import default_workers, unchanged
 from captune.core.settings import RunSettings
 from captune.core.text import Displayed, shortened
 from captune.data.decoding import UnreadableImageError

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from captune.core.arrays import Floats, Ints
-from captune.core.cards import read_card
 from captune.core.errors import RunFolderError
 from captune.core.files import (
     LEFTOVERS,
@@ -24,6 +23,7 @@ from captune.core.files import (
     finish_replacing,
     is_file,
     locked,
+    read_card,
     refuse_links,
     refuse_pipes,
 )

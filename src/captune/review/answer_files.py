@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import parse_qs, unquote, urlparse
 
-from captune.core.cards import read_json
 from captune.core.errors import InputError, nearest, raise_all
-from captune.core.files import is_file, table, write_whole
+from captune.core.files import is_file, read_json, table, write_whole
 from captune.core.text import is_unicode, one_form, shown
 from captune.data.images import PATH_COLUMNS, ImageCollection
 from captune.data.labels import LABEL_COLUMNS

@@ -19,8 +19,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
-from captune.core.cards import build_card, parse_json
 from captune.core.errors import CaptuneError, InputError, RunFolderError, raise_all
+from captune.core.files import build_card, parse_json
 from captune.core.text import invalid_character, one_form, shown
 from captune.data.tables import first_few
 from captune.data.vocabulary import MOST_CHARACTERS

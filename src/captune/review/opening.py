@@ -8,9 +8,8 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from captune.core.cards import build_card, parse_json
 from captune.core.errors import InputError
-from captune.core.files import is_file, is_folder
+from captune.core.files import build_card, is_file, is_folder, parse_json
 from captune.core.text import option
 from captune.core.typed_settings import AdaptSettings
 from captune.data.images import ImageCollection

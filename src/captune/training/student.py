@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from captune.backbones import _hub
+from captune.backbones.base import local_path
 from captune.backbones.hf import IMAGENET_MEAN, IMAGENET_STD
 from captune.backbones.image import ImageModel
 from captune.core.arrays import Floats
@@ -94,7 +94,7 @@ def _from_transformers(name: str, side: int) -> _Network:
             model, own, why = loaded.model, loaded.preprocessing, ""
         except ModelError as error:
             try:
-                config, why = AutoConfig.from_pretrained(_hub.local_path(name), trust_remote_code=False), str(error)
+                config, why = AutoConfig.from_pretrained(local_path(name), trust_remote_code=False), str(error)
             except (OSError, ValueError):
                 raise error from None
     else:

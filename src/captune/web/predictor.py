@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
 from captune.core.arrays import Floats
-from captune.data.decoding import MOST_PIXELS
-from captune.data.guarded_decoding import MOST_MEMORY, CostlyImageError, GuardedDecoder
+from captune.data.decoding import MOST_MEMORY, MOST_PIXELS, CostlyImageError, GuardedDecoder
 from captune.results.image_classifier import ImageClassifier
 
 MOST_AT_ONCE = 16

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from captune.backbones import _hub
+from captune.backbones import hf
 from captune.backbones.base import load_backbone
 from captune.core.errors import CaptuneError, ModelError, UnknownNameError
 from captune.plan import check_backbone
@@ -64,7 +64,7 @@ def test_wrong_hub_name_answers_quickly_with_the_nearest() -> None:
 
 
 def test_a_right_hub_name_is_not_suggested_to_itself() -> None:
-    message = str(_hub._not_loaded("openai/clip", "config.json", OSError("offline"), ("openai/clip", "openai/clip-2")))
+    message = str(hf._not_loaded("openai/clip", "config.json", OSError("offline"), ("openai/clip", "openai/clip-2")))
     assert "'openai/clip'" in message
     assert "Did you mean" not in message
 
@@ -73,15 +73,15 @@ def test_hub_that_cannot_be_resolved_is_not_asked_again(monkeypatch: pytest.Monk
     def unresolved(*_: object) -> None:
         raise OSError("Name or service not known")
 
-    monkeypatch.setattr(_hub.socket, "getaddrinfo", unresolved)
+    monkeypatch.setattr(hf.socket, "getaddrinfo", unresolved)
     for variable in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(variable, raising=False)
-    _hub.hub_unreachable.cache_clear()
-    assert _hub.hub_unreachable()
+    hf.hub_unreachable.cache_clear()
+    assert hf.hub_unreachable()
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
-    _hub.hub_unreachable.cache_clear()
-    assert not _hub.hub_unreachable()
-    _hub.hub_unreachable.cache_clear()
+    hf.hub_unreachable.cache_clear()
+    assert not hf.hub_unreachable()
+    hf.hub_unreachable.cache_clear()
 
 
 def test_no_name() -> None:
@@ -269,7 +269,7 @@ def test_unknown_embedded_model() -> None:
 def test_prompts_are_refused_by_a_tower_without_layers() -> None:
     from captune.backbones.base import TextTower
 
-    tower = TextTower(lambda inputs, mask: inputs * 2, (), width=4)
+    tower = TextTower(lambda inputs, mask: inputs * 2, width=4)
     assert torch.equal(tower(torch.ones(1, 4)), torch.full((1, 4), 2.0))
     with pytest.raises(ModelError, match="prompts"):
         tower(torch.ones(1, 4), edit=lambda depth, tokens: tokens)

@@ -16,7 +16,7 @@ import yaml
 from captune.benchmark.cells import Cell, Results
 from captune.benchmark.suite import Suite, read_suite
 from captune.benchmark.tables import Row, as_csv, as_markdown, finished_cells, read_rows, write_tables
-from captune.core.cards import add_digest
+from captune.core.files import add_digest
 
 SUITE: dict[str, Any] = {
     "title": "Two datasets | 100 %",

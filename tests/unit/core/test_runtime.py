@@ -12,7 +12,7 @@ import torch
 from captune.core import runtime
 from captune.core.arrays import softmax_rows, unit_rows
 from captune.core.errors import InputError, nearest, raise_all
-from captune.core.progress import duration
+from captune.core.runtime import duration
 
 
 def draws() -> tuple[float, float, float]:

@@ -15,8 +15,7 @@ import pytest
 from costly_images import encoded, many_scans, wide_png
 from PIL import Image
 
-from captune.data.decoding import MOST_SCANS, UnreadableImageError, decode
-from captune.data.guarded_decoding import GuardedDecoder
+from captune.data.decoding import MOST_SCANS, GuardedDecoder, UnreadableImageError, decode
 from captune.data.views import Preprocessing, weak_view
 
 CLIP = Preprocessing(32, 32, "bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from captune.core.errors import InputError
-from captune.data.precomputed import ClassTexts, Embeddings, read_array
+from captune.data.precomputed import ArrayFile, ClassTexts, Embeddings
 
 VECTORS = np.eye(6, 4, dtype=np.float32) + 0.1
 
@@ -118,7 +118,7 @@ def test_long_names_that_a_parquet_file_stores_once_are_in_memory_once(tmp_path:
     vectors = arrow.FixedSizeListArray.from_arrays(np.ones(2 * n_images, dtype=np.float32), 2)
     labels = arrow.DictionaryArray.from_arrays(np.zeros(n_images, dtype=np.int32), [label])
     parquet.write_table(arrow.table({"vector": vectors, "label": labels}), tmp_path / "e.parquet")
-    found = read_array(f"{tmp_path / 'e.parquet'}:label", (), "labels", n_axes=1)
+    found = ArrayFile(f"{tmp_path / 'e.parquet'}:label").choose((), "labels", n_axes=1)
     assert found.shape == (n_images,)
     assert found[0] is found[-1]
     assert found[0] == label

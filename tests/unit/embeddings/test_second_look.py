@@ -18,10 +18,10 @@ import captune
 from captune.backbones.base import load_backbone
 from captune.core import runtime
 from captune.core.errors import ModelError
-from captune.data import stamps
 from captune.data.images import ImageCollection, find_images
 from captune.data.views import StrongView
 from captune.data.vocabulary import Vocabulary
+from captune.embeddings import cache as stamps
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import EmbeddedImages, classes_read_alike, embed_classes, embed_images, embed_texts
 from captune.embeddings.lazy_backbone import LazyBackbone, is_remembered, open_backbone
@@ -209,7 +209,7 @@ def test_a_run_from_the_cache_loads_no_weights(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from captune.backbones import _hub
+    from captune.backbones import dual, hf
 
     folder = shutil.copytree(model_folder(kind), tmp_path / "copied")
     settings: dict[str, Any] = {"backbone": f"{'hf' if kind == 'clip' else 'dual'}:{folder}", "method": method}
@@ -217,8 +217,9 @@ def test_a_run_from_the_cache_loads_no_weights(
         settings |= {"preset": "quick", "epochs": 1, "iterations": 2, "keep_better": False}
     settings |= {"cache": str(tmp_path / "cache"), "quiet": True, "workers": 0}
     first = captune.adapt(photos, ["cat", "dog"], **settings)
-    monkeypatch.setattr(_hub, "load_model", None)
-    monkeypatch.setattr(_hub, "load_tokenizer", None)
+    for module in (hf, dual):
+        monkeypatch.setattr(module, "load_model", None)
+        monkeypatch.setattr(module, "load_tokenizer", None)
     again = captune.adapt(photos, ["cat", "dog"], out=tmp_path / "run", **settings)
     assert np.array_equal(first.predictions.probabilities, again.predictions.probabilities)
     (photos / "000.png").unlink()

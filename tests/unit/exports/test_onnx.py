@@ -22,8 +22,8 @@ from toys import write_images
 import captune
 from captune.backbones.hf import HuggingFace
 from captune.core import registry
-from captune.core.cards import add_digest
 from captune.core.errors import CaptuneError, InputError, MissingExtraError, ModelError, RunFolderError
+from captune.core.files import add_digest
 from captune.data.images import find_images
 from captune.data.views import Preprocessing
 from captune.exports import onnx as onnx_export

@@ -19,14 +19,12 @@ from safetensors.numpy import load_file, save_file
 from toys import ToyBackbone, write_images
 
 import captune
-from captune.backbones._hub import with_absolute_folder
-from captune.backbones.base import load_backbone
+from captune.backbones.base import Backbone, load_backbone
 from captune.backbones.hf import HuggingFace
 from captune.backbones.precomputed import Precomputed
 from captune.core import runtime
-from captune.core.cards import add_digest
 from captune.core.errors import InputError, ModelError, RunFolderError
-from captune.core.files import digest
+from captune.core.files import add_digest, digest
 from captune.data.images import find_images
 from captune.data.views import Preprocessing
 from captune.data.vocabulary import Vocabulary
@@ -116,8 +114,10 @@ def test_a_folder_that_is_called_like_an_embedded_model(tmp_path: Path, monkeypa
 
 
 def test_a_folder_that_is_called_like_a_model_in_memory() -> None:
-    assert with_absolute_folder("memory:tests") == "memory:tests"
-    assert with_absolute_folder("hf:tests") == f"hf:{Path('tests').resolve()}"
+    toy_backbone = ToyBackbone()
+    for identifier, portable in (("memory:tests", "memory:tests"), ("hf:tests", f"hf:{Path('tests').resolve()}")):
+        toy_backbone.identifier = identifier
+        assert Backbone.portable_id(toy_backbone) == portable
 
 
 def test_numbers_that_are_not_finite_are_an_error(toy: Classifier, photos: list[Path], tmp_path: Path) -> None:

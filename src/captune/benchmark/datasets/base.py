@@ -14,9 +14,8 @@ import numpy as np
 
 from captune.core import registry
 from captune.core.arrays import Ints
-from captune.core.cards import read_json
 from captune.core.errors import InputError
-from captune.core.files import digest, is_file, is_folder
+from captune.core.files import digest, is_file, is_folder, read_json
 from captune.data.images import ImageCollection, find_images
 from captune.data.precomputed import ClassTexts
 

@@ -10,7 +10,7 @@ from captune.benchmark.datasets.base import Dataset, DatasetFacts, LoadedDataset
 from captune.core.arrays import Ints
 from captune.core.errors import InputError
 from captune.core.files import is_file
-from captune.data.precomputed import ClassTexts, Embeddings, read_array
+from captune.data.precomputed import ArrayFile, ClassTexts, Embeddings
 
 
 class Npz(Dataset):
@@ -44,8 +44,8 @@ class Npz(Dataset):
 
 
 def _part(path: Path, part: str) -> tuple[Embeddings, Ints]:
-    vectors = read_array(f"{path}:{part}_images", (), "embeddings", n_axes=2)
-    labels = read_array(f"{path}:{part}_labels", (), "labels", n_axes=1)
+    vectors = ArrayFile(f"{path}:{part}_images").choose((), "embeddings", n_axes=2)
+    labels = ArrayFile(f"{path}:{part}_labels").choose((), "labels", n_axes=1)
     if labels.dtype.kind not in "iu":
         raise InputError(
             f"'{part}_labels' in {str(path)!r} has type {labels.dtype}, expected class ids: positions in 'names'."
