@@ -86,8 +86,8 @@ def test_checks_are_measured_and_not_learned(tmp_path: Path) -> None:
 def test_only_accepted_labels_are_learned_where_some_are(tmp_path: Path) -> None:
     folder = make_review(tmp_path, per_class=3)
     session = open_session(folder, person="tester", quiet=True)
-    while not len(accepted := session.accept(0.6, 0.9)):
-        checks = [suggestion.position for suggestion in session.suggest_checks(0.6)]
+    while not len(accepted := session.accept(0.7, 0.9)):
+        checks = [suggestion.position for suggestion in session.suggest_checks(0.7)]
         labels = session.predictions_without_checks().labels
         session.label({i: session.names[labels[i]] for i in checks}, suggestion="precision")
     session.save()

@@ -108,7 +108,6 @@ def test_texts_are_templates_or_descriptions() -> None:
     assert described.texts(1) == ("one", "two")
     assert described.texts(0) == vocabulary.texts(0)
     assert vocabulary.descriptions == {}
-    assert described.index_of("c") == 1
     assert len(described) == 2
 
 

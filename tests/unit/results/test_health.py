@@ -10,7 +10,7 @@ import pytest
 
 from captune.core.arrays import Floats, Ints, softmax_rows, unit_rows
 from captune.core.errors import InputError
-from captune.labeling import neighbors as search
+from captune.embeddings import similarity as search
 from captune.mixture.gaussian_mixture import fit_gaussian_mixture
 from captune.results import health
 
