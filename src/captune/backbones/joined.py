@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from captune.core.errors import InputError, ModelError
 from captune.core.files import digest
 from captune.core.settings import DEFAULT_BACKBONE
 from captune.data.precomputed import Embeddings
-from captune.data.views import TwoViews
 
 WIDTH = "width:"
 """How the id of a second encoder begins of which only the embeddings are known."""
@@ -43,7 +43,7 @@ class Joined(Backbone):
         self.has_image_encoder = first.has_image_encoder and self.second is not None
         self.preprocessing = first.preprocessing
         if self.second is not None and first.has_image_encoder:
-            self.preprocessing = TwoViews.of(first.preprocessing, self.second.preprocessing)
+            self.preprocessing = replace(first.preprocessing, second=self.second.preprocessing)
 
     def _id(self, first: str, second: str) -> str:
         return f"joined:{self.weight:g}|{first}|{second}"
@@ -90,7 +90,7 @@ class Joined(Backbone):
 
     def image_features(self, pixels: Tensor, edit: Edit | None = None) -> Tensor:
         """Encode the view of each encoder, which stand one below the other."""
-        if self.second is None or not isinstance(self.preprocessing, TwoViews):
+        if self.second is None or self.preprocessing.second is None:
             raise ModelError(
                 "This classifier was made from embeddings of two encoders and has no image encoder. Pass "
                 "captune.Embeddings(vectors, second=...), or adapt again with a backbone and a second encoder."

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import select
-import stat
 import subprocess
 import sys
 import warnings
@@ -20,11 +19,12 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError, features
+from pydantic import TypeAdapter
 
 from captune.core.arrays import Keys, content_key
 from captune.core.errors import CaptuneError, InputError
 from captune.data.shards import Span, locate
-from captune.data.views import Preprocessing, preprocessing_of, weak_view
+from captune.data.views import Preprocessing, weak_view
 
 try:
     import resource
@@ -89,7 +89,7 @@ class ImageData:
         if is_cheap(self.content):
             return decode(self.content, smallest)
         with GuardedDecoder() as decoder:
-            return decoder.image(self.content, SECONDS_PER_IMAGE, smallest)
+            return Image.fromarray(decoder.view(self.content, None, SECONDS_PER_IMAGE, smallest))
 
 
 def read_bytes(path: Path, span: Span | None = None) -> bytes:
@@ -98,27 +98,23 @@ def read_bytes(path: Path, span: Span | None = None) -> bytes:
     The path may point into a tar shard, `shard.tar/member`; `span` gives the location if it is known already.
     """
     try:
-        span = span or locate(path)
-        file = path if span is None else span.shard
-        facts = file.stat()
-        if not stat.S_ISREG(facts.st_mode):
+        span = span or locate(path) or Span(path, 0, path.stat().st_size)
+        if not span.shard.is_file():
             raise UnreadableImageError("not a regular file")  # reading a pipe could block forever
-        offset, size = (0, facts.st_size) if span is None else (span.offset, span.size)
-        if size == 0:
-            raise UnreadableImageError("the file is empty")
-        if size > MOST_BYTES:
-            raise UnreadableImageError(f"the file has {size:,} bytes, the limit is {MOST_BYTES:,}")
-        with file.open("rb") as opened:
-            opened.seek(offset)
-            content = opened.read(size)
+        if not 0 < span.size <= MOST_BYTES:
+            is_large = f"has {span.size:,} bytes, the limit is {MOST_BYTES:,}"
+            raise UnreadableImageError(f"the file {is_large if span.size else 'is empty'}")
+        with span.shard.open("rb") as file:
+            file.seek(span.offset)
+            content = file.read(span.size)
+        if len(content) < span.size:
+            raise UnreadableImageError("it was truncated since it was found")
+        return content
     except UnreadableImageError:
         raise
     except (OSError, ValueError, InputError) as error:  # a name with a NUL character is a ValueError
         reason = str(error) if isinstance(error, InputError) else getattr(error, "strerror", None) or "cannot be read"
         raise UnreadableImageError(reason[:1].lower() + reason[1:]) from error
-    if len(content) < size:
-        raise UnreadableImageError("it was truncated since it was found")
-    return content
 
 
 def decode(content: bytes, smallest: int | None = None) -> Image.Image:
@@ -144,16 +140,18 @@ def measure(content: bytes) -> tuple[int, int]:
 
 def is_cheap(content: bytes) -> bool:
     """Return whether a file is decoded in a second or two, from its header and how often each pixel is computed."""
-    passes = EFFORT_OF_VIDEO if content[4:8] == b"ftyp" else 1
-    if content.startswith(b"\xff\xd8"):
-        passes = max(1, content.count(b"\xff\xda"))
+    passes = EFFORT_OF_VIDEO if content[4:8] == b"ftyp" else max(1, _n_scans(content))
     if passes * MOST_PIXELS <= MOST_EFFORT:
         return True
     try:
-        width, height = measure(content)
+        return math.prod(measure(content)) * passes <= MOST_EFFORT
     except UnreadableImageError:
         return True  # found again when it is decoded
-    return width * height * passes <= MOST_EFFORT
+
+
+def _n_scans(content: bytes) -> int:
+    """Return how many scans a JPEG file has, 0 for other files."""
+    return content.count(b"\xff\xda") if content.startswith(b"\xff\xd8") else 0
 
 
 def _open(content: bytes) -> Image.Image:
@@ -161,9 +159,8 @@ def _open(content: bytes) -> Image.Image:
     width, height = image.size
     if width * height > MOST_PIXELS:
         raise UnreadableImageError(f"{width} x {height} pixels, the limit is {MOST_PIXELS:,}")
-    n_scans = content.count(b"\xff\xda") if content.startswith(b"\xff\xd8") else 0
-    if n_scans > MOST_SCANS:
-        raise UnreadableImageError(f"a JPEG file with {n_scans:,} scans, the limit is {MOST_SCANS}")
+    if _n_scans(content) > MOST_SCANS:
+        raise UnreadableImageError(f"a JPEG file with {_n_scans(content):,} scans, the limit is {MOST_SCANS}")
     return image
 
 
@@ -229,8 +226,6 @@ def _pillow_errors() -> Iterator[None]:
         raise
     except UnidentifiedImageError:
         raise UnreadableImageError("not an image of a known format") from None
-    except Image.DecompressionBombError:
-        raise UnreadableImageError(f"more than {MOST_PIXELS:,} pixels") from None
     except MemoryError:
         raise UnreadableImageError("not enough memory to decode it") from None
     except Exception as error:  # Pillow's decoders raise anything from struct.error to SyntaxError
@@ -349,17 +344,28 @@ class GuardedDecoder:
         self._process: subprocess.Popen[bytes] | None = None
 
     def view(
-        self, content: bytes, preprocessing: Preprocessing, seconds: float, smallest: int | None = None
+        self, content: bytes, preprocessing: Preprocessing | None, seconds: float, smallest: int | None = None
     ) -> NDArray[np.uint8]:
-        """Return the model's view of an image `(height, width, 3)`; with `smallest`, it is reduced while decoding.
+        """Return the model's view of an image `(height, width, 3)`, or its pixels; see `decode`.
 
         A CostlyImageError means that it has too many pixels or takes too long.
         """
-        return self._ask(content, seconds, {"smallest": smallest, "preprocessing": asdict(preprocessing)})
-
-    def image(self, content: bytes, seconds: float, smallest: int | None = None) -> Image.Image:
-        """Return the decoded RGB image; see `view`."""
-        return Image.fromarray(self._ask(content, seconds, {"smallest": smallest}))
+        given, answers = _pipes(self._process or self._start())
+        wish = {"size": len(content), "max_pixels": self.max_pixels, "smallest": smallest}
+        is_late = False
+        with suppress(OSError):  # the process ended while it was reading
+            _send(given, {**wish, "preprocessing": preprocessing and asdict(preprocessing)}, content)
+            is_late = not _arrives(answers, seconds)
+            answer = None if is_late else _receive(answers)
+            if answer is not None and "error" in answer:
+                raise (CostlyImageError if answer["costly"] else UnreadableImageError)(answer["error"])
+            pixels = b"" if answer is None else answers.read(math.prod(answer["shape"]))
+            if answer is not None and len(pixels) == math.prod(answer["shape"]):
+                return np.frombuffer(pixels, dtype=np.uint8).reshape(answer["shape"])
+        self.close()
+        if is_late:
+            raise CostlyImageError(f"decoding takes more than {seconds:.3g} seconds")
+        raise UnreadableImageError("its decoder crashed")
 
     def close(self) -> None:
         """End the process."""
@@ -367,9 +373,8 @@ class GuardedDecoder:
         if process is not None:
             process.kill()
             process.wait()
-            for pipe in (process.stdin, process.stdout):
+            for pipe in _pipes(process):
                 with suppress(OSError):  # unsent bytes of an image that took too long
-                    assert pipe is not None
                     pipe.close()
 
     def __enter__(self) -> GuardedDecoder:
@@ -377,27 +382,6 @@ class GuardedDecoder:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _ask(self, content: bytes, seconds: float, wish: dict[str, Any]) -> NDArray[np.uint8]:
-        process = self._process or self._start()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        answer, is_late = None, False
-        with suppress(OSError):  # the process ended while it was reading
-            _send(process.stdin, wish | {"size": len(content), "max_pixels": self.max_pixels}, content)
-            is_late = not _arrives(process.stdout, seconds)
-            answer = None if is_late else _receive(process.stdout)
-        if answer is not None and "error" in answer:
-            raise (CostlyImageError if answer["costly"] else UnreadableImageError)(answer["error"])
-        if answer is not None:
-            size = math.prod(answer["shape"])
-            pixels = process.stdout.read(size)
-            if len(pixels) == size:
-                return np.frombuffer(pixels, dtype=np.uint8).reshape(answer["shape"])
-        self.close()
-        if is_late:
-            raise CostlyImageError(f"decoding takes more than {seconds:.3g} seconds")
-        raise UnreadableImageError("its decoder crashed")
 
     def _start(self) -> subprocess.Popen[bytes]:
         """Start the process and wait until it is ready, so that its start takes no time from an image."""
@@ -410,8 +394,8 @@ class GuardedDecoder:
             stderr=subprocess.DEVNULL,
             env=kept | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
         )
-        assert process.stdout is not None
-        if not _arrives(process.stdout, SECONDS_TO_START) or _receive(process.stdout) is None:
+        answers = _pipes(process)[1]
+        if not _arrives(answers, SECONDS_TO_START) or _receive(answers) is None:
             self.close()
             raise CaptuneError("The process that decodes images did not start. Is there enough memory?")
         return process
@@ -420,6 +404,7 @@ class GuardedDecoder:
 def work(max_memory: int) -> None:
     """Decode images from standard input until it ends."""
     given, answers = sys.stdin.buffer, sys.stdout.buffer
+    as_preprocessing = TypeAdapter(Preprocessing).validate_python
     if resource is not None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         mapped = 500_000_000  # mostly libraries
@@ -436,9 +421,8 @@ def work(max_memory: int) -> None:
             width, height = measure(content)
             if width * height > wish["max_pixels"]:
                 raise CostlyImageError(f"{width} x {height} pixels, the limit is {wish['max_pixels']:,}")
-            image = decode(content, wish["smallest"])
-            has_view = "preprocessing" in wish
-            view = weak_view(image, preprocessing_of(wish["preprocessing"])) if has_view else np.asarray(image)
+            image, model = decode(content, wish["smallest"]), wish["preprocessing"]
+            view = np.asarray(image) if model is None else weak_view(image, as_preprocessing(model))
             pixels = np.ascontiguousarray(view)
         except UnreadableImageError as error:
             _send(answers, {"error": str(error), "costly": isinstance(error, CostlyImageError)})
@@ -446,6 +430,13 @@ def work(max_memory: int) -> None:
             _send(answers, {"error": "not enough memory to decode it", "costly": False})
         else:
             _send(answers, {"shape": pixels.shape}, pixels.data)
+
+
+def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
+    """Return where the process reads and where it writes."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return process.stdin, process.stdout
 
 
 def _arrives(pipe: IO[bytes], seconds: float) -> bool:

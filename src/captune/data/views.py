@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from PIL import Image
@@ -24,17 +24,13 @@ MOST_SIDE = 4096
 LONGEST_SHAPE = 32
 """Aspect ratio above which the ends of an image are cropped before resizing."""
 
-_FILTERS: dict[str, Image.Resampling] = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-}
-
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """The preprocessing of a model: resize, center crop, normalize; mean and std are for values from 0 to 1."""
+    """The preprocessing of a model: resize, center crop, normalize; mean and std are for values from 0 to 1.
+
+    A model of two image encoders has a `second` one, whose views stand below those of the first.
+    """
 
     image_size: int
     resize: int
@@ -42,10 +38,12 @@ class Preprocessing:
     resample: Resample
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+    second: Preprocessing | None = field(default=None, repr=False)  # keys of caches are representations
 
     def __post_init__(self) -> None:
-        if self.resample not in _FILTERS:
-            raise ModelError(f"Unknown interpolation {self.resample!r}, expected one of {', '.join(_FILTERS)}.")
+        if self.resample not in get_args(Resample):
+            expected = ", ".join(get_args(Resample))
+            raise ModelError(f"Unknown interpolation {self.resample!r}, expected one of {expected}.")
         if not 1 <= self.image_size <= MOST_SIDE or not 0 <= self.resize <= MOST_SIDE:
             raise ModelError(f"Expected an image size of 1 to {MOST_SIDE} pixels, got {self}.")
         values = (*self.mean, *self.std)
@@ -53,18 +51,31 @@ class Preprocessing:
             raise ModelError(f"Expected three finite means and three positive standard deviations, got {self}.")
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Return height and width of the model's input."""
-        return self.image_size, self.image_size
-
-    @property
     def parts(self) -> tuple[Preprocessing, ...]:
         """Return the preprocessing of each image encoder."""
-        return (self,)
+        return (self,) if self.second is None else (self, self.second)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return height and width of the model's input."""
+        sides = [part.image_size for part in self.parts]
+        return sum(sides), max(sides)
+
+    @property
+    def filter(self) -> Image.Resampling:
+        """Return Pillow's filter."""
+        return Image.Resampling[self.resample.upper()]
 
     def stack(self, views: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-        """Join the views `(side, side, 3)` of all encoders; here there is one."""
-        return views[0]
+        """Put the views `(side, side, 3)` of all encoders below each other; a narrower one is padded with zeros."""
+        if self.second is None:
+            return views[0]
+        return np.concatenate([np.pad(view, ((0, 0), (0, self.shape[1] - len(view)), (0, 0))) for view in views])
+
+    def split(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the inputs of both encoders, `(images, 3, side, side)` each."""
+        side, other = self.image_size, self.parts[-1].image_size
+        return pixels[:, :, :side, :side], pixels[:, :, side : side + other, :other]
 
     def normalize(self, pixels: NDArray[np.uint8]) -> Tensor:
         """Turn views `(images, height, width, 3)` into the model's input `(images, 3, height, width)`."""
@@ -74,6 +85,10 @@ class Preprocessing:
 
     def standardize(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the same as an array, without PyTorch."""
+        if self.second is not None:
+            first, second = pixels[:, : self.image_size], pixels[:, self.image_size :]
+            both = replace(self, second=None).standardize(first), self.second.standardize(second)
+            return np.concatenate(both, axis=2)
         # Channels are moved to the front while they are bytes: with strided floats this takes ten times longer.
         batch = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)).astype(np.float32)
         batch /= np.float32(255.0)
@@ -82,82 +97,26 @@ class Preprocessing:
         return batch
 
 
-@dataclass(frozen=True)
-class TwoViews(Preprocessing):
-    """The preprocessing of two image encoders: the view of the second stands below that of the first.
-
-    Attributes:
-        second: The preprocessing of the second encoder.
-    """
-
-    second: Preprocessing
-
-    @classmethod
-    def of(cls, first: Preprocessing, second: Preprocessing) -> TwoViews:
-        """Return the preprocessing of both."""
-        return cls(**vars(first), second=second)
-
-    @property
-    def parts(self) -> tuple[Preprocessing, ...]:
-        """Return the preprocessing of each image encoder."""
-        return self, self.second
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Return height and width of both views together."""
-        sides = self.image_size, self.second.image_size
-        return sum(sides), max(sides)
-
-    def stack(self, views: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-        """Put two views `(side, side, 3)` below each other; the narrower one is padded with zeros."""
-        wide = self.shape[1]
-        return np.concatenate([np.pad(view, ((0, 0), (0, wide - view.shape[1]), (0, 0))) for view in views])
-
-    def split(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the inputs of both encoders, `(images, 3, side, side)` each."""
-        side, other = self.image_size, self.second.image_size
-        return pixels[:, :, :side, :side], pixels[:, :, side : side + other, :other]
-
-    def standardize(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return both views as the inputs of their models, `(images, 3, height, width)`."""
-        first, second = pixels[:, : self.image_size], pixels[:, self.image_size :]
-        return np.concatenate([super().standardize(first), self.second.standardize(second)], axis=2)
-
-
-def preprocessing_of(values: dict[str, Any]) -> Preprocessing:
-    """Return a preprocessing from its fields, as JSON has them."""
-    own = values | {name: tuple(values[name]) for name in ("mean", "std")}
-    second = own.pop("second", None)
-    first = Preprocessing(**own)
-    return first if second is None else TwoViews.of(first, preprocessing_of(second))
-
-
 def weak_view(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.uint8]:
     """Resize and crop an RGB image as the model expects, before normalization, `(height, width, 3)`."""
     return preprocessing.stack([_resize_and_crop(image, one) for one in preprocessing.parts])
 
 
 def _resize_and_crop(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.uint8]:
-    side, resample = preprocessing.image_size, _FILTERS[preprocessing.resample]
+    side, resample = preprocessing.image_size, preprocessing.filter
     if preprocessing.resize == 0:
         return np.asarray(image.resize((side, side), resample))
-    image = _central(image)
-    width, height = image.size
+    (width, height), most = image.size, LONGEST_SHAPE * min(image.size)
+    if max(width, height) > most:  # the crop below drops the ends anyway, and resizing them could exhaust memory
+        left, top = max(width - most, 0) // 2, max(height - most, 0) // 2
+        image = image.crop((left, top, width - left, height - top))
+        width, height = image.size
     # The longer side is truncated, not rounded, as in the reference preprocessing of CLIP.
     wide = preprocessing.resize if width <= height else int(preprocessing.resize * width / height)
     high = preprocessing.resize if height <= width else int(preprocessing.resize * height / width)
     resized = image.resize((wide, high), resample)
     left, top = (wide - side) // 2, (high - side) // 2
     return np.asarray(resized.crop((left, top, left + side, top + side)))
-
-
-def _central(image: Image.Image) -> Image.Image:
-    """Crop the ends of a very long image, which the center crop drops anyway but resizing could exhaust memory on."""
-    (width, height), most = image.size, LONGEST_SHAPE * min(image.size)
-    if max(width, height) <= most:
-        return image
-    left, top = max(width - most, 0) // 2, max(height - most, 0) // 2
-    return image.crop((left, top, width - left, height - top))
 
 
 @dataclass(frozen=True)
@@ -182,7 +141,7 @@ def strong_view(
     box, flips = _random_box(image.size, generator, smallest_area), generator.random() < flip
     views = []
     for one in preprocessing.parts:
-        view = np.asarray(image.resize((one.image_size, one.image_size), _FILTERS[one.resample], box=box))
+        view = np.asarray(image.resize((one.image_size, one.image_size), one.filter, box=box))
         views.append(np.ascontiguousarray(view[:, ::-1]) if flips else view)
     return preprocessing.stack(views)
 

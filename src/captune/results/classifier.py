@@ -34,7 +34,7 @@ from captune.core.settings import DEFAULT_BACKBONE, RunSettings, build
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.loading import load_batches
 from captune.data.precomputed import Embeddings
-from captune.data.views import Preprocessing, TwoViews, WeakView
+from captune.data.views import Preprocessing, WeakView
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import EmbeddedImages, embed_images, merge_parts
@@ -62,7 +62,7 @@ class Card:
     tuner: str
     tuner_settings: dict[str, Any]
     weights_digest: str
-    preprocessing: TwoViews | Preprocessing | None = None
+    preprocessing: Preprocessing | None = None
     digest: str = ""
     parts: tuple[str, ...] = ()
     """Names of the parts of merged classes; empty if no classes were merged."""

@@ -24,7 +24,7 @@ from captune.data.images import ImageCollection, no_usable_image
 from captune.data.inputs import Images, collect_images
 from captune.data.labels import read_labels
 from captune.data.precomputed import Embeddings
-from captune.data.views import Preprocessing, TwoViews, weak_view
+from captune.data.views import Preprocessing, weak_view
 from captune.data.vocabulary import name_problems
 from captune.embeddings.predictions import Predictions
 
@@ -252,7 +252,7 @@ class OnnxCard:
     version: int
     made_by: str
     names: tuple[str, ...]
-    preprocessing: TwoViews | Preprocessing
+    preprocessing: Preprocessing
     logit_scale: float
     backbone: str
     backbone_fingerprint: str

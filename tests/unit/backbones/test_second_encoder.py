@@ -20,7 +20,7 @@ from captune.backbones.joined import Joined
 from captune.core.arrays import unit_rows
 from captune.core.errors import CaptuneError, InputError, ModelError
 from captune.data.precomputed import ClassTexts, Embeddings
-from captune.data.views import TwoViews, weak_view
+from captune.data.views import weak_view
 
 NAMES = ["cat", "red dog", "bird"]
 
@@ -71,7 +71,7 @@ def test_texts_are_scored_in_the_first_space() -> None:
     joined = Joined(first, second, 3.0)
     views = np.random.default_rng(0).integers(0, 256, (4, 16, 8, 3), dtype=np.uint8)
     pixels = joined.preprocessing.normalize(views)
-    assert isinstance(joined.preprocessing, TwoViews)
+    assert joined.preprocessing.parts[1] == second.preprocessing
     one, other = joined.preprocessing.split(pixels)
     torch.testing.assert_close(one, first.preprocessing.normalize(views[:, :8]))
     torch.testing.assert_close(other, second.preprocessing.normalize(views[:, 8:]))
