@@ -51,7 +51,7 @@ def solve_stata(
     shared = np.average(variances, axis=0, weights=z.sum(axis=0))
     weights = np.asarray(density_weight * means / shared, dtype=np.float32)
     offsets = np.asarray(-0.5 * (weights * means).sum(axis=1), dtype=np.float32)
-    return MixtureFit(weights, offsets, 1.0, z, iterations, np.zeros(len(texts), dtype=np.float32))
+    return MixtureFit(weights, offsets, 1.0, z, iterations)
 
 
 def _scatter(z: Floats, images: Floats, squares: Floats, means: Floats) -> Floats:

@@ -66,8 +66,7 @@ def solve_transclip(
         means = unit_rows(sums / np.maximum(counts, 1e-9)[:, None])
         scatter = (images**2).sum(axis=0) - 2 * (means * sums).sum(axis=0) + (counts[:, None] * means**2).sum(axis=0)
         variance = np.maximum(scatter / n_images, 1e-8).astype(np.float32)
-    none = np.zeros(len(texts), dtype=np.float32)
-    return MixtureFit(weights, np.asarray(offsets, dtype=np.float32), 1.0, z, iterations, none)
+    return MixtureFit(weights, np.asarray(offsets, dtype=np.float32), 1.0, z, iterations)
 
 
 class TransClip(Method):

@@ -91,7 +91,6 @@ class MixtureFit:
             to the accuracy that they tell.
         probabilities: Probabilities of the unlabeled images, `(images, classes)`.
         rounds: Number of estimation rounds.
-        evening: The part of the offsets that evens out the class sizes, `(classes,)`.
         is_absent: Which names no image seems to show, `(classes,)`; empty if all are shown.
     """
 
@@ -100,7 +99,6 @@ class MixtureFit:
     temperature: float
     probabilities: Floats
     rounds: int
-    evening: Floats
     is_absent: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
 
 
@@ -133,32 +131,38 @@ def fit_gaussian_mixture(
         array([50, 50])
     """
     images, texts = as_embeddings(image_embeddings, "images"), as_embeddings(class_embeddings, "classes")
-    known = np.empty((0, texts.shape[1]), np.float32) if labeled is None else as_embeddings(labeled, "labeled images")
+    known = texts[:0] if labeled is None else as_embeddings(labeled, "labeled images")
     ids = np.asarray([] if labels is None else labels, dtype=np.int64)
     _check(images, texts, known, ids)
+    rule, zero_shot = settings or MixtureSettings(), np.float32(logit_scale) * texts
+    if not len(images):
+        none = np.zeros(len(texts), dtype=np.float32)
+        return MixtureFit(np.zeros_like(texts), none, 1.0, np.empty((0, len(texts)), dtype=np.float32), 0)
     single = np.ones(len(ids), dtype=np.bool_) if is_single is None else np.asarray(is_single, dtype=np.bool_)
     blocked = np.where(class_mask(allowed, len(texts)), np.float32(0), np.float32(-np.inf))
     # The same images in another order have the same result: their samples and sums are those of the canonical order.
     order, known_order = canonical_order(images), canonical_order(known)
     images, known, ids, single = take_rows(images, order), known[known_order], ids[known_order], single[known_order]
-    rule = settings or MixtureSettings()
-    problem = _Problem(images, texts, logit_scale, rule, known, ids, single, blocked, texts[:0])
+    is_absent = np.zeros(len(texts), dtype=np.bool_)
     with threads_for(images.size * max(texts.shape)):
-        is_absent = problem.find_absent() if problem.settings.absent_names else np.zeros(len(texts), dtype=np.bool_)
-        found = problem.among(~is_absent).solve()
+        if rule.absent_names:
+            some = softmax_rows(images[:MOST_COUNTED] @ zero_shot.T + blocked)
+            is_absent = find_absent(some, ids, len(images))
+        present, numbers = ~is_absent, np.cumsum(~is_absent) - 1
+        found = _Problem(
+            images,
+            zero_shot[present],
+            rule,
+            _moments(images),
+            known,
+            numbers[ids],
+            single,
+            blocked[present],
+            zero_shot[is_absent],
+        ).solve()
         if is_absent.any():
-            found = problem.with_absent(found, is_absent)
+            found = _with_absent(found, images, zero_shot, is_absent)
     return replace(found, probabilities=take_rows(found.probabilities, np.argsort(order)))
-
-
-@dataclass(frozen=True, eq=False)
-class _Start:
-    """What all rounds share; `means` `(classes, width)` are weighted by zero-shot probabilities and centered."""
-
-    center: Floats
-    covariance: Floats
-    means: Floats
-    evidence: LabelEvidence
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,140 +170,97 @@ class _Problem:
     """What is fitted.
 
     Attributes:
+        texts: Texts of the names that images seem to show, times the logit scale, `(classes, width)`.
+        moments: Mean and covariance of the images.
         blocked: Minus infinity for classes that only labeled images may have, `(classes,)`.
+        absent: Texts of the other names, times the logit scale, `(names, width)`.
         count_of_each: Number of images that each image stands for.
-        tested: Accuracy by cross-validation of the labels, and its weight, both from 0 to 1.
-        moments: Mean and covariance of the images, if they are known.
-        absent: Texts of names that no image seems to show, `(names, width)`; they are not among `texts`.
     """
 
     images: Floats
     texts: Floats
-    logit_scale: float
     settings: MixtureSettings
+    moments: tuple[Floats, Floats]
     labeled: Floats
     labels: Ints
     is_single: Bools
     blocked: Floats
     absent: Floats
     count_of_each: float = 1.0
-    tested: tuple[float, float] = (0.0, 0.0)
-    moments: tuple[Floats, Floats] | None = None
-
-    def find_absent(self) -> Bools:
-        """Return which names no image seems to show, `(classes,)`."""
-        some = self.images[:MOST_COUNTED]
-        text_scores = some @ (np.float32(self.logit_scale) * self.texts).T + self.blocked
-        return find_absent(softmax_rows(text_scores), self.labels, len(self.images))
-
-    def among(self, is_present: Bools) -> _Problem:
-        """Return the problem with the present names only."""
-        number = np.cumsum(is_present) - 1
-        return replace(
-            self,
-            texts=self.texts[is_present],
-            labels=number[self.labels],
-            blocked=self.blocked[is_present],
-            absent=self.texts[~is_present],
-        )
-
-    def with_absent(self, found: MixtureFit, is_absent: Bools) -> MixtureFit:
-        """Return a fit that has the absent names again.
-
-        They are represented by their texts, with the largest offsets at which they are improbable for all images: a
-        new image gets such a name only if it fits it clearly better than any image of this collection does.
-        """
-        text_rule, present = np.float32(self.logit_scale) * self.texts, np.flatnonzero(~is_absent)
-        gaps = np.full(int(is_absent.sum()), np.inf, dtype=np.float32)
-        for rows in row_parts(len(self.images), max(self.images.shape[1], len(self.texts))):
-            scores = self.images[rows] @ (text_rule[present] + found.weights).T + found.offsets
-            best = scores.max(axis=1, keepdims=True)
-            gaps = np.minimum(gaps, (best - self.images[rows] @ text_rule[is_absent].T).min(axis=0))
-        weights, offsets = np.zeros_like(self.texts), np.zeros(len(self.texts), dtype=np.float32)
-        evening, probabilities = np.zeros_like(offsets), empty_rows(len(self.images), len(self.texts))
-        weights[present], offsets[present], evening[present] = found.weights, found.offsets, found.evening
-        offsets[is_absent] = gaps + np.float32(found.temperature * np.log(IMPROBABLE))
-        for rows in row_parts(*probabilities.shape):
-            probabilities[rows] = 0.0
-            probabilities[rows, present] = found.probabilities[rows]
-        return replace(
-            found, weights=weights, offsets=offsets, evening=evening, probabilities=probabilities, is_absent=is_absent
-        )
 
     def solve(self) -> MixtureFit:
         """Fit the mixture to all images, or to a sample first if there are many."""
-        n_sampled = max(FEWEST_SAMPLED, SAMPLED_PER_CLASS * len(self.texts))
+        n_sampled, most_rounds = max(FEWEST_SAMPLED, SAMPLED_PER_CLASS * len(self.texts)), self._most_rounds()
         if len(self.images) < 2 * n_sampled:
-            return replace(self, tested=self.test()).fit(self.most_rounds)
-        sample = replace(self, images=self.images[:n_sampled], count_of_each=len(self.images) / n_sampled)
-        first = sample.fit(self.most_rounds)
-        last = replace(self, tested=sample.test()).fit(ROUNDS_AFTER_SAMPLE, first)
-        return replace(last, rounds=first.rounds + last.rounds)
+            return self._fit(most_rounds, self._test(most_rounds))[0]
+        some = self.images[:n_sampled]
+        sample = replace(self, images=some, moments=_moments(some), count_of_each=len(self.images) / n_sampled)
+        first = sample._fit(most_rounds)
+        last, _ = self._fit(ROUNDS_AFTER_SAMPLE, sample._test(most_rounds), first)
+        return replace(last, rounds=first[0].rounds + last.rounds)
 
-    def test(self) -> tuple[float, float]:
-        """Cross-validate the single labels of allowed classes; return the accuracy to expect, and its weight.
-
-        Labels of images that were chosen because they are unclear tell less than the accuracy on all images: theirs
-        sets a temperature, at which the mean confidence of all images is returned.
-        """
-        counted = np.flatnonzero(np.isfinite(self.blocked[self.labels]) & self.is_single)
-        if len(counted) < FEWEST_TESTED or not len(self.images):
-            return 0.0, 0.0
-        by_class = counted[np.argsort(self.labels[counted], kind="stable")]
-        some, moments = self.images[evenly_spaced(len(self.images), 1024)], self._moments()
-        tested: list[Floats] = []
-        others: list[Floats] = []
-        n_right = 0
-        for held_out in (by_class[fold::N_FOLDS] for fold in range(N_FOLDS)):
-            rest = np.setdiff1d(np.arange(len(self.labels)), held_out)
-            fit = replace(
-                self,
-                labeled=self.labeled[rest],
-                labels=self.labels[rest],
-                is_single=self.is_single[rest],
-                moments=moments,
-            ).fit(self.most_rounds, is_trial=True)
-            rule = np.float32(self.logit_scale) * self.texts + fit.weights
-            tested.append(self.labeled[held_out] @ rule.T + fit.offsets + self.blocked)
-            others.append(some @ rule.T + fit.offsets + self.blocked)
-            n_right += int(np.count_nonzero(tested[-1].argmax(axis=1) == self.labels[held_out]))
-        temperature = find_temperature(np.concatenate(tested), (n_right + 1) / (len(counted) + 2))
-        per_class = len(counted) / int(np.isfinite(self.blocked).sum())
-        return mean_confidence(np.concatenate(others) / np.float32(temperature)), per_class**2 / (per_class**2 + 1)
-
-    @property
-    def most_rounds(self) -> int:
+    def _most_rounds(self) -> int:
         """Return the maximum number of rounds before class sizes are evened out, and after."""
         n_labels = int(np.isfinite(self.blocked[self.labels]).sum())
         fewer = int(self.settings.iterations / (1 + n_labels / len(self.texts) / ROUNDS_HALVED_AT))
         return min(self.settings.iterations, max(LABELED_ROUNDS, fewer))
 
-    def fit(self, most_rounds: int, first: MixtureFit | None = None, is_trial: bool = False) -> MixtureFit:
+    def _test(self, most_rounds: int) -> tuple[float, float]:
+        """Cross-validate the single labels of allowed classes; return the accuracy to expect, and its weight, 0 to 1.
+
+        Labels of images that were chosen because they are unclear tell less than the accuracy on all images: theirs
+        sets a temperature, at which the mean confidence of all images is returned.
+        """
+        counted = np.flatnonzero(np.isfinite(self.blocked[self.labels]) & self.is_single)
+        if len(counted) < FEWEST_TESTED:
+            return 0.0, 0.0
+        by_class = counted[np.argsort(self.labels[counted], kind="stable")]
+        some = self.images[evenly_spaced(len(self.images), 1024)]
+        tested, others, n_right = list[Floats](), list[Floats](), 0
+        for held_out in (by_class[fold::N_FOLDS] for fold in range(N_FOLDS)):
+            rest = np.setdiff1d(np.arange(len(self.labels)), held_out)
+            fit, _ = replace(self, labeled=self.labeled[rest], labels=self.labels[rest])._fit(most_rounds)
+            rule, offsets = self.texts + fit.weights, fit.offsets
+            tested.append(self.labeled[held_out] @ rule.T + offsets + self.blocked)
+            others.append(some @ rule.T + offsets + self.blocked)
+            n_right += int(np.count_nonzero(tested[-1].argmax(axis=1) == self.labels[held_out]))
+        temperature = find_temperature(np.concatenate(tested), (n_right + 1) / (len(counted) + 2))
+        per_class = len(counted) / int(np.isfinite(self.blocked).sum())
+        return mean_confidence(np.concatenate(others) / np.float32(temperature)), per_class**2 / (per_class**2 + 1)
+
+    def _fit(
+        self,
+        most_rounds: int,
+        tested: tuple[float, float] | None = None,
+        first: tuple[MixtureFit, Floats] | None = None,
+    ) -> tuple[MixtureFit, Floats]:
         """Estimate and assign in turn until hardly any image changes its class; even out the class sizes; repeat.
 
-        Starts from zero-shot, or from a first fit, whose evening is kept. A trial needs no temperature.
+        Starts from zero-shot, or from a first fit, whose evening is kept. Without an accuracy by cross-validation, it
+        is a trial, which needs no temperature. Returns also the part of the offsets that evens out the class sizes.
         """
         n_images, n_classes = len(self.images), len(self.texts)
-        if not n_images:  # zero-shot
-            none, nothing = np.zeros(n_classes, dtype=np.float32), np.zeros((0, n_classes), dtype=np.float32)
-            return MixtureFit(np.zeros_like(self.texts), none, 1.0, nothing, 0, none)
-        text_rule = np.float32(self.logit_scale) * self.texts
-        text_scores = self._scores(text_rule, self.blocked)
+        center, _ = self.moments
+        evidence = gather_evidence(
+            self.images, center, self.texts, self.labeled, self.labels, np.isfinite(self.blocked)
+        )
+        text_scores = self._scores(self.texts, self.blocked)
         probabilities = _softmax(text_scores)
-        start = self._start(probabilities)
-        spread, weight = _spread(text_scores), self._image_weight(start.evidence.contradiction)
-        evening = np.zeros(n_classes, dtype=np.float32)
-        is_even = first is not None or not self.settings.even_out
+        means = _means(*self._totals(probabilities))
+        spread, weight = _spread(text_scores), self._image_weight(evidence.contradiction)
+        evening, is_even = np.zeros(n_classes, dtype=np.float32), not self.settings.even_out
         if first is not None:
-            evening = first.evening
-            probabilities = _softmax(self._scores(text_rule + first.weights, first.offsets + self.blocked))
+            (rule, evening), is_even = first, True
+            probabilities = _softmax(self._scores(self.texts + rule.weights, rule.offsets + self.blocked))
         labels, rounds, last_round = probabilities.argmax(axis=1), 0, most_rounds
         while True:
-            counts, sums = self._totals(probabilities, start.center)
-            directions = self._directions(counts, sums, start, is_first=not rounds and first is None)
-            scores = self._scores(directions, -directions @ start.center)
+            counts, sums = self._totals(probabilities)
+            # Images with a wrong zero-shot label would outnumber the labels from the beginning, so they count later.
+            is_heard = rounds > 0 or first is not None or not len(self.labels)
+            directions = self._directions(counts, sums, means, evidence, is_heard)
+            scores = self._scores(directions, -directions @ center)
             scale = np.float32(weight * spread / max(_spread(scores), 1e-3 * spread, 1e-12))
-            frequency = counts + start.evidence.counts + self.settings.alpha
+            frequency = counts + evidence.counts + self.settings.alpha
             offsets = np.log(frequency / frequency.sum()).astype(np.float32) + evening
             for rows in row_parts(n_images, n_classes):
                 scores[rows] = text_scores[rows] + scale * scores[rows] + offsets
@@ -311,45 +272,30 @@ class _Problem:
                     break
                 evening, is_even = evening_offsets(scores, text_scores), True
                 last_round = rounds + most_rounds
-        temperature = 1.0
-        if not is_trial:
-            # Zero-shot's confidence is that among all names: without the absent ones, it would be high in any case.
-            some, absent_rule = evenly_spaced(n_images, 1024), np.float32(self.logit_scale) * self.absent
-            zero_shot = np.hstack([text_scores[some], self.images[some] @ absent_rule.T])
-            temperature = mixture_temperature(scores[some], zero_shot, *self.tested)
-        return MixtureFit(
-            weights=np.asarray(scale * directions, dtype=np.float32),
-            offsets=np.asarray(offsets - scale * (directions @ start.center), dtype=np.float32),
-            temperature=temperature,
-            probabilities=_softmax(scores, temperature),
-            rounds=rounds,
-            evening=evening,
-        )
+        temperature = 1.0 if tested is None else self._temperature(scores, text_scores, tested)
+        weights = np.asarray(scale * directions, dtype=np.float32)
+        offsets = np.asarray(offsets - scale * (directions @ center), dtype=np.float32)
+        return MixtureFit(weights, offsets, temperature, _softmax(scores, temperature), rounds), evening
 
-    def _start(self, probabilities: Floats) -> _Start:
-        """Return what all rounds share: the moments of the images, and the class means by zero-shot."""
-        center, covariance = self.moments or self._moments()
-        is_allowed = np.isfinite(self.blocked)
-        evidence = gather_evidence(
-            self.images, center, self.texts, self.logit_scale, self.labeled, self.labels, is_allowed
-        )
-        counts, sums = self._totals(probabilities, center)
-        means = np.asarray(sums / np.maximum(counts, 1e-9)[:, None], dtype=np.float32)
-        return _Start(center, covariance, means, evidence)
+    def _temperature(self, scores: Floats, text_scores: Floats, tested: tuple[float, float]) -> float:
+        """Return the temperature of a fit; zero-shot's confidence would be high in any case without absent names."""
+        some = evenly_spaced(len(scores), 1024)
+        zero_shot = np.hstack([text_scores[some], self.images[some] @ self.absent.T])
+        return mixture_temperature(scores[some], zero_shot, *tested)
 
-    def _directions(self, counts: Floats, sums: Floats, start: _Start, is_first: bool) -> Floats:
+    def _directions(
+        self, counts: Floats, sums: Floats, start: Floats, evidence: LabelEvidence, is_heard: bool
+    ) -> Floats:
         """Return linear discriminant analysis with a shrunk covariance; means are pulled toward their start.
 
-        In the first round, means come from labels and the zero-shot start alone. Otherwise, images with a wrong
-        zero-shot label would outnumber the labels from the beginning.
+        If the unlabeled images are not heard, means come from labels and start alone.
         """
-        settings = self.settings
-        unlabeled_weight = np.float32(0 if is_first and len(self.labels) else 1)
-        within = _within(start.covariance, counts, sums, settings.shrinkage)
-        alpha, weight = np.float32(settings.alpha) * start.evidence.trust, np.float32(settings.labeled_weight)
-        pulled = unlabeled_weight * counts + weight * start.evidence.counts + alpha
-        total = unlabeled_weight * sums + weight * start.evidence.sums + alpha[:, None] * start.means
+        unlabeled, labeled = np.float32(is_heard), np.float32(self.settings.labeled_weight)
+        alpha = np.float32(self.settings.alpha) * evidence.trust
+        pulled = unlabeled * counts + labeled * evidence.counts + alpha
+        total = unlabeled * sums + labeled * evidence.sums + alpha[:, None] * start
         means = np.asarray(total / pulled[:, None], dtype=np.float32)
+        within = _within(self.moments[1], counts, sums, self.settings.shrinkage)
         # SciPy brings a BLAS of its own, whose threads would compete with those of NumPy.
         return _equal_length(np.linalg.solve(within, means.T).T, means, counts)
 
@@ -363,15 +309,6 @@ class _Problem:
         by_labels = 1.0 + 3.0 * labeled / (labeled + 1.0)
         return settings.image_weight * by_labels * per_class / (per_class + settings.half_weight_at)
 
-    def _moments(self) -> tuple[Floats, Floats]:
-        """Return the mean `(width,)` and the covariance `(width, width)` of all unlabeled images."""
-        width = self.images.shape[1]
-        center = np.asarray(self.images.mean(axis=0, dtype=np.float64), dtype=np.float32)
-        total = np.zeros((width, width), dtype=np.float64)
-        for rows in row_parts(len(self.images), width):
-            total += self.images[rows].T @ self.images[rows]
-        return center, np.asarray(total / len(self.images) - np.outer(center, center), dtype=np.float32)
-
     def _scores(self, weights: Floats, offsets: Floats) -> Floats:
         """Return a linear rule's scores of the unlabeled images, `(images, classes)`."""
         scores = empty_rows(len(self.images), len(weights))
@@ -379,20 +316,57 @@ class _Problem:
             scores[rows] = self.images[rows] @ weights.T + offsets
         return scores
 
-    def _totals(self, probabilities: Floats, center: Floats) -> tuple[Floats, Floats]:
+    def _totals(self, probabilities: Floats) -> tuple[Floats, Floats]:
         """Return each class's count `(classes,)` and sum of centered images `(classes, width)`."""
         counts, sums = np.zeros(len(self.texts)), np.zeros(self.texts.shape)
         for rows in row_parts(len(self.images), max(self.texts.shape)):
             counts += probabilities[rows].sum(axis=0)
             sums += probabilities[rows].T @ self.images[rows]
-        sums -= counts[:, None] * center
+        sums -= counts[:, None] * self.moments[0]
         each = self.count_of_each
         return np.asarray(each * counts, dtype=np.float32), np.asarray(each * sums, dtype=np.float32)
 
 
+def _with_absent(found: MixtureFit, images: Floats, texts: Floats, is_absent: Bools) -> MixtureFit:
+    """Return a fit that has the absent names again.
+
+    They are represented by their texts, with the largest offsets at which they are improbable for all images: a new
+    image gets such a name only if it fits it clearly better than any image of this collection does.
+    """
+    gaps = np.full(int(is_absent.sum()), np.inf, dtype=np.float32)
+    for rows in row_parts(len(images), max(texts.shape)):
+        scores = images[rows] @ (texts[~is_absent] + found.weights).T + found.offsets
+        best = scores.max(axis=1, keepdims=True)
+        gaps = np.minimum(gaps, (best - images[rows] @ texts[is_absent].T).min(axis=0))
+    places = np.flatnonzero(is_absent) - np.arange(len(gaps))  # among the present names
+    return replace(
+        found,
+        weights=np.insert(found.weights, places, 0, axis=0),
+        offsets=np.insert(found.offsets, places, gaps + np.float32(found.temperature * np.log(IMPROBABLE))),
+        probabilities=fill_rows(
+            len(images), len(texts), lambda rows: np.insert(found.probabilities[rows], places, 0, axis=1)
+        ),
+        is_absent=is_absent,
+    )
+
+
+def _moments(images: Floats) -> tuple[Floats, Floats]:
+    """Return the mean `(width,)` and the covariance `(width, width)` of images."""
+    n_images, width = images.shape
+    center = np.asarray(images.mean(axis=0, dtype=np.float64), dtype=np.float32)
+    total = np.zeros((width, width), dtype=np.float64)
+    for rows in row_parts(n_images, width):
+        total += images[rows].T @ images[rows]
+    return center, np.asarray(total / n_images - np.outer(center, center), dtype=np.float32)
+
+
+def _means(counts: Floats, sums: Floats) -> Floats:
+    return np.asarray(sums / np.maximum(counts, 1e-9)[:, None], dtype=np.float32)
+
+
 def _within(covariance: Floats, counts: Floats, sums: Floats, shrinkage: float) -> Floats:
     """Return the shrunk covariance within classes, `(width, width)`."""
-    raw = sums / np.maximum(counts, 1e-9)[:, None]
+    raw = _means(counts, sums)
     within = covariance - (raw.T * (counts / counts.sum())) @ raw
     width = len(within)
     mean_variance = max(float(np.trace(within)) / width, SMALLEST_VARIANCE / width)
@@ -419,11 +393,11 @@ def _softmax(scores: Floats, temperature: float = 1.0) -> Floats:
 
 
 def _check(images: Floats, texts: Floats, labeled: Floats, labels: Ints) -> None:
-    width = texts.shape[-1]
-    if texts.ndim != 2 or images.ndim != 2 or images.shape[1] != width or labeled.shape != (len(labels), width):
+    width = texts.shape[1]
+    if images.shape[1] != width or labeled.shape != (len(labels), width):
         raise InputError(
-            "Expected embeddings of images (images, width), texts (classes, width) and labeled images "
-            f"({len(labels)}, width), got {images.shape}, {texts.shape} and {labeled.shape}."
+            f"Expected images, texts and {len(labels)} labeled images with embeddings of one width, got "
+            f"{images.shape}, {texts.shape} and {labeled.shape}."
         )
     if labels.size and not 0 <= labels.min() <= labels.max() < len(texts):
         raise InputError(f"labels: expected class ids in 0..{len(texts) - 1}, got {labels.min()}..{labels.max()}.")

@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from captune.core.arrays import Floats, Ints, evenly_spaced, row_parts, softmax_rows
+from captune.core.arrays import Bools, Floats, Ints, evenly_spaced, row_parts, softmax_rows
 
 MOST_NEIGHBORS = 10
 """But no more than half of the images that a class has on average."""
@@ -48,24 +47,17 @@ class LabelEvidence:
 
 
 def gather_evidence(
-    images: Floats,
-    center: Floats,
-    texts: Floats,
-    logit_scale: float,
-    labeled: Floats,
-    labels: Ints,
-    is_allowed: NDArray[np.bool_],
+    images: Floats, center: Floats, rule: Floats, labeled: Floats, labels: Ints, is_allowed: Bools
 ) -> LabelEvidence:
     """Return the evidence of labeled images `(labels, width)`, next to unlabeled ones `(images, width)`.
 
-    Unlabeled images have allowed classes only, `(classes,)`, so no others are averaged with them.
+    `rule` are the class texts times the logit scale. Unlabeled images have allowed classes only, `(classes,)`, so no
+    others are averaged with them.
     """
-    n_classes = len(texts)
+    n_classes, sums = len(rule), np.zeros_like(rule)
     counts = np.bincount(labels, minlength=n_classes)
-    sums = np.zeros_like(texts)
     if not len(labels):
         return LabelEvidence(sums, counts.astype(np.float32), np.ones(n_classes, dtype=np.float32))
-    rule = np.float32(logit_scale) * texts
     is_alone = (counts[labels] < MANY_LABELS) & is_allowed[labels]
     smoothed, belief = np.array(labeled, dtype=np.float32), np.ones(len(labels), dtype=np.float32)
     searched = images[evenly_spaced(len(images), MOST_SEARCHED)] if len(images) else images

@@ -49,16 +49,12 @@ def fit_to_names(
         return np.empty(0, dtype=np.float32)
     order = canonical_order(images)
     ordered = images[order]
-    center = ordered.mean(axis=0)
-    scores = _scores(ordered, texts)
-    answers = [
-        np.empty((0, images.shape[1]), np.float32) if rows is None else as_embeddings(rows, "answers")
-        for rows in (known, unknown)
-    ]
+    scores = _standardized(_smoothed(_totals(ordered, texts, ordered), ordered, ordered))
+    answers = [images[:0] if rows is None else as_embeddings(rows, "answers") for rows in (known, unknown)]
     if len(answers[0]) + len(answers[1]):
-        scores = _corrected(scores, ordered, center, *answers)
+        scores = _corrected(scores, ordered, *answers)
     ranks = np.empty(len(images), dtype=np.float32)
-    ranks[order] = (_ranks(scores) + 0.5) / len(images)
+    ranks[order] = np.float32(_mean_ranks(scores, scores)) / len(images)
     return ranks
 
 
@@ -77,13 +73,7 @@ def fit_of_new_images(image_embeddings: ArrayLike, class_embeddings: ArrayLike, 
     known = known[canonical_order(known)]
     totals = _totals(known, texts, known)
     scores, here = _smoothed(totals, known, known), _smoothed(totals, known, images, _totals(images, texts, known))
-    low, high = (np.searchsorted(np.sort(scores), here, side=side) for side in ("left", "right"))
-    return np.asarray(((low + high) / 2 + 0.5) / (len(known) + 1), dtype=np.float32)
-
-
-def _scores(images: Floats, texts: Floats) -> Floats:
-    """Return a score of fit, `(images,)`, of mean 0 and standard deviation 1."""
-    return _standardized(_smoothed(_totals(images, texts, images), images, images))
+    return np.asarray((_mean_ranks(here, scores) + 0.5) / (len(known) + 1), dtype=np.float32)
 
 
 def _totals(images: Floats, texts: Floats, reference: Floats) -> Floats:
@@ -134,13 +124,14 @@ def _smoothed(totals: Floats, reference: Floats, images: Floats, own: Floats | N
     return (totals if own is None else own) + (weights * totals[near]).sum(axis=1) / weights.sum(axis=1)
 
 
-def _corrected(scores: Floats, images: Floats, center: Floats, known: Floats, unknown: Floats) -> Floats:
+def _corrected(scores: Floats, images: Floats, known: Floats, unknown: Floats) -> Floats:
     """Return scores that answers correct around them: the posterior mean of a Gaussian process with these scores."""
     answered = np.concatenate([known[canonical_order(known)], unknown[canonical_order(unknown)]])
     wanted = np.repeat([ANSWER, -ANSWER], [len(known), len(unknown)])
     if len(answered) > MOST_ANSWERS:
         some = np.sort(canonical_order(answered)[:MOST_ANSWERS])
         answered, wanted = answered[some], wanted[some]
+    center = images.mean(axis=0)
     rows, places = unit_rows(images - center), unit_rows(answered - center)
     # The score of an answered image is that of the most similar image here, which is itself if it is among them.
     similar = score_rows(rows, len(places), lambda part: part @ places.T)
@@ -155,8 +146,8 @@ def _standardized(values: Floats, usual: Floats | None = None) -> Floats:
     return np.asarray((values - usual.mean()) / max(float(usual.std()), 1e-5), dtype=np.float32)
 
 
-def _ranks(values: Floats) -> Floats:
-    """Return how many values are smaller, and half of those that are equal, `(values,)`."""
-    ordered = np.sort(values)
+def _mean_ranks(values: Floats, among: Floats) -> Floats:
+    """Return how many of the others are smaller, and half of those that are equal, `(values,)`."""
+    ordered = np.sort(among)
     low, high = (np.searchsorted(ordered, values, side=side) for side in ("left", "right"))
-    return np.asarray((low + high - 1) / 2, dtype=np.float32)
+    return (low + high) / 2
