@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -17,16 +16,15 @@ from captune.backbones.base import Backbone
 from captune.core import distributed, registry
 from captune.core.arrays import Floats, Ints, softmax_rows
 from captune.core.errors import InputError
-from captune.core.runtime import threads_for
 from captune.core.settings import NonNegative, NonNegativeFloat, Positive, Rate, build
 from captune.core.text import option
 from captune.data.task import AdaptationTask
 from captune.embeddings.embed import embed_classes
 from captune.labeling.pseudo_labels import PseudoLabels, Source
-from captune.methods.base import Context, read_labels
+from captune.methods.base import Context, PseudoLabelSchedule, read_pseudo_labels
 from captune.training.batch_sources import BatchSource, Request, draw_batches
-from captune.training.checkpoint import add_prefix, with_prefix
-from captune.training.loop import Optimization, Schedule, fit
+from captune.training.checkpoint import with_prefix
+from captune.training.loop import Optimization
 from captune.training.losses import loss_weights
 from captune.training.objective import PseudoLabelBatch, PseudoLabelObjective
 from captune.tuners.base import Tuner
@@ -41,8 +39,9 @@ QUICK: Mapping[str, Any] = {
     "gradient_clip": 10.0,  # with few labels, their weight |PL| / |L| makes steps too long without it
 }
 """The same algorithm on cached embeddings with shorter training; learning rates of prompts do not suit an adapter."""
-QUICK_ROUNDS: Mapping[str, Any] = {**QUICK, "epochs": 10}
-"""The same for methods that train in rounds."""
+PRESETS: Mapping[str, Mapping[str, Any]] = {"full": {}, "quick": QUICK}
+PRESETS_OF_ROUNDS: Mapping[str, Mapping[str, Any]] = {"full": {}, "quick": {**QUICK, "epochs": 10}}
+"""With shorter training, for methods that train in rounds."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class FewLabelSettings(Optimization):
     warmup_epochs: NonNegative = 5
 
 
-class FewLabelTraining(Schedule):
+class FewLabelTraining(PseudoLabelSchedule):
     """A student that is trained on pseudo-labels one or more times, each time from new random prompts.
 
     Each training is a numbered part of the run's checkpoints: a resumed run skips to the part that was interrupted. As
@@ -84,7 +83,7 @@ class FewLabelTraining(Schedule):
     @cached_property
     def full_source(self) -> BatchSource:
         """The source of all unlabeled and labeled images."""
-        return self.context.batch_source(self.tuner, self.task, strong_views=0)
+        return self.context.batch_source(self.tuner, self.task)
 
     def zero_shot(self) -> Floats:
         """Return probabilities of the unlabeled images over the target classes, before any training."""
@@ -118,46 +117,38 @@ class FewLabelTraining(Schedule):
         images that have several. With `labeled_batch`, a minimum and maximum size, labeled images come in separate
         batches, in proportion to the pseudo-labeled ones and with the same weight; otherwise both are mixed.
         """
-        context, settings, task = self.context, self.settings, self.task
-        checkpoints = replace(context.checkpoints, part=part) if context.checkpoints else None
+        task, checkpoints = self.task, self.context.checkpoints
         labels = labels.stamped(part, Source.NAME if part == 1 else Source.MODEL)
 
         def interrupted() -> distributed.Payload:  # the length of a training depends on its labels
-            found = checkpoints.newest() if checkpoints else None
+            found = replace(checkpoints, part=part).newest() if checkpoints else None
             return (dict(found.tensors) if found else {}), None
 
         if tensors := distributed.from_first(interrupted)[0]:
-            labels = read_labels(tensors, "schedule.pseudo_labels.", labels.n_classes)
+            labels = read_pseudo_labels(tensors, "schedule.pseudo_labels.", labels.n_classes)
         self.tuner = self._new_tuner(part)
         self.source, self.is_strong = self.full_source, strong_views > 0 and len(labels) > 0
         if self.is_strong:
             # A source of the pseudo-labeled images only: random crops of the others would never be used.
-            readable = task.unlabeled.subset(context.embed(self.backbone, task.unlabeled).image_index)
-            few = replace(task, unlabeled=readable.subset(labels.image_index))
-            labels = labels.subset(context.embed(self.backbone, few.unlabeled).image_index)
-            self.source = context.batch_source(self.tuner, few, strong_views)
+            self.source = self.context.batch_source(self.tuner, task, strong_views, labels.image_index)
         n_labeled = len(self.source.labels)
-        self.labels, self.part, self.prior, self.labeled_batch = labels, part, prior, labeled_batch
+        self.pseudo_labels, self.part, self.prior, self.labeled_batch = labels, part, prior, labeled_batch
         n_mixed = 0 if labeled_batch and len(labels) else n_labeled
-        self.iterations = -(-(len(labels) + n_mixed) // settings.train_batch)
+        self.iterations = -(-(len(labels) + n_mixed) // self.settings.train_batch)
         if len(labels) + n_labeled:
-            weights = (1.0, 1.0)
-            if labeled_batch is None:
-                weights = loss_weights(len(labels), n_labeled, len(task.seen_classes) > 0)
-            objective = PseudoLabelObjective(self.tuner, self.source, *weights).to(context.runtime.device)
-            with nullcontext() if self.tuner.edits_images else threads_for(0):
-                fit(objective, self, settings, context.runtime, checkpoints)
-        context.history.append((part * settings.epochs, self.labels))
-        return self.labels
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Do nothing."""
+            has_labeled_classes = len(task.seen_classes) > 0
+            weights = (1.0, 1.0) if labeled_batch else loss_weights(len(labels), n_labeled, has_labeled_classes)
+            objective = PseudoLabelObjective(self.tuner, self.source, *weights)
+            self.context.train(objective, self, self.settings, part)
+        self.context.history.append((part * self.settings.epochs, self.pseudo_labels))
+        return self.pseudo_labels
 
     def batches(self, epoch: int, first_step: int) -> Iterator[PseudoLabelBatch]:
         """Yield the steps of an epoch, with the weight of each class as the label of an image."""
         device = self.context.runtime.device
         # A source of strong views has the pseudo-labeled images only.
-        positions = np.arange(len(self.labels)) if self.is_strong else self.labels.image_index
+        labels = self.pseudo_labels
+        positions = np.arange(len(labels)) if self.is_strong else labels.image_index
         drawn = self._draw(np.random.default_rng([self.context.runtime.seed, self.part, epoch]))
         requests = [
             Request(*((chosen[:0], labeled, chosen) if self.is_strong else (positions[chosen], labeled, chosen[:0])))
@@ -167,8 +158,8 @@ class FewLabelTraining(Schedule):
         entry_of[positions] = np.arange(len(positions))
         for views in self.source.views(requests, epoch, first_step):
             entries = entry_of[np.concatenate([views.request.pseudo_labeled, views.request.unlabeled])]
-            labels = torch.from_numpy(self.source.labels[views.request.labeled])
-            yield PseudoLabelBatch(views, self._targets(entries).to(device), labels.to(device))
+            known = torch.from_numpy(self.source.labels[views.request.labeled])
+            yield PseudoLabelBatch(views, self._targets(entries).to(device), known.to(device))
 
     def end_epoch(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
         """Record the epoch."""
@@ -177,7 +168,7 @@ class FewLabelTraining(Schedule):
             epoch=(self.part - 1) * self.settings.epochs + epoch + 1,
             round=self.part,
             loss=round(float(sums["loss"]) / self.iterations, 6),
-            pseudo_labeled=self.labels.counts().tolist(),
+            pseudo_labeled=self.pseudo_labels.counts().tolist(),
         )
 
     def progress(self, epoch: int, sums: Mapping[str, Tensor]) -> str:
@@ -186,15 +177,12 @@ class FewLabelTraining(Schedule):
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the labels, what is kept from earlier parts, and everything recorded so far."""
-        tensors, facts = self.context.state()
-        tensors |= add_prefix(self.labels.arrays(), "pseudo_labels.")
-        tensors |= {f"kept.{name}": tensor for name, tensor in self.kept.items()}
-        return tensors, facts
+        tensors, facts = super().state()
+        return {**tensors, **{f"kept.{name}": tensor for name, tensor in self.kept.items()}}, facts
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
-        self.context.restore(tensors, facts, self.labels.n_classes)
-        self.labels = read_labels(tensors, "pseudo_labels.", self.labels.n_classes)
+        super().restore(tensors, facts)
         self.kept = with_prefix(tensors, "kept.")
 
     def _new_tuner(self, part: int) -> Tuner:
@@ -219,7 +207,7 @@ class FewLabelTraining(Schedule):
 
     def _draw(self, generator: np.random.Generator) -> list[tuple[Ints, Ints]]:
         """Return entries of the pseudo-labels and positions of labeled images for each step, in even batches."""
-        n_pseudo, n_labeled, n_steps = len(self.labels), len(self.source.labels), self.iterations
+        n_pseudo, n_labeled, n_steps = len(self.pseudo_labels), len(self.source.labels), self.iterations
         if self.labeled_batch is None or not n_pseudo or not n_labeled:
             steps = np.array_split(generator.permutation(n_pseudo + n_labeled), n_steps)
             return [(step[step < n_pseudo], step[step >= n_pseudo] - n_pseudo) for step in steps]
@@ -229,7 +217,7 @@ class FewLabelTraining(Schedule):
 
     def _targets(self, entries: Ints) -> Tensor:
         """Return the weight of each class as the label of some entries, `(entries, classes)`."""
-        labels = self.labels
+        labels = self.pseudo_labels
         if labels.candidates is None:
             return one_hot(torch.from_numpy(labels.labels[entries]), labels.n_classes).float()
         weights = labels.candidates[entries].astype(np.float32)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from captune.backbones.base import Backbone
 from captune.concepts.alignment import Choice, Scope
@@ -42,7 +41,7 @@ class AuditSettings:
 class Audit(Method):
     """What a model makes of images and names before anything is trained."""
 
-    Settings: ClassVar[type[AuditSettings]] = AuditSettings
+    Settings = AuditSettings
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Record misleading names and the first pseudo-labels by name and by description; nothing is adapted."""

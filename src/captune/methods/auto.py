@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -38,11 +37,14 @@ class AutoSettings:
     without_labels: Literal["transductive", "cap"] = "transductive"
 
 
+PRESETS = {"full": {"without_labels": "cap"}, "quick": {}}
+
+
 class Auto(Method):
     """Chooses a method and says which and why."""
 
-    Settings: ClassVar[type[AutoSettings]] = AutoSettings
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"full": {"without_labels": "cap"}, "quick": {}}
+    Settings = AutoSettings
+    presets = PRESETS
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Compare the candidates on held-out labels if there are enough, and return the chosen one, adapted."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from captune.backbones.base import Backbone
 from captune.concepts.alignment import Alignment, Choice, Scope, align_concepts
@@ -16,7 +18,7 @@ from captune.concepts.mismatch import UNCOUNTABLE, MismatchSettings
 from captune.core import distributed
 from captune.core.arrays import Floats, Ints, Positions, canonical_order, take_rows
 from captune.core.errors import InputError
-from captune.core.runtime import Runtime
+from captune.core.runtime import Runtime, threads_for
 from captune.core.text import option
 from captune.data.images import ImageCollection, no_usable_image
 from captune.data.task import AdaptationTask, LabeledImages
@@ -28,7 +30,8 @@ from captune.embeddings.embed import EmbeddedImages, embed_images
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.mixture.gaussian_mixture import MixtureFit, MixtureSettings, fit_gaussian_mixture
 from captune.training.batch_sources import BatchSource, EmbeddingSource, PixelSource
-from captune.training.checkpoint import CheckpointFolder, add_prefix, with_prefix
+from captune.training.checkpoint import CheckpointFolder, with_prefix
+from captune.training.loop import Optimization, Schedule, fit
 from captune.tuners.base import NoSettings, Tuner
 
 
@@ -95,8 +98,6 @@ class Context:
                 f"describe = 'all' needs descriptions, but the describer is 'none'. Choose one: {choices}."
             )
 
-        made = list[Alignment]()
-
         def align() -> distributed.Payload:
             found = align_concepts(
                 self.embed(backbone, task.unlabeled).vectors,
@@ -111,15 +112,12 @@ class Context:
                 phrase=self.domain,
                 progress=self.runtime.progress,
             )
-            made.append(found)
+            self._report(found, choices)
             return {}, [found.described.tolist(), list(found.vocabulary.descriptions.items())]
 
         _, (described, sentences) = distributed.from_first(align)
-        if not made:
-            vocabulary = task.vocabulary.with_descriptions({c: tuple(words) for c, words in sentences})
-            made.append(Alignment(vocabulary, np.asarray(described, dtype=np.int64)))
-        self._report(made[0], choices)
-        return made[0]
+        vocabulary = task.vocabulary.with_descriptions({c: tuple(words) for c, words in sentences})
+        return Alignment(vocabulary, np.asarray(described, dtype=np.int64))
 
     def _report(self, found: Alignment, choices: str) -> None:
         names, findings, descriptions = found.vocabulary.names, found.findings, found.descriptions
@@ -152,37 +150,53 @@ class Context:
         self, task: AdaptationTask, backbone: Backbone, texts: Floats, settings: MixtureSettings | None = None
     ) -> MixtureFit:
         """Return the Gaussian mixture of a task's images next to the class texts `(classes, width)`."""
-        images, labeled = self.embed(backbone, task.unlabeled).vectors, self.embed(backbone, task.labeled.images)
-        rows = labeled.image_index
-        known = {"labels": task.labeled.labels[rows], "is_single": task.labeled.is_single[rows]}
-        scale, allowed = backbone.logit_scale, task.target_classes
-        return fit_gaussian_mixture(images, texts, scale, settings, labeled=labeled.vectors, **known, allowed=allowed)
+        images, (labeled, labels) = self.embed(backbone, task.unlabeled).vectors, self.labeled_vectors(task, backbone)
+        return fit_gaussian_mixture(
+            images,
+            texts,
+            backbone.logit_scale,
+            settings,
+            labeled=labeled,
+            labels=labels,
+            is_single=task.labeled.is_single,
+            allowed=task.target_classes,
+        )
 
     def labeled_vectors(self, task: AdaptationTask, backbone: Backbone) -> tuple[Floats, Ints]:
-        """Return the embeddings of the labeled images that can be read, `(labels, width)`, and their labels."""
-        labeled = self.embed(backbone, task.labeled.images)
-        return labeled.vectors, task.labeled.labels[labeled.image_index]
+        """Return the embeddings of the labeled images, `(labels, width)`, and their labels."""
+        return self.embed(backbone, task.labeled.images, "Embedding labeled images").vectors, task.labeled.labels
 
-    def batch_source(self, tuner: Tuner, task: AdaptationTask, strong_views: int) -> BatchSource:
-        """Return the source of a student's inputs: cached embeddings unless it changes the image encoder."""
+    def batch_source(
+        self, tuner: Tuner, task: AdaptationTask, strong_views: int = 0, chosen: Ints | None = None
+    ) -> BatchSource:
+        """Return the source of a student's inputs: cached embeddings unless it changes the image encoder.
+
+        `chosen` are the positions of its unlabeled images, all by default.
+        """
         backbone = tuner.backbone
-        unlabeled = self.embed(backbone, task.unlabeled)
-        labeled = self.embed(backbone, task.labeled.images, "Embedding labeled images")
-        labels = task.labeled.labels[labeled.image_index]
-        readable = task.unlabeled.subset(unlabeled.image_index)
+        images, weak = task.unlabeled, self.embed(backbone, task.unlabeled).vectors
+        if chosen is not None:
+            images, weak = images.subset(chosen), weak[chosen]
         if tuner.edits_images:
-            labeled_images = task.labeled.images.subset(labeled.image_index)
-            return PixelSource(readable, labeled_images, labels, backbone.preprocessing, self.runtime)
+            return PixelSource(images, task.labeled.images, task.labeled.labels, backbone.preprocessing, self.runtime)
         strong = []
         for number in range(strong_views):
             view = StrongView(backbone.preprocessing, number)
             title = f"Embedding augmented views {number + 1}/{strong_views}"
-            found = embed_images(backbone, readable, self.cache, self.runtime, self.batch_size, view, title)
+            found = embed_images(backbone, images, self.cache, self.runtime, self.batch_size, view, title)
             strong.append(found.vectors)
             if found.skipped:  # an image that has become unreadable keeps its weak view
-                strong[-1] = np.array(unlabeled.vectors)
+                strong[-1] = np.array(weak)
                 strong[-1][found.image_index] = found.vectors
-        return EmbeddingSource(unlabeled.vectors, strong, labeled.vectors, labels, self.runtime)
+        return EmbeddingSource(weak, strong, *self.labeled_vectors(task, backbone), self.runtime)
+
+    def train(
+        self, objective: nn.Module, schedule: PseudoLabelSchedule, optimization: Optimization, part: int = 0
+    ) -> None:
+        """Train a student; small matrix products are computed in one thread."""
+        checkpoints = replace(self.checkpoints, part=part) if self.checkpoints else None
+        with nullcontext() if schedule.tuner.edits_images else threads_for(0):
+            fit(objective.to(self.runtime.device), schedule, optimization, self.runtime, checkpoints)
 
     def record(self, **facts: Any) -> None:  # noqa: ANN401 (anything that JSON can hold)
         """Record what happened in a round for the run folder and the report."""
@@ -192,20 +206,36 @@ class Context:
         """Show a message on screen."""
         self.runtime.say(text)
 
+
+class PseudoLabelSchedule(Schedule):
+    """A schedule whose state is its pseudo-labels, and everything that was recorded so far."""
+
+    context: Context
+    tuner: Tuner
+    pseudo_labels: PseudoLabels
+
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return everything recorded so far, for a checkpoint."""
-        tensors: dict[str, Tensor] = {}
-        for epoch, labels in self.history:
-            tensors |= add_prefix(labels.arrays(), f"history.{epoch}.")
-        return tensors, {"rounds": self.rounds, "history": [epoch for epoch, _ in self.history]}
+        """Return pseudo-labels now and earlier, and what happened in each round."""
+        history = self.context.history
+        named = {"pseudo_labels.": self.pseudo_labels, **{f"history.{epoch}.": labels for epoch, labels in history}}
+        tensors = {
+            prefix + name: torch.tensor(array)
+            for prefix, labels in named.items()
+            for name, array in labels.arrays().items()
+        }
+        return tensors, {"rounds": self.context.rounds, "history": [epoch for epoch, _ in history]}
 
-    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], n_classes: int) -> None:
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
-        self.rounds[:] = facts["rounds"]
-        self.history[:] = [(epoch, read_labels(tensors, f"history.{epoch}.", n_classes)) for epoch in facts["history"]]
+        n_classes = self.pseudo_labels.n_classes
+        self.pseudo_labels = read_pseudo_labels(tensors, "pseudo_labels.", n_classes)
+        self.context.rounds[:] = facts["rounds"]
+        self.context.history[:] = [
+            (epoch, read_pseudo_labels(tensors, f"history.{epoch}.", n_classes)) for epoch in facts["history"]
+        ]
 
 
-def read_labels(tensors: Mapping[str, Tensor], prefix: str, n_classes: int) -> PseudoLabels:
+def read_pseudo_labels(tensors: Mapping[str, Tensor], prefix: str, n_classes: int) -> PseudoLabels:
     """Return the pseudo-labels that a checkpoint holds under a prefix."""
     arrays = {name: tensor.numpy() for name, tensor in with_prefix(tensors, prefix).items()}
     return PseudoLabels.from_arrays(arrays, n_classes)

@@ -7,9 +7,8 @@ epoch (Section 3.2) and grows D_PL (Appendix B). The loss (Section 3.3) is `trai
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,18 +26,16 @@ from captune.concepts.confusion import (
 from captune.concepts.mismatch import DETECTIONS, Detection
 from captune.core import registry
 from captune.core.errors import InputError
-from captune.core.runtime import threads_for
 from captune.core.settings import NonNegativeFloat, Positive, Share
 from captune.core.text import option
 from captune.data.task import AdaptationTask
 from captune.embeddings.embed import embed_classes
 from captune.labeling.pseudo_labels import PseudoLabels, Source
 from captune.labeling.selection import Ranking, add_confident, class_mask, first_labels, top_k_per_class
-from captune.methods.base import Context, Method, read_labels
+from captune.methods.base import Context, Method, PseudoLabelSchedule
 from captune.mixture.gaussian_mixture import MixtureFit
 from captune.training.batch_sources import Request, draw_batches
-from captune.training.checkpoint import add_prefix
-from captune.training.loop import Optimization, Schedule, fit
+from captune.training.loop import Optimization
 from captune.training.objective import CapBatch, ConfusionObjective
 from captune.tuners.base import Tuner
 from captune.tuners.feature_adapter import FeatureAdapter
@@ -110,29 +107,24 @@ QUICK: Mapping[str, Any] = {
     "learning_rate": 0.001,
     "gradient_clip": 0.05,
 }
+PRESETS = {"full": FULL, "quick": QUICK}
 
 
 class Cap(Method):
     """Concept-adaptive pseudo-labeling."""
 
-    Settings: ClassVar[type[CapSettings]] = CapSettings
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"full": FULL, "quick": QUICK}
+    Settings = CapSettings
+    presets = PRESETS
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Align concepts, select the first pseudo-labels, then train while they grow."""
-        settings, n_classes = self.settings, len(task.vocabulary)
-        most = max(5, STEPS_X_CLASSES // (settings.epochs * n_classes))
-        if settings.start_from == "transductive" and settings.iterations > most:
-            context.say(f"With {n_classes} classes, an epoch has {most} steps instead of {settings.iterations}.")
-            settings = replace(settings, iterations=most)
-        schedule = Cap(settings).prepare(task, backbone, context)
-        tuner = schedule.objective.tuner
-        with nullcontext() if tuner.edits_images else threads_for(0):
-            fit(schedule.objective, schedule, settings, context.runtime, context.checkpoints)
-        context.history.append((settings.epochs, schedule.pseudo_labels))
-        if schedule.mixture is not None:
+        schedule = self.prepare(task, backbone, context)
+        tuner, mixture = schedule.tuner, schedule.mixture
+        context.train(schedule.objective, schedule, schedule.settings)
+        context.history.append((schedule.settings.epochs, schedule.pseudo_labels))
+        if mixture is not None:
             if isinstance(tuner, FeatureAdapter):
-                confidence = float(schedule.mixture.probabilities.max(axis=1).mean())
+                confidence = float(mixture.probabilities.max(axis=1).mean())
                 tuner.calibrate(context.embed(backbone, task.unlabeled).vectors, confidence)
             changed = schedule.changed_share()
             context.record(step="mixture", changed=changed)
@@ -150,10 +142,11 @@ class Cap(Method):
         images, targets = context.embed(backbone, task.unlabeled).vectors, task.target_classes
 
         # Section 3.1: describe misleading class names, and select the first pseudo-labels D_PL.
-        detection = replace(DETECTIONS[settings.detection], seed=context.runtime.seed)
         scope: Scope = settings.describe if settings.concept_alignment else "none"
-        seek = detection if settings.concept_alignment else None
-        alignment = context.align_concepts(task, backbone, scope, settings.choose, seek)
+        detection = replace(DETECTIONS[settings.detection], seed=context.runtime.seed)
+        alignment = context.align_concepts(
+            task, backbone, scope, settings.choose, detection if settings.concept_alignment else None
+        )
         mixture, k = None, settings.k
         if settings.start_from == "zero_shot":  # the paper
             names, described = embed_classes(backbone, task.vocabulary), alignment.vectors(backbone)
@@ -166,33 +159,37 @@ class Cap(Method):
             mixture = context.fit_mixture(task, backbone, embed_classes(backbone, alignment.vocabulary))
             k = min(k, max(1, len(images) // len(targets)))  # no more than a class can have
             first = top_k_per_class(mixture.probabilities, k, targets, predicted_only=True)
+            most = max(5, STEPS_X_CLASSES // (settings.epochs * len(task.vocabulary)))
+            if settings.iterations > most:
+                n_classes, wanted = len(task.vocabulary), settings.iterations
+                context.say(f"With {n_classes} classes, an epoch has {most} steps instead of {wanted}.")
+                settings = replace(settings, iterations=most)
 
         # Section 3.3: the student learns from D_PL and from its own confident predictions.
         vocabulary = task.vocabulary if settings.class_texts == "names" else alignment.vocabulary
         tuner: Tuner = registry.load("tuners", settings.tuner)(backbone, vocabulary)
         if mixture is not None and isinstance(tuner, FeatureAdapter):
             tuner = tuner.with_mixture(mixture)
-        device = context.runtime.device
-        source = context.batch_source(tuner.to(device), task, settings.strong_views)
+        source = context.batch_source(tuner.to(context.runtime.device), task, settings.strong_views)
         allowed = torch.from_numpy(class_mask(targets, len(vocabulary)))
-        objective = ConfusionObjective(tuner, source, allowed, settings.tau, settings.independent_adapters).to(device)
-        return CapSchedule(task, objective, first, mixture, len(images), context, settings)
+        objective = ConfusionObjective(tuner, source, allowed, settings.tau, settings.independent_adapters)
+        return CapSchedule(task, context, settings, objective, first, mixture)
 
 
 @dataclass(eq=False)
-class CapSchedule(Schedule):
-    """The epochs of CAP: D_PL grows every few epochs, and every epoch has its own margin."""
+class CapSchedule(PseudoLabelSchedule):
+    """The epochs of CAP: D_PL (`pseudo_labels`) grows every few epochs, and every epoch has its own margin."""
 
     task: AdaptationTask
-    objective: ConfusionObjective
-    pseudo_labels: PseudoLabels  # D_PL
-    mixture: MixtureFit | None
-    n_images: int
     context: Context
     settings: CapSettings
+    objective: ConfusionObjective
+    pseudo_labels: PseudoLabels
+    mixture: MixtureFit | None
 
     def __post_init__(self) -> None:
-        self.iterations = self.settings.iterations
+        self.tuner, self.iterations = self.objective.tuner, self.settings.iterations
+        self.n_images = len(self.task.unlabeled)
         # The labels of all images by the mixture, with which the student must agree.
         self.mixture_labels = None if self.mixture is None else self.mixture.probabilities.argmax(axis=1)
         self.accepted = np.zeros(len(self.task.vocabulary), dtype=np.int64)
@@ -230,29 +227,24 @@ class CapSchedule(Schedule):
             class_similarity(class_prototypes(images, labels.labels, classes), classes, rows),
             self.accepted if settings.count_on == "accepted" else confident_counts(probabilities, settings.tau),
             margin=settings.margin_scale,
-            logit_scale=self.objective.tuner.backbone.logit_scale,
+            logit_scale=self.tuner.backbone.logit_scale,
             labeled=self.task.seen_classes,
         )
 
-    def _draw(self, epoch: int) -> list[Request]:
-        settings, labels = self.settings, self.pseudo_labels
+    def batches(self, epoch: int, first_step: int) -> Iterator[CapBatch]:
+        """Yield the steps of an epoch: views of D_PL, labeled and unlabeled images, with their labels."""
+        settings, labels, source = self.settings, self.pseudo_labels, self.objective.source
+        device, mixture = self.context.runtime.device, self.mixture_labels
         generator = np.random.default_rng([self.context.runtime.seed, epoch])
         drawn = [
             draw_batches(generator, n_items, settings.iterations, settings.train_batch)
-            for n_items in (len(labels), len(self.objective.source.labels), self.n_images)
+            for n_items in (len(labels), len(source.labels), self.n_images)
         ]
-        return [
-            Request(labels.image_index[pseudo_labeled], labeled, unlabeled)
-            for pseudo_labeled, labeled, unlabeled in zip(*drawn, strict=True)
-        ]
-
-    def batches(self, epoch: int, first_step: int) -> Iterator[CapBatch]:
-        """Yield the steps of an epoch: views of D_PL, labeled and unlabeled images, with their labels."""
-        source, device = self.objective.source, self.context.runtime.device
+        requests = [Request(labels.image_index[chosen], *others) for chosen, *others in zip(*drawn, strict=True)]
         label_of = np.full(self.n_images, -1, dtype=np.int64)
-        label_of[self.pseudo_labels.image_index] = self.pseudo_labels.labels
-        for views in source.views(self._draw(epoch), epoch, first_step):
-            request, mixture = views.request, self.mixture_labels
+        label_of[labels.image_index] = labels.labels
+        for views in source.views(requests, epoch, first_step):
+            request = views.request
             yield CapBatch(
                 views,
                 torch.from_numpy(label_of[request.pseudo_labeled]).to(device),
@@ -294,20 +286,14 @@ class CapSchedule(Schedule):
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return D_PL, the mixture's labels, counts and margin, and everything recorded so far."""
-        tensors, facts = self.context.state()
-        tensors |= add_prefix(self.pseudo_labels.arrays(), "pseudo_labels.")
-        tensors["accepted"] = torch.from_numpy(self.accepted)
-        if self.mixture_labels is not None:
-            tensors["mixture_labels"] = torch.from_numpy(self.mixture_labels)
-        if self.objective.margin is not None:
-            tensors["margin"] = self.objective.margin
-        return tensors, facts
+        tensors, facts = super().state()
+        own = {"accepted": self.accepted, "mixture_labels": self.mixture_labels}
+        tensors |= {name: torch.from_numpy(array) for name, array in own.items() if array is not None}
+        return tensors if self.objective.margin is None else {**tensors, "margin": self.objective.margin}, facts
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
-        n_classes = len(self.task.vocabulary)
-        self.context.restore(tensors, facts, n_classes)
-        self.pseudo_labels = read_labels(tensors, "pseudo_labels.", n_classes)
+        super().restore(tensors, facts)
         self.accepted = tensors["accepted"].numpy()
         self.mixture_labels = tensors["mixture_labels"].numpy() if "mixture_labels" in tensors else None
         margin = tensors.get("margin")
@@ -316,7 +302,7 @@ class CapSchedule(Schedule):
     @torch.inference_mode()
     def changed_share(self) -> float:
         """Return the share of the unlabeled images that the student predicts differently from the mixture."""
-        tuner = self.objective.tuner
+        tuner = self.tuner
         images = self.objective.source.embed_unlabeled(tuner, np.arange(self.n_images))
         logits = tuner.logits(images, tuner.class_embeddings()).masked_fill(~self.objective.allowed, -torch.inf)
         return round(float(np.mean(logits.argmax(dim=1).cpu().numpy() != self.mixture_labels)), 4)

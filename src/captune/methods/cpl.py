@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,7 +12,7 @@ from captune.core.settings import NonNegative, NonNegativeFloat, Positive, Rate,
 from captune.data.task import AdaptationTask
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import balanced_pools, candidate_sets, growing_k, pool_capacities
-from captune.methods._few_labels import QUICK_ROUNDS, FewLabelSettings, FewLabelTraining
+from captune.methods._few_labels import PRESETS_OF_ROUNDS, FewLabelSettings, FewLabelTraining
 from captune.methods.base import Context, Method
 from captune.tuners.base import Tuner
 
@@ -50,8 +48,8 @@ class CplSettings(FewLabelSettings):
 class Cpl(Method):
     """Candidate pseudo-label learning."""
 
-    Settings: ClassVar[type[CplSettings]] = CplSettings
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"full": {}, "quick": QUICK_ROUNDS}
+    Settings = CplSettings
+    presets = PRESETS_OF_ROUNDS
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Select candidates with the previous student, assign images to balanced pools, and learn from the sets."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from captune.backbones.base import Backbone
 from captune.core.settings import Positive
 from captune.data.task import AdaptationTask
 from captune.labeling.selection import top_k_per_class
-from captune.methods._few_labels import QUICK, FewLabelSettings, FewLabelTraining
+from captune.methods._few_labels import PRESETS, FewLabelSettings, FewLabelTraining
 from captune.methods.base import Context, Method
 from captune.tuners.base import Tuner
 
@@ -29,8 +27,8 @@ class FplSettings(FewLabelSettings):
 class Fpl(Method):
     """Few pseudo-labels."""
 
-    Settings: ClassVar[type[FplSettings]] = FplSettings
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"full": {}, "quick": QUICK}
+    Settings = FplSettings
+    presets = PRESETS
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Pseudo-label the k most probable images of each class, each image once, and learn from them."""

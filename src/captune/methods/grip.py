@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from captune.backbones.base import Backbone
 from captune.core.settings import Positive
 from captune.data.task import AdaptationTask
 from captune.labeling.selection import growing_k, top_k_per_class
-from captune.methods._few_labels import QUICK_ROUNDS, FewLabelSettings, FewLabelTraining
+from captune.methods._few_labels import PRESETS_OF_ROUNDS, FewLabelSettings, FewLabelTraining
 from captune.methods.base import Context, Method
 from captune.tuners.base import Tuner
 
@@ -29,8 +27,8 @@ class GripSettings(FewLabelSettings):
 class Grip(Method):
     """Grow and refine iteratively pseudo-labels."""
 
-    Settings: ClassVar[type[GripSettings]] = GripSettings
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"full": {}, "quick": QUICK_ROUNDS}
+    Settings = GripSettings
+    presets = PRESETS_OF_ROUNDS
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Label more images in every round with the previous student; the last student is the result."""

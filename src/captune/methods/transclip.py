@@ -72,7 +72,7 @@ def solve_transclip(
 class TransClip(Method):
     """The published method with its settings, without labels."""
 
-    Settings: ClassVar[type[DescribeSettings]] = DescribeSettings
+    Settings = DescribeSettings
     solve: ClassVar[Callable[..., MixtureFit]] = staticmethod(solve_transclip)
     """Returns the mixture of images `(images, width)` next to texts `(classes, width)`, at a logit scale."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -34,7 +33,7 @@ class TransductiveSettings(MixtureSettings):
 class Transductive(Method):
     """Fits a mixture to all unlabeled images at once, which then classifies new images too."""
 
-    Settings: ClassVar[type[TransductiveSettings]] = TransductiveSettings
+    Settings = TransductiveSettings
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Describe the classes, fit a Gaussian mixture next to their texts, and return it as a classifier."""

@@ -43,14 +43,14 @@ class UplSettings(FewLabelSettings):
     ensemble: Positive = 16
 
 
+PRESETS = {"full": {}, "quick": {**QUICK, "strong_views": 0, "ensemble": 1}}
+
+
 class Upl(Method):
     """Unsupervised prompt learning."""
 
-    Settings: ClassVar[type[UplSettings]] = UplSettings
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "full": {},
-        "quick": {**QUICK, "strong_views": 0, "ensemble": 1},
-    }
+    Settings = UplSettings
+    presets = PRESETS
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Pseudo-label the most confident predictions of each class, and learn from them several times."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from captune.backbones.base import Backbone
 from captune.data.task import AdaptationTask
 from captune.methods.base import Context, DescribeSettings, Method
@@ -14,7 +12,7 @@ from captune.tuners.frozen import Frozen
 class ZeroShot(Method):
     """The baseline of every other method; nothing is learned."""
 
-    Settings: ClassVar[type[DescribeSettings]] = DescribeSettings
+    Settings = DescribeSettings
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Return the frozen backbone with the class texts."""

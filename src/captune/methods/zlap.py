@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import numpy as np
 from scipy import sparse
@@ -23,7 +22,7 @@ PRECISION = 1e-8
 class Zlap(Method):
     """A transductive baseline with the published settings for class texts; it uses no labels."""
 
-    Settings: ClassVar[type[DescribeSettings]] = DescribeSettings
+    Settings = DescribeSettings
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Propagate the class labels of the texts to all unlabeled images; new images ask their neighbors."""

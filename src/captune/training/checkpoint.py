@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -107,11 +105,6 @@ def drop_checkpoints(folder: Path) -> None:
 def digest_of(facts: Mapping[str, Any]) -> str:
     """Return a digest of JSON facts, the key of a run's checkpoints."""
     return digest(json.dumps(facts, sort_keys=True).encode())
-
-
-def add_prefix(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, Tensor]:
-    """Return arrays as tensors to save, with a prefix before their names."""
-    return {f"{prefix}{name}": torch.tensor(array) for name, array in arrays.items()}
 
 
 def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
