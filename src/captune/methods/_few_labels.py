@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -80,6 +80,15 @@ class FewLabelTraining(PseudoLabelSchedule):
         """Tensors that a method keeps from earlier parts; they are saved in the checkpoints."""
         self.tuner = self._new_tuner(0)
 
+        def interrupted() -> distributed.Payload:
+            part, found = context.checkpoints.newest_of_all() if context.checkpoints else (1, None)
+            return (dict(found.tensors) if found else {}), part
+
+        tensors, self.part = distributed.from_first(interrupted)
+        # An interrupted part goes on with its own labels, on which its length depends.
+        n_classes, own = len(task.vocabulary), "schedule.pseudo_labels."
+        self.interrupted = read_pseudo_labels(tensors, own, n_classes) if tensors else None
+
     @cached_property
     def full_source(self) -> BatchSource:
         """The source of all unlabeled and labeled images."""
@@ -98,9 +107,7 @@ class FewLabelTraining(PseudoLabelSchedule):
 
     def parts(self, n_parts: int) -> range:
         """Return the remaining parts, counted from 1; the first of them may have been interrupted."""
-        checkpoints = self.context.checkpoints
-        _, newest = distributed.from_first(lambda: ({}, checkpoints.newest_part() if checkpoints else 0))
-        return range(max(1, newest), n_parts + 1)
+        return range(self.part, n_parts + 1)
 
     def learn(
         self,
@@ -117,15 +124,10 @@ class FewLabelTraining(PseudoLabelSchedule):
         images that have several. With `labeled_batch`, a minimum and maximum size, labeled images come in separate
         batches, in proportion to the pseudo-labeled ones and with the same weight; otherwise both are mixed.
         """
-        task, checkpoints = self.task, self.context.checkpoints
+        task = self.task
         labels = labels.stamped(part, Source.NAME if part == 1 else Source.MODEL)
-
-        def interrupted() -> distributed.Payload:  # the length of a training depends on its labels
-            found = replace(checkpoints, part=part).newest() if checkpoints else None
-            return (dict(found.tensors) if found else {}), None
-
-        if tensors := distributed.from_first(interrupted)[0]:
-            labels = read_pseudo_labels(tensors, "schedule.pseudo_labels.", labels.n_classes)
+        if self.interrupted is not None:
+            labels, self.interrupted = self.interrupted, None
         self.tuner = self._new_tuner(part)
         self.source, self.is_strong = self.full_source, strong_views > 0 and len(labels) > 0
         if self.is_strong:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -65,42 +64,37 @@ class Auto(Method):
     def _without_labels(self, n_labels: int, backbone: Backbone, context: Context) -> tuple[str, str]:
         """Return method and preset if there are too few labels to compare methods, and say why these."""
         few = f"{n_labels} labels are too few to compare methods" if n_labels else "there are no labels"
-        has_prompts = registry.load("tuners", "maple").prompted_towers <= backbone.prompted_sides()
-        if self.settings.without_labels == "cap" and has_prompts:
+        is_cap = self.settings.without_labels == "cap"
+        if is_cap and registry.load("tuners", "maple").prompted_towers <= backbone.prompted_sides():
             context.say(
                 f"Method cap, preset full: {few}, and a GPU can train through the image encoder. "
                 f"In seconds: {option('method', 'transductive')}."
             )
             return "cap", "full"
-        why = "this backbone takes no prompts" if self.settings.without_labels == "cap" else "it takes seconds"
+        why = "this backbone takes no prompts" if is_cap else "it takes seconds"
         kept = "" if n_labels else " The health check decides whether it is kept."
         context.say(f"Method transductive: {few}, and {why} without a GPU.{kept}")
         return "transductive", "quick"
 
     def _cross_validate(self, name: str, task: AdaptationTask, backbone: Backbone, context: Context) -> float:
         """Return the share of labels that a method predicts without knowing them."""
-        known = context.embed(backbone, task.labeled.images)
-        labels = task.labeled.labels[known.image_index]
+        known, labels = context.labeled_vectors(task, backbone)
         parts = np.random.default_rng(context.runtime.seed).permutation(len(labels)) % N_FOLDS
         n_correct = 0
         for part in range(N_FOLDS):
             held_out, others = np.flatnonzero(parts == part), np.flatnonzero(parts != part)
-            trial = dataclasses.replace(context, rounds=[], history=[], checkpoints=None)
-            rows = known.image_index[others]
-            labeled = LabeledImages(task.labeled.images.subset(rows), labels[others], task.labeled.is_single[rows])
-            less = dataclasses.replace(task, labeled=labeled)
-            tuner = _make(name, "quick").adapt(less, backbone, trial)
-            predicted = _predict(tuner, known.vectors[held_out])
+            trial = replace(context, rounds=[], history=[], checkpoints=None)
+            images, is_single = task.labeled.images.subset(others), task.labeled.is_single[others]
+            less = replace(task, labeled=LabeledImages(images, labels[others], is_single))
+            predicted = _predict(_make(name, "quick").adapt(less, backbone, trial), known[held_out])
             n_correct += int(np.count_nonzero(predicted == labels[held_out]))
-        return n_correct / max(1, len(labels))
+        return n_correct / len(labels)
 
 
 def _make(name: str, preset: str) -> Method:
     """Return a method with the settings of a preset, if it has it."""
     method_class: type[Method] = registry.load("methods", name)
-    own = {field.name for field in dataclasses.fields(method_class.Settings)}
-    chosen = {key: value for key, value in method_class.presets.get(preset, {}).items() if key in own}
-    return method_class(build(method_class.Settings, chosen, "settings"))
+    return method_class(build(method_class.Settings, method_class.presets.get(preset, {}), "settings"))
 
 
 @torch.inference_mode()

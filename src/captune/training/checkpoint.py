@@ -53,25 +53,19 @@ class CheckpointFolder:
         content = save_tensors(tensors, {"captune": note})
         name = f"{self.part:03d}-{checkpoint.epoch:05d}-{checkpoint.step:06d}-{digest(content)}.safetensors"
         write_whole(self.folder / name, content)
-        for old in self._files()[:-KEPT]:
+        for old in sorted(self.folder.glob(FILES))[:-KEPT]:
             with suppress(OSError):  # one too many does no harm
                 old.unlink()
         return self.folder / name
 
     def newest(self) -> Checkpoint | None:
         """Return the newest checkpoint if it belongs to this part, or None; different settings are an error."""
-        part, found = self._read_newest()
+        part, found = self.newest_of_all()
         return found if part == self.part else None
 
-    def newest_part(self) -> int:
-        """Return the part of the newest checkpoint, 0 if there is none."""
-        return self._read_newest()[0]
-
-    def _files(self) -> list[Path]:
-        return sorted(self.folder.glob(FILES))
-
-    def _read_newest(self) -> tuple[int, Checkpoint | None]:
-        for path in reversed(self._files()):
+    def newest_of_all(self) -> tuple[int, Checkpoint | None]:
+        """Return the newest checkpoint of any part, and its part; the first part if there is none."""
+        for path in sorted(self.folder.glob(FILES), reverse=True):
             content = path.read_bytes()
             if digest(content) != path.stem.rpartition("-")[2]:
                 continue  # damaged
@@ -86,7 +80,7 @@ class CheckpointFolder:
                 )
             part = int(path.name.partition("-")[0])
             return part, Checkpoint(note["epoch"], note["step"], load_tensors(content), note["facts"])
-        return 0, None
+        return 1, None
 
 
 def holds_checkpoints(folder: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
@@ -49,20 +50,20 @@ class StepResult(NamedTuple):
     sums: Mapping[str, Tensor]
 
 
-class Schedule:
+class Schedule(ABC):
     """A training schedule: its batches, what happens before and after each epoch, and the state it needs."""
 
     iterations: int
     """Number of steps per epoch."""
 
-    def begin_epoch(self, epoch: int) -> None:
+    def begin_epoch(self, epoch: int) -> None:  # noqa: B027 (nothing by default)
         """Prepare an epoch with the current student."""
 
+    @abstractmethod
     def batches(self, epoch: int, first_step: int) -> Iterator[Any]:
         """Yield the batches of an epoch from a step on; every call yields the same batches."""
-        raise NotImplementedError
 
-    def end_epoch(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
+    def end_epoch(self, epoch: int, sums: Mapping[str, Tensor]) -> None:  # noqa: B027
         """Record the sums over the steps of an epoch."""
 
     def progress(self, epoch: int, sums: Mapping[str, Tensor]) -> str:
@@ -73,7 +74,7 @@ class Schedule:
         """Return the tensors and JSON facts that `restore` needs to continue in the middle of an epoch."""
         return {}, {}
 
-    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:  # noqa: B027
         """Restore what `state` returned."""
 
 

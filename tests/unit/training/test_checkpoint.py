@@ -63,14 +63,14 @@ def test_the_digest_sees_every_fact_and_no_order() -> None:
 def test_a_later_part_hides_the_parts_before_it(tmp_path: Path) -> None:
     first = CheckpointFolder(tmp_path, "key", part=1)
     second = CheckpointFolder(tmp_path, "key", part=2)
-    assert first.newest_part() == 0
+    assert first.newest_of_all() == (1, None)
     saved(first, 50)
-    assert (second.newest(), second.newest_part()) == (None, 1)  # a new part starts from nothing
+    assert (second.newest(), second.newest_of_all()[0]) == (None, 1)  # a new part starts from nothing
     *_, last = saved(second, 1, 2)
     found = second.newest()
     assert found is not None
-    assert (found.epoch, first.newest_part(), first.newest()) == (2, 2, None)
+    assert (found.epoch, first.newest_of_all()[0], first.newest()) == (2, 2, None)
     last.write_bytes(b"")
     assert second.newest() is not None
     with pytest.raises(RunFolderError, match="other settings"):
-        CheckpointFolder(tmp_path, "two").newest_part()
+        CheckpointFolder(tmp_path, "two").newest_of_all()
