@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,25 +12,27 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from captune.backbones.base import fingerprint_of
+from captune.backbones.base import fingerprint_of, local_path
+from captune.backbones.hf import IMAGENET_MEAN, IMAGENET_STD
+from captune.backbones.image import ImageModel
 from captune.core import runtime
 from captune.core.arrays import Floats, Ints, evenly_spaced
-from captune.core.errors import InputError, require
-from captune.core.runtime import unchanged
+from captune.core.errors import InputError, ModelError, require
+from captune.core.runtime import Runtime, unchanged
 from captune.core.settings import build
 from captune.data.images import ImageCollection
 from captune.data.precomputed import Embeddings, check_memory
-from captune.data.views import Preprocessing, weak_view
+from captune.data.views import Preprocessing, strong_view, view_generator, weak_view
 from captune.exports.base import check_target
 from captune.exports.onnx import N_CHECKED, Examples, write_onnx
 from captune.results.image_classifier import MODEL, ONNX, load, read_view
 from captune.results.run_folder import EXPORTS
 from captune.review.opening import open_session
-from captune.training.loop import Optimization, fit
-from captune.training.student import SMALL, Distillation, SoftLabelObjective, Student
+from captune.training.batch_sources import draw_batches
+from captune.training.loop import Optimization, Schedule, StepResult, fit
 
 if TYPE_CHECKING:
     from captune.data.inputs import Images
@@ -39,6 +41,15 @@ if TYPE_CHECKING:
 
 MARGIN = 1.25
 WEIGHT_DECAY, WARMUP = 5e-4, 5
+SMALL = "small"
+"""The student that needs no download: a ResNet of transformers with ten layers and 200,000 parameters."""
+SIDE = 64
+"""Side of the images of a network that starts from random weights, if no other is asked for."""
+BATCH_SIZE = 64
+SMALLEST_AREA = 0.4
+"""Smallest share of an image that a random crop shows."""
+Network = tuple[nn.Module, Callable[[Tensor], Tensor], Preprocessing, str]
+"""A network, the function that computes its features, its preprocessing, and why its weights are random."""
 
 
 @dataclass(frozen=True)
@@ -185,3 +196,123 @@ def _export(student: Student, names: tuple[str, ...], identifier: str, target: P
         tuner="distilled",
     )
     return remark
+
+
+class Student(nn.Module):
+    """An image network and a linear layer: preprocessed images in, probabilities and features out.
+
+    `random_because` says why the network starts from random weights; it is empty if it has its own.
+    """
+
+    def __init__(self, identifier: str, n_classes: int, side: int = 0) -> None:
+        super().__init__()
+        source, _, name = identifier.partition(":")
+        if identifier != SMALL and not (source in ("timm", "hf") and name):
+            raise InputError(f"Unknown student {identifier!r}: expected {SMALL}, timm:NAME or hf:NAME.")
+        load = _from_timm if source == "timm" else _from_transformers
+        self.network, self.encode, self.preprocessing, self.random_because = load(name, side)
+        self.network.eval().requires_grad_(True)
+        with torch.no_grad():
+            self.width = self.features(torch.zeros(1, 3, *self.preprocessing.shape)).shape[1]
+        self.head = nn.Linear(self.width, n_classes)
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return probabilities `(images, classes)` and features `(images, width)`."""
+        features = self.features(pixels)
+        return self.head(features).softmax(dim=-1), features
+
+    def features(self, pixels: Tensor) -> Tensor:
+        """Return what the network pools."""
+        return self.encode(pixels).flatten(1)
+
+
+def _prepared(side: int, mean: Any = IMAGENET_MEAN, std: Any = IMAGENET_STD) -> Preprocessing:  # noqa: ANN401
+    return Preprocessing(side, side, "bicubic", tuple(mean), tuple(std))
+
+
+def _from_timm(name: str, side: int) -> Network:
+    try:
+        import timm  # type: ignore[import-not-found]
+    except ImportError as error:
+        raise ModelError(f"A student of timm needs the package 'timm': pip install timm, or use {SMALL!r}.") from error
+    try:
+        found, why = timm.create_model(name, pretrained=True, num_classes=0), ""
+    except Exception as error:  # every way to have no weights has its own error class
+        why = str(error).splitlines()[0]
+        try:
+            found = timm.create_model(name, pretrained=False, num_classes=0)
+        except RuntimeError as unknown:
+            raise ModelError(f"{unknown}. Names of timm: https://huggingface.co/timm") from error
+    facts = found.pretrained_cfg
+    own = SIDE if why else int(facts["input_size"][-1])
+    return found, found, _prepared(side or own, facts["mean"], facts["std"]), why
+
+
+def _from_transformers(name: str, side: int) -> Network:
+    from transformers import AutoConfig, AutoModel, ResNetConfig
+
+    if name:
+        try:
+            loaded = ImageModel.load(name)
+            model, own, why = loaded.model, loaded.preprocessing, ""
+        except ModelError as error:
+            try:
+                config, why = AutoConfig.from_pretrained(local_path(name), trust_remote_code=False), str(error)
+            except (OSError, ValueError):
+                raise error from None
+    else:
+        small = {"embedding_size": 8, "hidden_sizes": [8, 16, 32, 64, 96], "depths": [1] * 5, "layer_type": "basic"}
+        config, why = ResNetConfig(**small), f"{SMALL!r} has no other weights."
+    if why:
+        own = _prepared(side or SIDE)
+        if hasattr(config, "image_size"):
+            config.image_size = own.image_size
+        model = AutoModel.from_config(config)
+    elif side:
+        own = replace(own, image_size=side, resize=side if own.resize else 0)
+    return model, ImageModel("student", model, own).image_features, own, why
+
+
+class SoftLabelObjective(nn.Module):
+    """The weighted mean of the cross-entropies between soft labels and the student's probabilities."""
+
+    def __init__(self, student: Student) -> None:
+        super().__init__()
+        self.student = student
+
+    def forward(self, batch: tuple[Tensor, Tensor, Tensor]) -> StepResult:
+        """Return the loss of a step: pixels, soft labels `(images, classes)` and weights of the images."""
+        pixels, targets, weights = batch
+        logits = self.student.head(self.student.features(pixels))
+        losses = -(targets * logits.log_softmax(dim=-1)).sum(dim=-1)
+        return StepResult((weights * losses).sum() / weights.sum(), {})
+
+
+@dataclass(eq=False)
+class Distillation(Schedule):
+    """Batches of random views of images that are decoded already, `(images, side, side, 3)`."""
+
+    images: NDArray[np.uint8]
+    targets: Floats
+    weights: Floats
+    preprocessing: Preprocessing
+    engine: Runtime
+
+    def __post_init__(self) -> None:
+        self.iterations = -(-len(self.images) // BATCH_SIZE)
+
+    def batches(self, epoch: int, first_step: int) -> Iterator[tuple[Tensor, ...]]:
+        """Yield random views, seeded by image and epoch, with their soft labels."""
+        generator, device = np.random.default_rng([self.engine.seed, epoch]), self.engine.device
+        for rows in draw_batches(generator, len(self.images), self.iterations, BATCH_SIZE)[first_step:]:
+            views = [
+                strong_view(
+                    Image.fromarray(self.images[row]),
+                    self.preprocessing,
+                    view_generator(self.engine.seed, epoch, row),
+                    SMALLEST_AREA,
+                )
+                for row in rows.tolist()
+            ]
+            pixels, targets = self.preprocessing.normalize(np.stack(views)), torch.from_numpy(self.targets[rows])
+            yield tuple(part.to(device) for part in (pixels, targets, torch.from_numpy(self.weights[rows])))

@@ -13,11 +13,10 @@ from vision_folder import import_vision
 
 import captune
 from captune.core.errors import InputError, ModelError
-from captune.distill import Distilled, distill
+from captune.distill import Distilled, SoftLabelObjective, Student, distill
 from captune.results.image_classifier import OnnxClassifier
 from captune.results.run import Run
 from captune.review.opening import open_session
-from captune.training.student import SoftLabelObjective, Student
 from captune.world import class_names, write_world
 
 timm, REASON = import_vision("timm")
