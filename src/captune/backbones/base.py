@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from threading import get_ident
 from typing import Any, ClassVar, Literal, NoReturn, TypeAlias
@@ -111,13 +110,9 @@ class Tokens:
     def __len__(self) -> int:
         return int(self.ids.shape[0])
 
-    def slice(self, start: int, stop: int) -> Tokens:
-        """Return some of the texts."""
-        return Tokens(self.ids[start:stop], self.mask[start:stop])
-
     def chunks(self, size: int) -> list[Tokens]:
         """Return all texts in order, at most `size` per chunk."""
-        return [self.slice(i, i + size) for i in range(0, len(self), size)] or [self]
+        return [Tokens(self.ids[i : i + size], self.mask[i : i + size]) for i in range(0, len(self), size)] or [self]
 
     def shortened(self, chosen: Tensor) -> Tokens:
         """Return the chosen texts, cut to the longest of them."""
@@ -214,14 +209,14 @@ class Backbone(ABC):
 
     def encode_text_parts(self, parts: Sequence[Tokens], edit: Edit | None = None) -> Tensor:
         """Return the embeddings of texts in parts that may differ in length, `(texts, embed_dim)`."""
-        encode = self._encode_text_part
+
+        def encode(part: Tokens, edit: Edit | None) -> Tensor:
+            return normalize(self.text_features(part, edit).float(), dim=-1)
+
         if is_grad_enabled() and sum(len(part) for part in parts) > self.texts_at_once:
             # Activations are kept for one part at a time; the others are recomputed when gradients need them.
-            encode = partial(checkpoint, encode, use_reentrant=False)
+            return torch.cat([checkpoint(encode, part, edit, use_reentrant=False) for part in parts])
         return torch.cat([encode(part, edit) for part in parts])
-
-    def _encode_text_part(self, tokens: Tokens, edit: Edit | None) -> Tensor:
-        return normalize(self.text_features(tokens, edit).float(), dim=-1)
 
     def freeze(self) -> None:
         """Put the model, which must be in single precision, in evaluation mode and disable gradients."""

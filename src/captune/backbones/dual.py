@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from captune.backbones.base import Backbone, TextTower, Tokens, Tower, local_path, scale_of
 from captune.backbones.hf import entries_of, files_of, load_config, load_model, load_tokenizer
-from captune.core.errors import ModelError
-from captune.core.files import is_file, read_json
+from captune.core.errors import ModelError, RunFolderError
+from captune.core.files import build_card, read_card
 from captune.core.settings import Positive
 from captune.data.views import Preprocessing, Resample
 
@@ -110,11 +109,11 @@ class DualEncoder(Backbone):
     def load(cls, name: str) -> DualEncoder:
         """Load the towers and projections in a folder."""
         folder, layout = _read_layout(name)
-        configs = _tower_configs(folder, layout)
-        tokenizer = load_tokenizer(str(folder / layout.text.folder), int(configs["text"].vocab_size))
-        vision = load_model(configs["vision"], str(folder / layout.vision.folder))
-        text = load_model(configs["text"], str(folder / layout.text.folder))
-        return cls(name, folder, layout, vision, text, tokenizer)
+        vision, text = _tower_configs(folder, layout)
+        vision_folder, text_folder = str(folder / layout.vision.folder), str(folder / layout.text.folder)
+        tokenizer = load_tokenizer(text_folder, int(text.vocab_size))
+        models = load_model(vision, vision_folder), load_model(text, text_folder)
+        return cls(name, folder, layout, *models, tokenizer)
 
     @classmethod
     def check(cls, name: str) -> None:
@@ -147,46 +146,20 @@ class DualEncoder(Backbone):
 def _read_layout(name: str) -> tuple[Path, Layout]:
     folder = Path(local_path(name))
     file = folder / "dual_encoder.json"
-    if not name or not is_file(file):
-        hint = f" The folder contains a single model: load it as hf:{name}" if is_file(folder / "config.json") else ""
-        raise ModelError(
-            f"No dual encoder at {name!r}: expected a folder with {file.name}, as in dual:path/to/folder.{hint}"
-        )
+    missing = f"No dual encoder at {name!r}: expected a folder with {file.name}, as in dual:path/to/folder."
     try:
-        content = read_json(file)
-        version = content.get("version") if isinstance(content, dict) else None
-        if isinstance(version, int) and version > VERSION:
-            raise ModelError(
-                f"{str(file)!r} has version {version}, but this captune supports up to {VERSION}. Upgrade captune."
-            )
-        layout = TypeAdapter(Layout).validate_python(content)
-    except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'content'}: {e['msg']}" for e in error.errors())
-        raise ModelError(f"{str(file)!r} is not a valid dual encoder: {problems}. Correct the file.") from error
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{str(file)!r} is not valid JSON: {error}. Correct the file.") from error
+        layout = build_card(Layout, read_card(file, FORMAT, VERSION, missing), str(file))
+    except RunFolderError as error:
+        raise ModelError(str(error)) from error
     for part in (layout.vision.folder, layout.text.folder, layout.projection):
         if not (folder / part).resolve().is_relative_to(folder.resolve()):
             raise ModelError(f"{str(file)!r} refers to {part!r}, which is outside the folder. Move it inside.")
     return folder, layout
 
 
-def _tower_configs(folder: Path, layout: Layout) -> dict[str, Any]:
-    configs = {}
-    for side, part, supported in (("vision", layout.vision, ("vit", "dinov2")), ("text", layout.text, ("bert",))):
-        path = folder / part.folder
-        if not (path / "config.json").is_file():
-            raise ModelError(
-                f"No {side} tower at {str(path)!r}: expected a folder with config.json and model.safetensors. "
-                "Complete the folder or correct dual_encoder.json."
-            )
-        configs[side] = load_config(str(path), supported)
-    patch = int(configs["vision"].patch_size)
-    if layout.vision.image_size < patch:
-        raise ModelError(
-            f"vision.image_size in {str(folder)!r} is {layout.vision.image_size}, smaller than one patch ({patch})."
-        )
-    return configs
+def _tower_configs(folder: Path, layout: Layout) -> tuple[Any, Any]:
+    vision = load_config(str(folder / layout.vision.folder), ("vit", "dinov2"))
+    return vision, load_config(str(folder / layout.text.folder), ("bert",))
 
 
 def _read_projections(path: Path, widths: dict[str, int], embed_dim: int) -> tuple[nn.ModuleDict, float]:

@@ -242,11 +242,8 @@ def load_config(name: str, supported: tuple[str, ...], known: tuple[str, ...] = 
             f"{name!r} is a file; expected a folder with config.json and model.safetensors, as transformers writes it "
             "with model.save_pretrained(folder). For weights of open_clip, use open_clip:MODEL/FILE.safetensors."
         )
-    has_config = is_file(folder / "config.json")
-    if is_file(folder / "dual_encoder.json") and not has_config:
-        raise ModelError(f"The folder {name!r} contains a dual encoder. Load it as dual:{name}")
-    if has_config and not any(folder.glob("*.safetensors")):
-        pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
+    if is_file(folder / "config.json") and not any(folder.glob("*.safetensors")):
+        pickled = sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth"))
         found = f"only {pickled[0]!r}, a pickle, which can run arbitrary code when loaded" if pickled else "no weights"
         raise ModelError(
             f"The folder {name!r} contains {found}; expected model.safetensors. Save the model in this format with "

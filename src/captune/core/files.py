@@ -293,5 +293,5 @@ def build_card(cls: type[T], content: dict[str, Any], source: str) -> T:
     try:
         return TypeAdapter(cls).validate_python(content)
     except ValidationError as error:
-        fields = ", ".join(".".join(map(str, entry["loc"])) for entry in error.errors())
-        raise RunFolderError(f"{source!r} is damaged: {fields}.") from error
+        problems = "; ".join(f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in error.errors())
+        raise RunFolderError(f"{source!r} is damaged: {problems}.") from error
