@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from queue import SimpleQueue
 from typing import ClassVar
 
-from captune.core.errors import DescriberError, raise_all
+from captune.core import registry
+from captune.core.errors import DescriberError, InputError
 from captune.core.files import digest, read_json, write_json
 from captune.core.text import is_unicode, option, plain_sentence
 
@@ -50,16 +48,8 @@ class DescriptionRequest:
     other: str = ""  # the name of a class from which the description must tell this one, [OTHER] in the prompt
 
     def __post_init__(self) -> None:
-        problems = []
-        if not self.name.strip():
-            problems.append("the class name is empty")
         if self.phrase.count("{}") != 1 or self.phrase.replace("{}", "").count("{"):
-            problems.append(f"phrase {self.phrase!r}: expected one {{}}, as in 'a satellite photo of {{}}'")
-        if self.prompt.count("[CLS]") != 1:
-            problems.append(f"prompt {self.prompt!r}: expected one [CLS], as in {PAPER_PROMPT!r}")
-        if self.n < 1:
-            problems.append(f"n = {self.n}: expected at least 1 description")
-        raise_all(problems, "This request for descriptions is invalid")
+            raise InputError(f"domain: expected one {{}}, as in 'a satellite photo of {{}}', got {self.phrase!r}.")
 
     @property
     def key(self) -> str:
@@ -157,8 +147,6 @@ def open_describer(
     identifier: str, cache_folder: str | Path | None = None, limits: RequestLimits | None = None
 ) -> Describer:
     """Return the describer of an id such as 'openai:gpt-4o-mini', 'file:descriptions.yaml' or 'none'."""
-    from captune.core import registry
-
     source, argument = registry.split_id("describers", identifier, "openai:gpt-4o-mini")
     cache = AnswerCache(Path(cache_folder).expanduser()) if cache_folder else None
     describer: Describer = registry.load("describers", source)(argument, cache=cache, limits=limits)
@@ -188,29 +176,23 @@ def describe_classes(
     DescriberError only when no class was described and none can be: a wrong key, a wrong model, no server.
     """
     pairs = [(name, "") if isinstance(name, str) else name for name in dict.fromkeys(names)]
-    waiting = deque(DescriptionRequest(name, phrase, n, prompt, other) for name, other in pairs)
-    keys, done = [request.key for request in waiting], SimpleQueue[tuple[str, list[str] | BaseException]]()
+    requests = [DescriptionRequest(name, phrase, n, prompt, other) for name, other in pairs]
     found: dict[str, list[str]] = {}
     problems: dict[str, str] = {}
-
-    def work() -> None:
-        with suppress(IndexError):
-            while True:
-                request = waiting.popleft()
-                try:
-                    done.put((request.key, describer.describe(request)))
-                except BaseException as error:
-                    done.put((request.key, error))
-                    if isinstance(error, SetupError):
-                        return
-
-    # Daemon threads: a run that is interrupted waits for no server.
-    for _ in range(min(describer.limits.parallel if describer.is_remote else 1, len(keys))):
-        threading.Thread(target=work, daemon=True).start()
     stopped, n_failures = "", 0
-    try:
-        while len(found.keys() | problems.keys()) < len(keys):
-            key, answer = done.get()
+
+    def ask(request: DescriptionRequest) -> tuple[str, list[str] | BaseException]:
+        if stopped:
+            return request.key, DescriberError(f"not asked, because of an earlier problem: {stopped}")
+        try:
+            return request.key, describer.describe(request)
+        except BaseException as error:  # a thread that dies would leave its question open
+            return request.key, error
+
+    # The threads are daemons: a run that is interrupted waits for no server.
+    n_threads = min(describer.limits.parallel if describer.is_remote else 1, len(requests))
+    with ThreadPool(max(1, n_threads)) as pool:
+        for key, answer in pool.imap_unordered(ask, requests):
             if advance is not None:
                 advance(1)
             if isinstance(answer, list):
@@ -224,11 +206,7 @@ def describe_classes(
             n_failures += isinstance(answer, ServerError)
             if not stopped and (isinstance(answer, SetupError) or n_failures >= describer.limits.give_up_after):
                 stopped = str(answer)
-                while waiting:
-                    with suppress(IndexError):
-                        problems[waiting.popleft().key] = f"not asked, because of an earlier problem: {stopped}"
-    finally:
-        waiting.clear()
+    keys = [request.key for request in requests]
     found = {key: found[key] for key in keys if found.get(key)}
     if stopped and not found:
         raise DescriberError(f"{stopped} Fix this, or use the class names alone: {option('describer', 'none')}.")

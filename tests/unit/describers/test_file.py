@@ -99,9 +99,6 @@ def test_a_wrong_provider_is_answered_with_the_right_ones() -> None:
 def test_the_question_is_built_and_its_places_are_checked() -> None:
     asked = DescriptionRequest("a {strange} [CLS] name", "a photo of {}", 2, "What is [CLS]?")
     assert asked.question == "What is a photo of a {strange} [CLS] name?"
-    with pytest.raises(InputError) as caught:
-        DescriptionRequest(" ", "a photo", 0, "What?")
-    assert len(str(caught.value).splitlines()) == 5
-    for phrase in ("{} and {}", "{name}", "{} {0}"):
+    for phrase in ("a photo", "{} and {}", "{name}", "{} {0}"):
         with pytest.raises(InputError, match=r"expected one \{\}"):
             DescriptionRequest("river", phrase)
