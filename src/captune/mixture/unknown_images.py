@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from captune.core.arrays import Floats, as_embeddings, canonical_order, score_rows, unit_rows
 from captune.core.errors import InputError
@@ -146,8 +146,8 @@ def _standardized(values: Floats, usual: Floats | None = None) -> Floats:
     return np.asarray((values - usual.mean()) / max(float(usual.std()), 1e-5), dtype=np.float32)
 
 
-def _mean_ranks(values: Floats, among: Floats) -> Floats:
+def _mean_ranks(values: Floats, among: Floats) -> NDArray[np.float64]:
     """Return how many of the others are smaller, and half of those that are equal, `(values,)`."""
     ordered = np.sort(among)
     low, high = (np.searchsorted(ordered, values, side=side) for side in ("left", "right"))
-    return (low + high) / 2
+    return np.asarray((low + high) / 2)
