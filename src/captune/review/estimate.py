@@ -1,4 +1,4 @@
-"""How accurate are the predictions? An estimate with a 95 % interval, from images drawn at random.
+"""How accurate are the predictions? An estimate with a 95% interval, from images drawn at random.
 
 Images that were labeled because they are informative say nothing about accuracy: they are neither typical nor
 unseen by the classifier. Checks are drawn separately, and never used for adaptation. Every image has a random number
@@ -26,7 +26,7 @@ FEWEST_CHECKS = 10
 
 @dataclass(frozen=True)
 class AccuracyEstimate:
-    """Accuracy estimated from checks, with 95 % intervals; fractions from 0 to 1, NaN without checks.
+    """Accuracy estimated from checks, with 95% intervals; fractions from 0 to 1, NaN without checks.
 
     `balanced_accuracy` is the mean accuracy of the `n_classes` classes among the checks.
     """
@@ -50,7 +50,7 @@ class AccuracyEstimate:
         if not self:
             return "names not verified: nobody checked an image"
         return (
-            f"{100 * self.accuracy:.0f} % right ({100 * self.low:.0f} to {100 * self.high:.0f}), "
+            f"{100 * self.accuracy:.0f}% right ({100 * self.low:.0f} to {100 * self.high:.0f}), "
             f"from {self.n_checks} checked images"
         )
 

@@ -91,7 +91,7 @@ def test_without_checks_the_estimate_says_so() -> None:
 
 def test_the_words() -> None:
     found = AccuracyEstimate(40, 28, 0.7, 0.545, 0.82, 0.7, 0.5, 0.8, 5)
-    assert found.sentence == "70 % right (55 to 82), from 40 checked images"
+    assert found.sentence == "70% right (55 to 82), from 40 checked images"
     assert describe_accuracy(found, "run") == describe_accuracy(found.as_dict(), "run") == f"{found.sentence}."
     words = describe_accuracy(None, "my run")
     assert "check 10 images" in words
