@@ -145,6 +145,17 @@ def test_without_scripts_the_form_answers_with_json(browser: Any, served: tuple[
     assert served[1].predict([image(world)])[0] in plain.page.inner_text("body")
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(browser: Any, served: tuple[str, Any], world: Path, theme: str) -> None:
+    tab = BrowserTab(browser, served[0], color_scheme=theme, bypass_csp=True)
+    tab.page.set_input_files("#file", image(world))
+    shown(tab)
+    tab.page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    assert tab.serious_findings() == []
+    tab = BrowserTab(browser, f"{served[0]}docs", color_scheme=theme, bypass_csp=True)
+    assert tab.serious_findings() == []
+
+
 def test_a_token_in_the_address_opens_the_page(browser: Any, served: tuple[str, Any], world: Path) -> None:
     with (
         Service("127.0.0.1", 0, token="open5esame") as service,

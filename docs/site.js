@@ -1,0 +1,3 @@
+// What screen readers and keyboards miss in the theme: a name for the search, and wide tables that can be scrolled.
+document.querySelector(".md-search")?.setAttribute("aria-label", "Search");
+for (const table of document.querySelectorAll(".md-typeset__scrollwrap")) table.tabIndex = 0;
