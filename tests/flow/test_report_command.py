@@ -33,7 +33,8 @@ def test_the_command_on_the_page_repeats_the_run(
     captune: Any, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = (run / "report.html").read_text(encoding="utf-8")
-    checking, following, repeating = re.findall(r"<pre><code>(.*?)</code></pre>", page, re.DOTALL)
+    found = re.findall(r"<pre><code>(.*?)</code></pre>", page, re.DOTALL)
+    checking, following, repeating = (re.sub("</?span>", "", command) for command in found)
     assert shlex.split(html.unescape(checking))[:3] == ["captune", "suggest", str(run)]
     assert shlex.split(html.unescape(following)) == ["captune", "review", str(run)]
     monkeypatch.chdir(tmp_path)

@@ -28,6 +28,8 @@ MOST_OF_CLASSES = 240
 MOST_POINTS = 1200
 FEWEST_POINTS = 12
 COLUMNS, ROWS = 11, 7
+APART = 5.5, 10.0
+"""Percent of width and height between two pictures of the map, so that none hides another or its name."""
 COLORS = (*SERIES, "#8a5a00", "#6a51c8", "#b8346b", "#5f8a00", "#00868b", "#7c6f64")
 """Twelve colors that differ on light and on dark backgrounds; further classes get another shape."""
 SHAPES = {
@@ -197,10 +199,14 @@ def image_map(measures: Measures) -> ImageMap | None:
 
 
 def _one_per_cell(places: np.ndarray) -> list[int]:
-    """Return the point nearest to the middle of each cell of a grid, so that pictures do not hide each other."""
+    """Return the point nearest to the middle of each cell of a grid, if it is apart from those of other cells."""
     size = np.array([100 / COLUMNS, 100 / ROWS])
     cells = np.floor(places / size).astype(np.int64)
     distance = np.square(places / size - cells - 0.5).sum(axis=1)
     order = np.lexsort((distance, cells[:, 1], cells[:, 0]))
     _, first = np.unique(cells[order], axis=0, return_index=True)
-    return [int(i) for i in order[first] if distance[i] < 0.18]
+    chosen = np.empty(0, dtype=np.int64)
+    for i in order[first]:
+        if distance[i] < 0.18 and (np.abs(places[chosen] - places[i]) >= APART).any(axis=1).all():
+            chosen = np.append(chosen, i)
+    return [int(i) for i in chosen]
