@@ -30,13 +30,13 @@ FILL_IN = "Fill in the column 'answer' (a class, = if the label is right, ? if y
 def suggest(options: argparse.Namespace) -> None:
     """List the images, or groups of images, that a person should look at first."""
     from captune.review.answer_files import groups_table, suggestions_table
-    from captune.review.suggestions import CHECK_SHARE, STOP_BELOW, expected_change
+    from captune.review.suggestions import CHECK_SHARE, worth_of
 
     share = CHECK_SHARE if options.checks is None else options.checks
     count = 20 if options.count is None else options.count
     if count < 1 or not 0 <= share <= 1:
         raise InputError(f"Expected --count of at least 1 and --checks from 0 to 1, got {count} and {share}.")
-    session, change = open_run(options), None
+    session, worth = open_run(options), ""
     if options.groups:
         groups = sorted(session.groups(), key=lambda g: (not g.question, -len(g) * (1.0 - g.confidence)))[:count]
         told, lines = f"{len(groups)} groups to look at", groups_table(groups, session.images)
@@ -46,14 +46,13 @@ def suggest(options: argparse.Namespace) -> None:
     else:
         suggestions = session.suggest(count, checks=share)
         told, lines = f"{len(suggestions)} images to look at", suggestions_table(suggestions)
-        change = expected_change(session, suggestions) if options.out else None
+        worth = worth_of(session, suggestions) if options.out else ""
     write_lines(lines, options.out)
     if options.out is None:
         return
     say(f"{told}: {options.out}")
-    if change is not None:
-        stop = ": you may stop" if change < STOP_BELOW else ""
-        say(f"These answers change about {100 * change:.1f} % of the other labels{stop}.")
+    if worth:
+        say(worth)
     say(f"{FILL_IN} captune label {options.run} --from {options.out}")
 
 

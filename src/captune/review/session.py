@@ -234,7 +234,6 @@ class Session:
 
     def suggest_checks(self, precision: float = 0.95, *, except_: Sequence[Image] = ()) -> list[Suggestion]:
         """Return the images that must be checked before labels are accepted at a precision, drawn at random."""
-        self.refresh()
         missing = population_of(self).progress(precision)[1]
         rows = missing[~np.isin(missing, [self.position(image) for image in except_])]
         return as_suggestions(Choice(rows, np.ones_like(rows), (PRECISION,) * len(rows)), self)

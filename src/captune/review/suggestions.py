@@ -150,6 +150,13 @@ def expected_change(session: Session, suggestions: Sequence[Suggestion]) -> floa
     return float(is_other.mean())
 
 
+def worth_of(session: Session, suggestions: Sequence[Suggestion]) -> str:
+    """Return in words how many labels answers to suggestions would change, and whether that is worth it."""
+    change = expected_change(session, suggestions)
+    stop = ": you may stop" if change < STOP_BELOW else ""
+    return f"These answers change about {100 * change:.1f}% of the other labels{stop}."
+
+
 @dataclass(frozen=True, eq=False)
 class Group:
     """Images that belong together, the most typical first, with the class that most of them are predicted as.

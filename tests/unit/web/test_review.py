@@ -90,6 +90,22 @@ def test_two_windows_get_different_images(page: ReviewClient) -> None:
     assert not first & second
 
 
+def test_checks_for_a_precision_are_handed_out_and_worth_is_told(page: ReviewClient, run: Path) -> None:
+    missing = page.post("api/accept", precision=0.5)["n_missing"]
+    checks = page.post("api/suggestions", window="a", count=missing, precision=0.5)
+    assert len(checks) == missing
+    assert {check["kind"] for check in checks} == {"precision"}
+    others = page.post("api/suggestions", window="b", count=4, precision=0.5)
+    assert {check["kind"] for check in others}.isdisjoint({"precision"})  # the other window asks for all of them
+    for check in checks:
+        label = check["image"].split("/")[0]
+        page.post("api/answer", kind="label", images=[check["position"]], label=label, suggestion=check["kind"])
+    assert page.post("api/accept", precision=0.5)["n_missing"] == 0
+    assert page.post("api/worth")["sentence"].startswith("These answers change about ")
+    with pytest.raises(HTTPError, match="422"):
+        page.post("api/suggestions", window="a", precision=2)
+
+
 def test_suggestions_and_groups_do_not_wait_for_a_running_adaptation(
     page: ReviewClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ from captune.web.review.shared_session import SharedSession
 Text = Annotated[str, Body(embed=True, max_length=2000)]
 Texts = Annotated[list[Annotated[str, StringConstraints(max_length=2000)]], Body()]
 Images = Annotated[list[StrictInt], Body()]
+Share = Annotated[float, Body(ge=0, lt=1)]
 BYTES = "application/octet-stream"
 ASSETS = Path(__file__).parent / "assets"
 KINDS = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
@@ -163,9 +164,14 @@ def _add_changing(app: FastAPI, shared: SharedSession) -> None:
     """Add the routes by which people answer, change classes and save."""
 
     @app.post("/api/suggestions")
-    def suggestions(window: Text, count: Annotated[int, Body()] = 20) -> Json:
-        """Return images worth an answer, and reserve them for a window."""
-        return Json(shared.suggestions(window, min(max(count, 1), MOST_SUGGESTIONS)))
+    def suggestions(window: Text, count: Annotated[int, Body()] = 20, precision: Share = 0) -> Json:
+        """Return images worth an answer, or to check for a precision, and reserve them for a window."""
+        return Json(shared.suggestions(window, min(max(count, 1), MOST_SUGGESTIONS), precision))
+
+    @app.post("/api/worth")
+    def worth(count: Annotated[int, Body(embed=True)] = 20) -> Json:
+        """Return in words what the next answers are worth."""
+        return Json({"sentence": shared.worth(min(max(count, 1), MOST_SUGGESTIONS))})
 
     @app.post("/api/answer")
     def answer(

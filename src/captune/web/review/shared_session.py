@@ -28,7 +28,7 @@ from captune.review.changes import Change, join
 from captune.review.corrections import Correction, Corrections, Kind
 from captune.review.finding import SECOND_OPINION, disagreements, find_images
 from captune.review.session import Session
-from captune.review.suggestions import Group
+from captune.review.suggestions import Group, worth_of
 
 MOST_CHOICES = 9
 """Classes that are offered for an image, one per number key."""
@@ -173,21 +173,30 @@ class SharedSession:
 
     # Questions
 
-    def suggestions(self, window: str, count: int) -> list[dict[str, Any]]:
-        """Return images worth an answer that no other window shows."""
+    def suggestions(self, window: str, count: int, precision: float = 0.0) -> list[dict[str, Any]]:
+        """Return images worth an answer, or to check for a precision, that no other window shows."""
         self._grouped.wait()
         with self._reading:
-            now = time.monotonic()
+            now, session = time.monotonic(), self.current.session
             others = [i for i, (who, when) in self._shown.items() if who != window and now - when < SECONDS_SHOWN]
             found = [
                 {**self.facts(position), "kind": SECOND_OPINION, "reason": _opinions(given)}
                 for position, given in self.current.disagreed.items()
-                if position not in others
+                if position not in others and not precision
             ][: count // 2]
-            for one in self.current.session.suggest(count - len(found), except_=others):
+            checks = session.suggest_checks(precision, except_=others)[:count] if precision else []
+            for one in checks or session.suggest(count - len(found), except_=others):
                 found.append({**self.facts(one.position), "kind": one.kind, "reason": one.reason})
             self._shown |= {int(one["position"]): (window, now) for one in found}
         return found
+
+    def worth(self, count: int) -> str:
+        """Return in words what the next answers are worth, by a trial adaptation."""
+        self._grouped.wait()
+        with self._reading:
+            session = self.current.session
+            suggestions = session.suggest(count)
+        return worth_of(session, suggestions)
 
     def facts(self, position: int) -> dict[str, Any]:
         """Return what is known about one image: its name, and the most probable classes."""

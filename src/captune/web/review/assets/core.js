@@ -115,6 +115,9 @@ export const answer = (kind, images, label = "", suggestion = "") => {
   return entry.id;
 };
 
+/** Wait until the server has written all answers. */
+export const allSaved = async () => { while (unsent.length) await new Promise((done) => { setTimeout(done, 50); }); };
+
 /** Send what an earlier window could not send. */
 export const sendLeftovers = () => {
   for (let i = localStorage.length - 1; i >= 0; i -= 1) {

@@ -1,6 +1,6 @@
 // The head of the page, its keys, and which part is shown.
 
-import { ask, attempt, find, follow, make, onState, percent, plural, refresh, say, sendLeftovers, state, undo } from "./core.js";
+import { allSaved, ask, attempt, find, follow, make, onState, percent, plural, refresh, say, sendLeftovers, state, undo } from "./core.js";
 import * as classes from "./classes.js";
 import * as compare from "./compare.js";
 import { drawCurve } from "./curve.js";
@@ -69,7 +69,14 @@ find("accept").addEventListener("click", () => find("accepted").showModal());
 find("accept-form").addEventListener("submit", (event) => {
   event.preventDefault();
   attempt(async () => {
+    await allSaved();
     const found = await ask("/api/accept", { precision: find("precision").value / 100 });
+    const left = found.n_missing || found.n_more;
+    find("export-accepted").hidden = !found.n_accepted;
+    find("export-accepted").querySelector("code").textContent = `captune export ${state.title} --format imagefolder --precision ${found.precision} --out dataset`;
+    find("check").hidden = !left;
+    find("check").textContent = `Check ${plural(left, "image")}`;
+    find("check").onclick = () => { find("accepted").close(); location.hash = "suggestions"; suggestions.startChecks(found.precision, left); };
     find("accept-note").textContent = found.sentence;
     find("curve").replaceChildren(drawCurve(found));
     find("curve-note").hidden = false;
@@ -127,11 +134,16 @@ const accuracy = () => {
 };
 
 const showDisagreement = () => {
-  find("disagreed")?.remove();
   if (!state.n_disagreed) return;
   find("progress").append(make("button", { type: "button", id: "disagreed", onclick: () => { location.hash = "search"; search.showOnly("disagreed"); } },
     `${plural(state.n_disagreed, "image")} with two opinions`));
 };
+
+/** Tell what the next suggestions are worth; the trial takes as long as an adaptation. */
+const showWorth = () => attempt(async () => {
+  say("Trying out the next 20 answers …");
+  say((await ask("/api/worth", { count: 20 })).sentence.replace("These", "The next 20"));
+});
 
 let lastVersion = -1;
 onState(() => {
@@ -139,6 +151,7 @@ onState(() => {
   document.title = `captune: ${state.title}`;
   find("progress").textContent = `${plural(state.n_answers, "answer")} for ${plural(state.n_images, "image")}. ${accuracy()}`;
   find("saved").textContent = state.is_saved ? "Everything is saved." : "Answers are saved; predictions and report follow within a minute.";
+  if (state.n_answers) find("progress").append(make("button", { type: "button", id: "worth", onclick: showWorth }, "Are more answers worth it?"));
   showDisagreement();
   showArrived();
   find("class-names").replaceChildren(...state.classes.map((known) => make("option", { value: known.name })));

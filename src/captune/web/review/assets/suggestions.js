@@ -1,18 +1,24 @@
 // One image at a time, large, with the current name and the next best.
 
-import { answer, ask, attempt, classPicker, ensureClass, find, findLike, make, onState, percent, say, state, windowId } from "./core.js";
+import { answer, ask, attempt, classPicker, ensureClass, find, findLike, make, onState, percent, plural, say, state, windowId } from "./core.js";
 
 const AHEAD = 20; // suggestions that are there before an answer is given
+const CHECK = "precision"; // the kind of suggestion that certifies a precision
 const queue = [];
 const done = new Set();
 let isFetching = false;
 let isOpen = false;
+let checks = { precision: 0, left: 0 }; // random images that certify labels of this precision, until all are answered
+const oneDecimal = (share) => `${Number((100 * share).toFixed(1))}%`;
+const isChecked = () => checks.precision > 0 && !checks.left;
 
 const fetchMore = async () => {
-  if (isFetching) return;
+  if (isFetching || isChecked()) return;
   isFetching = true;
-  const found = await attempt(() => ask("/api/suggestions", { window: windowId, count: AHEAD }));
+  const { precision } = checks;
+  const found = await attempt(() => ask("/api/suggestions", { window: windowId, count: AHEAD, precision }));
   isFetching = false;
+  if (precision !== checks.precision || isChecked()) { fetchMore(); return; }
   const known = new Set(queue.map((one) => one.position));
   const fresh = (found || []).filter((one) => !done.has(one.position) && !known.has(one.position));
   const wasEmpty = !queue.length;
@@ -35,9 +41,29 @@ const updateChoices = async () => {
 };
 
 const next = () => {
-  done.add(queue.shift().position);
+  const one = queue.shift();
+  done.add(one.position);
+  if (one.kind === CHECK && checks.left) checks.left -= 1;
   if (queue.length < AHEAD / 2) fetchMore();
   show();
+};
+
+/** Ask for checks of a precision, or for the most useful images again without one. */
+export const startChecks = (precision = 0, left = 0) => {
+  checks = { precision, left };
+  queue.length = 0;
+  if (precision) done.clear(); // an image may have been shown for another reason
+  show();
+  fetchMore();
+};
+
+const showChecked = () => {
+  const { precision } = checks;
+  queue.length = 0;
+  const accepted = make("button", { type: "button", class: "primary", onclick: () => { startChecks(); find("accept").click(); find("accept-form").requestSubmit(); } }, "Show what is certified");
+  find("suggestion").replaceChildren(make("div", {}, make("p", { class: "question" }, `These were all checks for ${oneDecimal(precision)}.`),
+    make("div", { class: "buttons" }, accepted, make("button", { type: "button", onclick: () => startChecks() }, "More suggestions"))));
+  accepted.focus();
 };
 
 /** Save an answer about the image that is shown, and show the next one. */
@@ -51,13 +77,14 @@ const give = (kind, label, words) => {
 const choose = (name) => give("label", name, name);
 const skip = () => give("skip", "", "skipped");
 const none = () => give("label", state.none, state.none);
-const notThis = () => { if (queue.length) give("not", queue[0].choices[0][0], `not ${queue[0].choices[0][0]}`); };
+const notThis = () => { if (queue.length && queue[0].kind !== CHECK) give("not", queue[0].choices[0][0], `not ${queue[0].choices[0][0]}`); };
 const chooseOther = async (name) => { if (await ensureClass(name)) choose(name); };
 
 /** Show an image again whose answer was undone. */
 export const bringBack = (undone) => {
   if (!undone || !undone.images || undone.images.length !== 1 || !["label", "skip", "not"].includes(undone.kind)) return;
   const [position] = undone.images;
+  if (undone.suggestion === CHECK && checks.precision) checks.left += 1;
   done.delete(position);
   attempt(() => ask(`/api/facts?positions=${position}`)).then((found) => {
     if (!found) return;
@@ -86,6 +113,7 @@ const key = (name, text, use, kind = "") => make("button", { type: "button", cla
 const show = () => {
   const box = find("suggestion");
   const one = queue[0];
+  if (isChecked()) { showChecked(); return; }
   if (!one) {
     box.replaceChildren(make("p", { class: "empty" }, isFetching || state.version < 0 ? "Choosing images …" : "No images are left to answer. Check the groups or the map, or export the labels."));
     return;
@@ -97,10 +125,11 @@ const show = () => {
   box.replaceChildren(
     make("div", { class: "stage" }, large, make("p", { class: "note" }, `${one.image}: ${one.reason}`)),
     make("div", { class: "answers" },
+      ...(checks.left ? [make("p", { id: "checking" }, `${plural(checks.left, "check")} left to certify ${oneDecimal(checks.precision)}. `, make("button", { type: "button", onclick: () => startChecks() }, "Stop"))] : []),
       make("p", { class: "question" }, "Is it ", make("strong", { id: "current-name" }), "?"),
       make("div", { class: "buttons" },
         key("Enter", "Yes", () => choose(queue[0].choices[0][0]), "primary"),
-        key("X", "No, something else", notThis),
+        ...(one.kind === CHECK ? [] : [key("X", "No, something else", notThis)]), // a check must say what it is
         key("N", "None of these", none),
         key("S", "Skip", skip),
         key("L", "More like this", () => findLike(queue[0].position))),
