@@ -1,6 +1,7 @@
 """The review page with many images: seconds for each request, for an answer to take effect, and for a frame of the map.
 
-The images are embeddings drawn around random class texts, so that the page is measured and not an encoder.
+The images are embeddings drawn around class texts, so that the page is measured and not an image encoder. With
+--backbone, a real text encoder embeds the classes and the words that are searched for; otherwise texts are random.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from urllib.request import Request, urlopen
 import numpy as np
 
 import captune
+from captune.embeddings.cache import EmbeddingCache
+from captune.embeddings.embed import embed_texts
+from captune.embeddings.lazy_backbone import open_backbone
 from captune.review.corrections import FILE, Corrections
 from captune.web.review.review_app import reviewing
 from captune.web.server import Service, running
@@ -52,14 +56,19 @@ LASSO = """() => {
 """Milliseconds to select what is inside a lasso of 200 corners; the mouse is down already."""
 
 
-def make_session(folder: Path, n_images: int, n_classes: int) -> captune.Session:
+def make_session(folder: Path, n_images: int, n_classes: int, backbone: str | None) -> captune.Session:
     """Return a session on embeddings around class texts."""
     rng = np.random.default_rng(0)
-    texts = rng.normal(size=(n_classes, WIDTH)).astype(np.float32)
-    vectors = texts[rng.integers(n_classes, size=n_images)] + rng.normal(0, 3, (n_images, WIDTH)).astype(np.float32)
     names = tuple(f"class {c}" for c in range(n_classes))
-    np.savez(folder / "images.npz", images=vectors)
-    session = captune.open_session(captune.Embeddings(vectors), captune.ClassTexts(names, texts, 100.0))
+    if backbone:
+        texts = embed_texts(open_backbone(backbone, EmbeddingCache(folder / "cache")), names)
+        texts = (texts - texts.mean(axis=0)) * np.sqrt(n_classes)
+    else:
+        texts = rng.normal(size=(n_classes, WIDTH)).astype(np.float32)
+    owners, width = rng.integers(n_classes, size=n_images), texts.shape[1]
+    vectors = texts[owners] + rng.normal(0, 3 * texts.std(), (n_images, width)).astype(np.float32)
+    images, classes = captune.Embeddings(vectors), captune.ClassTexts(names, texts, 100.0)
+    session = captune.open_session(images, list(names) if backbone else classes, backbone=backbone)
     session.corrections = Corrections(folder / FILE)
     return session
 
@@ -72,7 +81,7 @@ def timed(name: str, work: Callable[[], object]) -> object:
     return found
 
 
-def measure(address: str) -> None:
+def measure(address: str, has_words: bool) -> None:
     """Print seconds for what the page asks."""
 
     def get(path: str) -> bytes:
@@ -101,6 +110,7 @@ def measure(address: str) -> None:
     )
     timed("... and has its effect", lambda: follow(2))
     for path in (
+        *(("words=wide+stripes", "words=small+dots", "words=red+squares&only=unlabeled") if has_words else ()),
         "like=7",
         "like=8&only=unlabeled&label=class+1",
         "only=changed",
@@ -152,14 +162,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, nargs="+", default=[1000, 10_000, 100_000])
     parser.add_argument("--classes", type=int, default=100)
+    parser.add_argument("--backbone", help="text encoder, such as embedded:patterns")
     parser.add_argument("--browser", action="store_true", help="measure the map in Chromium, too")
     options = parser.parse_args()
     for n_images in options.images:
         with tempfile.TemporaryDirectory() as folder, Service("127.0.0.1", 0) as service:
             print(f"{n_images:,} images, {options.classes} classes")
-            session = timed("open the session", lambda n=n_images, f=folder: make_session(Path(f), n, options.classes))
+            session = timed(
+                "open the session",
+                lambda n=n_images, f=folder: make_session(Path(f), n, options.classes, options.backbone),
+            )
             with reviewing(session, "benchmark") as app, running(service, app):
-                measure(service.address)
+                measure(service.address, bool(options.backbone))
                 if options.browser:
                     measure_frames(service.address)
 

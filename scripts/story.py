@@ -1,6 +1,6 @@
 """Draw the picture of the front page from a real run: what names alone say, what captune asks, what answers change.
 
-    python scripts/story.py docs/images/story.svg
+    python scripts/story.py docs/images/story.svg    # and story-narrow.svg, for phones
 
 Adapts to 480 photographs of the embedded world by names alone, names the 20 groups with the most unclear images as a
 person would, and measures on 240 other photographs.
@@ -22,7 +22,7 @@ from captune.world import class_names, write_world
 
 N_ANSWERS, N_PICTURES = 20, 6
 INK, SOFT, WRONG, RIGHT = "#1f2330", "#6b7180", "#c2410c", "#15803d"
-WIDTH, SIDE = 380, 108
+WIDTH, HEIGHT, SIDE, GAP = 380, 420, 108, 20
 
 
 def text(
@@ -39,16 +39,30 @@ def define(picture: Path) -> str:
     return f'<image id="{name}" width="{SIDE}" height="{SIDE}" href="data:image/png;base64,{data}"/>'
 
 
-def panel(left: float, title: str, pictures: list[Path], labels: list[str], color: str, below: list[str]) -> list[str]:
+def panel(title: str, pictures: list[Path], labels: list[str], color: str, below: list[str]) -> str:
     """Return one of the three parts: a title, six pictures with their labels, and what is said below."""
-    parts = [f'<rect x="{left}" y="16" width="{WIDTH}" height="420" rx="14" fill="#fff" stroke="#d7dae2"/>']
-    parts.append(text(left + 24, 56, title, 21, weight=600))
+    parts = [f'<rect width="{WIDTH}" height="{HEIGHT}" rx="14" fill="#fff" stroke="#d7dae2"/>']
+    parts.append(text(24, 40, title, 21, weight=600))
     for number, (picture, label) in enumerate(zip(pictures, labels, strict=True)):
-        x, y = left + 16 + (number % 3) * (SIDE + 12), 78 + (number // 3) * (SIDE + 34)
+        x, y = 16 + (number % 3) * (SIDE + 12), 62 + (number // 3) * (SIDE + 34)
         parts.append(f'<use href="#{picture.stem}-{picture.parent.name}" x="{x}" y="{y}"/>')
         parts.append(text(x + SIDE / 2, y + SIDE + 20, label, 15, color, 600, "middle"))
-    parts += [text(left + 24, 392 + 24 * number, line, 17, SOFT) for number, line in enumerate(below)]
-    return parts
+    parts += [text(24, 376 + 24 * number, line, 17, SOFT) for number, line in enumerate(below)]
+    return "\n".join(parts)
+
+
+def drawing(pictures: list[Path], panels: list[str], what: str, n_columns: int) -> str:
+    """Return the panels beside each other, or below each other for a narrow screen."""
+    width, height = n_columns * (WIDTH + GAP) + GAP, -(-len(panels) // n_columns) * (HEIGHT + GAP) + GAP
+    font = "system-ui, -apple-system, Segoe UI, Roboto, sans-serif"
+    head = f'viewBox="0 0 {width} {height}" role="img" aria-label="{escape(what)}" font-family="{font}"'
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {head}>']
+    parts.append(f'<rect width="{width}" height="{height}" rx="18" fill="#eef0f6"/>')
+    parts += ["<defs>", *(define(picture) for picture in pictures), "</defs>"]
+    for number, part in enumerate(panels):
+        x, y = (GAP + (number % n_columns) * (WIDTH + GAP), GAP + number // n_columns * (HEIGHT + GAP))
+        parts.append(f'<g transform="translate({x} {y})">{part}</g>')
+    return "\n".join([*parts, "</svg>\n"])
 
 
 def main() -> None:
@@ -77,20 +91,15 @@ def main() -> None:
         pictures = [photos / session.images.name(i) for i in positions]
         answer = names[answers[shown.number]]
         question = [f"{len(shown)} images look alike. What are they?", f"A person answers: {answer}"]
-        width = 3 * WIDTH + 4 * 20
-        font = "system-ui, -apple-system, Segoe UI, Roboto, sans-serif"
-        head = f'viewBox="0 0 {width} 452" role="img" aria-label="{escape(question[0])}" font-family="{font}"'
-        parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {head}>']
-        parts.append(f'<rect width="{width}" height="452" rx="18" fill="#eef0f6"/>')
-        parts += ["<defs>", *(define(picture) for picture in pictures), "</defs>"]
-        said = [f"{before:.0%} of new images right"]
-        parts += panel(20, "CLIP, by names alone", pictures, [guesses[i] for i in positions], WRONG, said)
-        parts += panel(40 + WIDTH, "captune asks", pictures, [""] * N_PICTURES, INK, question)
-        said = [f"{after:.0%} of new images right", f"after {N_ANSWERS} such answers"]
-        parts += panel(
-            60 + 2 * WIDTH, "The answer, for all images", pictures, [labels[i] for i in positions], RIGHT, said
-        )
-        out.write_text("\n".join([*parts, "</svg>\n"]), encoding="utf-8")
+        first, last = [f"{before:.0%} of new images right"], [f"{after:.0%} of new images right"]
+        last.append(f"after {N_ANSWERS} such answers")
+        panels = [
+            panel("CLIP, by names alone", pictures, [guesses[i] for i in positions], WRONG, first),
+            panel("captune asks", pictures, [""] * N_PICTURES, INK, question),
+            panel("The answer, for all images", pictures, [labels[i] for i in positions], RIGHT, last),
+        ]
+        for target, n_columns in ((out, 3), (out.with_stem(f"{out.stem}-narrow"), 1)):
+            target.write_text(drawing(pictures, panels, question[0], n_columns), encoding="utf-8")
     print(f"{out}: {before:.1%} by names, {after:.1%} after {N_ANSWERS} answers; {question}")
 
 

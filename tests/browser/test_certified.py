@@ -36,8 +36,15 @@ def test_labels_are_certified_on_the_page_and_shipped(browser: Any, tmp_path: Pa
     datasets, why = import_vision("torchvision.datasets")
     images, run, out = tmp_path / "images", tmp_path / "run", tmp_path / "dataset"
     write_world(images, 8, seed=5)
-    options = ("--classes", str(descriptions_path()), "--backbone", "embedded:patterns", "--out", str(run))
-    server = ReviewProcess(images, 0, *options, "--workers", "0")
+    options = (
+        "--classes",
+        str(images),
+        "--backbone",
+        "embedded:patterns",
+        "--describer",
+        f"file:{descriptions_path()}",
+    )
+    server = ReviewProcess(images, 0, *options, "--out", str(run), "--workers", "0")
     try:
         tab = BrowserTab(browser, server.address)
         tab.page.locator("#choices button").first.wait_for()
