@@ -102,7 +102,7 @@ def test_checks_for_a_precision_are_handed_out_and_worth_is_told(page: ReviewCli
         page.post("api/answer", kind="label", images=[check["position"]], label=label, suggestion=check["kind"])
     assert page.post("api/accept", precision=0.5)["n_missing"] == 0
     assert page.post("api/worth")["sentence"].startswith("These answers change about ")
-    with pytest.raises(HTTPError, match="422"):
+    with pytest.raises(HTTPError, match="400"):
         page.post("api/suggestions", window="a", precision=2)
 
 
