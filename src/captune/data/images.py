@@ -80,13 +80,9 @@ class ImageCollection:
             return self if len(other) == 0 else other
         if type(other) is not type(self) or other.items is not self.items:
             raise InputError("Images in memory can only be joined with images of the same source.")
-        where = None
-        if self.where is not None or other.where is not None:
-            plain = [
-                np.zeros((len(part), 3), dtype=np.int64) if part.where is None else part.where for part in (self, other)
-            ]
-            where = np.concatenate(plain)
-        return self._with(files=self.files + other.files, where=where)
+        where = [np.zeros((len(part), 3), np.int64) if part.where is None else part.where for part in (self, other)]
+        is_plain = self.where is None and other.where is None
+        return self._with(files=self.files + other.files, where=None if is_plain else np.concatenate(where))
 
     def subset(self, index: Ints | Sequence[int]) -> Self:
         """Return the images at these positions, in this order."""
@@ -166,64 +162,70 @@ def find_images(source: str | Path, root: str | Path | None = None) -> ImageColl
         return _from_folder(path, root)
     if is_file(path) and not is_shard(path):
         entries = (row[0] for row in read_columns(path, [PATH_COLUMNS])) if is_table(path) else read_lines(path)
-        return _from_entries(entries, path.parent, f"Cannot use the manifest {str(path)!r}", root)
+        return from_paths(entries, root, path.parent, f"Cannot use the manifest {str(path)!r}")
     if is_file(path) or is_pattern(str(source)):
         shards = [str(path)] if is_file(path) else expand(str(source))
-        raise_all(first_few(_outside(shards, root)), "Cannot use these shards")
         folder = Path(os.path.commonpath([os.path.dirname(shard) for shard in shards]))  # noqa: PTH120
-        return _expand_shards(shards, folder, "Cannot use these shards")
+        return _collection(shards, folder, root, "Cannot use these shards")
     raise InputError(
         f"No images at {str(source)!r}: it is neither a folder nor a file. Expected a folder of images, .tar shards, "
         "a CSV or Parquet manifest with a 'path' column, or a text file with one path per line."
     )
 
 
-def from_paths(paths: Iterable[str | os.PathLike[str]], root: str | Path | None = None) -> ImageCollection:
-    """Return the images at these paths, which are relative to the working directory."""
-    return _from_entries((os.fspath(path) for path in paths), Path(), "Cannot use these paths", root)
-
-
-def _from_entries(entries: Iterable[str], base: Path, heading: str, root: str | Path | None) -> ImageCollection:
+def from_paths(
+    paths: Iterable[str | os.PathLike[str]],
+    root: str | Path | None = None,
+    base: Path = Path(),
+    heading: str = "Cannot use these paths",
+) -> ImageCollection:
+    """Return the images at these paths, which are relative to a folder."""
     invalid, files = list[str](), list[str]()
-    for number, line in enumerate(islice(entries, MOST_NAMES + 1), start=1):
-        if len(line) > MOST_CHARACTERS:
-            invalid.append(f"row {number} has a path of {len(line):,} characters")
-        elif not line.strip():
-            invalid.append(f"row {number} has an empty path")
-        elif "\0" in line:
-            invalid.append(f"row {number} has a NUL character in its path")
+    for number, path in enumerate(islice(paths, MOST_NAMES + 1), start=1):
+        line = os.fspath(path).strip()
+        if not line or len(line) > MOST_CHARACTERS or "\0" in line:
+            long = f"a path of {len(line):,} characters" if line else "an empty path"
+            invalid.append(f"row {number} has {'a NUL character in its path' if chr(0) in line else long}")
         else:
-            files.append(os.path.join(base, line.strip()))  # noqa: PTH118 (this runs once per image)
+            files.append(os.path.join(base, line))  # noqa: PTH118 (this runs once per image)
     if len(files) > MOST_NAMES:
         raise InputError(
             f"{heading}: it lists more than {MOST_NAMES:,} images, and all names would be in memory. Embed them by "
             "partitions (captune embed), then adapt to a sample of the partitions."
         )
     repeated = (f"{path!r} is listed {n} times" for path, n in Counter(map(real_path(), files)).items() if n > 1)
-    raise_all([*first_few(invalid), *first_few(_outside(files, root)), *first_few(repeated)], heading)
-    return _expand_shards(files, base, heading)
+    return _collection(files, base, root, heading, [*first_few(invalid), *first_few(repeated)])
 
 
 def _from_folder(folder: Path, root: str | Path | None) -> ImageCollection:
     shards, files, unused = list[str](), list[str](), defaultdict[str, list[str]](list)
     for name in walk(folder, unused):
         (shards if name.lower().endswith(".tar") else files).append(os.path.join(folder, name))  # noqa: PTH118
-    heading = f"Cannot use the folder {str(folder)!r}"
-    raise_all(first_few(_outside([*files, *shards], root)), heading)
     if files:  # next to images, a tar file is usually the archive they came from
         unused["tar files beside images"] += [Path(shard).name for shard in shards]
     kinds = [f"{kind}: {len(names)} (the first is {names[0]!r})" for kind, names in unused.items() if names]
     left = f"Not used in {str(folder)!r}: {'; '.join(kinds)}." if kinds else ""
-    return ImageCollection(files, folder, left) if files else _expand_shards(shards, folder, heading, left)
+    return _collection(files or shards, folder, root, f"Cannot use the folder {str(folder)!r}", unused=left)
 
 
-def _expand_shards(files: Sequence[str], root: Path, heading: str, unused: str = "") -> ImageCollection:
-    """Return a collection in which every tar shard is replaced by the images in it."""
-    is_shard_row = [is_shard(path) for path in files]
-    if not any(is_shard_row):
-        return ImageCollection(files, root, unused)
+def _collection(
+    files: Sequence[str],
+    folder: Path,
+    root: str | Path | None,
+    heading: str,
+    problems: Sequence[str] = (),
+    unused: str = "",
+) -> ImageCollection:
+    """Return the collection of files below a root; every tar shard is replaced by the images in it."""
+    outside = list[str]()
+    if root is not None:  # links are followed: one inside the root may point outside
+        inside, real = Path(os.path.realpath(root)), real_path()
+        outside = [f"{f!r} is outside {str(inside)!r}" for f in files if not Path(real(f)).is_relative_to(inside)]
+    raise_all([*problems, *first_few(outside)], heading)
+    if not any(are_shards := list(map(is_shard, files))):
+        return ImageCollection(files, folder, unused)
     expanded, where, damaged = list[str](), list[tuple[int, int, int]](), ProblemList()
-    for path, has_members in zip(map(tidy, files), is_shard_row, strict=True):
+    for path, has_members in zip(map(tidy, files), are_shards, strict=True):
         if not has_members:
             expanded.append(path)
             where.append((0, 0, 0))
@@ -232,7 +234,7 @@ def _expand_shards(files: Sequence[str], root: Path, heading: str, unused: str =
             expanded.append(f"{path}/{member.name}")
             where.append((len(path), member.offset, member.size))
     raise_all(first_few(damaged), heading)
-    return ImageCollection(expanded, root, unused, np.asarray(where, dtype=np.int64).reshape(-1, 3))
+    return ImageCollection(expanded, folder, unused, np.asarray(where, dtype=np.int64).reshape(-1, 3))
 
 
 def escaped(name: str) -> str:
@@ -262,14 +264,6 @@ def real_path() -> Callable[[str | Path], str]:
     return real
 
 
-def _outside(files: Iterable[str], root: str | Path | None) -> list[str]:
-    """Return which files are outside a root folder, following links: one inside the root may point outside."""
-    if root is None:
-        return []
-    inside, real = Path(os.path.realpath(root)), real_path()
-    return [f"{file!r} is outside {str(inside)!r}" for file in files if not Path(real(file)).is_relative_to(inside)]
-
-
 @lru_cache(maxsize=64)
 def _prefix(root: Path) -> str:
     """Return the part of a path that names do not show."""
@@ -282,47 +276,36 @@ def walk(folder: Path, unused: dict[str, list[str]]) -> Iterator[str]:
     Folders that are links come last, so that a link never hides the folder that it leads to. What is not used is added
     to `unused` by kind, such as 'hidden files and folders'.
     """
-    visited, links = set[tuple[int, int]](), [""]
-    for start in links:  # grows while links are found
-        waiting = [start]
-        while waiting:
-            inner = waiting.pop()
-            folders = list[str]()
-            for entry in _list(folder, inner, visited, unused):
-                name = os.path.join(inner, entry.name)  # noqa: PTH118
-                if entry.name.startswith("."):
-                    unused["hidden files and folders"].append(name)
-                elif entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and is_folder(entry.path)):
-                    (links if entry.is_symlink() else folders).append(name)
-                elif os.path.splitext(entry.name)[1].lower() in SUFFIXES | {".tar"}:  # noqa: PTH122
-                    yield name
-                else:
-                    unused["files that are not images"].append(name)
-            waiting += reversed(folders)
 
-
-def _list(
-    folder: Path, inner: str, visited: set[tuple[int, int]], unused: dict[str, list[str]]
-) -> list[os.DirEntry[str]]:
-    """Return the content of a folder by name, nothing if it is not used."""
-    path = folder / inner
-    try:
-        facts = path.stat()
-        if (facts.st_dev, facts.st_ino) in visited:
-            unused["links to folders that are used already"].append(inner)
-            return []
-        visited.add((facts.st_dev, facts.st_ino))
-        entries = sorted(os.scandir(path), key=lambda entry: entry.name)
-    except OSError as error:
-        if not inner:
+    def skip(error: OSError) -> None:
+        inner = os.path.relpath(error.filename, folder)
+        if inner == ".":
             raise InputError(f"The folder {str(folder)!r} cannot be read: {error.strerror}.") from error
         unused[f"folders that cannot be read ({error.strerror})"].append(inner)
-        return []
-    names = {entry.name for entry in entries}
-    if inner and (LOCK in names or any(_is_ours(path / mark) for mark in MARKS if mark in names)):
-        unused["results of captune"].append(inner)
-        return []
-    return entries
+
+    join = os.path.join
+    visited, links = set[tuple[int, int]](), [str(folder)]
+    for start in links:  # grows while links are found
+        for path, folders, files in os.walk(start, onerror=skip):
+            facts, inner = os.stat(path), os.path.relpath(path, folder)  # noqa: PTH116
+            is_known = (facts.st_dev, facts.st_ino) in visited
+            is_ours = LOCK in files or any(_is_ours(Path(path, mark)) for mark in MARKS if mark in files)
+            if inner != "." and (is_known or is_ours):
+                unused["links to folders that are used already" if is_known else "results of captune"].append(inner)
+                folders.clear()
+                continue
+            visited.add((facts.st_dev, facts.st_ino))
+            for name in sorted((*folders, *files)):
+                place = name if inner == "." else join(inner, name)
+                if name.startswith("."):
+                    unused["hidden files and folders"].append(place)
+                elif name in folders:
+                    links += [join(path, name)] if os.path.islink(join(path, name)) else []  # noqa: PTH114
+                elif os.path.splitext(name)[1].lower() in SUFFIXES | {".tar"}:  # noqa: PTH122
+                    yield place
+                else:
+                    unused["files that are not images"].append(place)
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
 
 
 def _is_ours(mark: Path) -> bool:

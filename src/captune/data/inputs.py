@@ -45,10 +45,29 @@ def collect_images(
     )
     if is_one and not single:
         raise InputError("Expected several images, got one. Pass a list, or classify a single image with predict.")
-    images = _collect([source] if is_one else source, root, column, single)
+    if isinstance(source, ImageCollection):
+        images = source
+    elif isinstance(source, (str, os.PathLike)):
+        images = _from_path(os.fspath(source), root, single)
+    else:
+        items: Any
+        items, names = ([source], None) if is_one else _items(source, column)
+        are_paths = isinstance(items, (list, tuple)) and all(isinstance(item, (str, os.PathLike)) for item in items)
+        images = from_paths(items, root) if are_paths and items else MemoryImages(items, names)
     if len(images) == 0:
         raise InputError(no_usable_image(images, {}))
     return images
+
+
+def _from_path(source: str, root: str | Path | None, single: bool) -> ImageCollection:
+    if not source:  # an empty variable of the shell would be the current folder
+        raise InputError("The path of the images is empty.")
+    path = Path(source)
+    if single and path.suffix.lower() in SUFFIXES and is_file(path):
+        return ImageCollection((path,), path.parent)
+    if is_partition_folder(source):
+        return Embeddings.from_partitions(source)
+    return Embeddings.from_file(path) if is_array_file(path) else find_images(source, root)
 
 
 def describe_source(source: object) -> str:
@@ -59,24 +78,6 @@ def describe_source(source: object) -> str:
         return ",".join(source)
     length = f" of {len(source)}" if hasattr(source, "__len__") else ""
     return f"<{type(source).__name__}{length}>"
-
-
-def _collect(source: Any, root: str | Path | None, column: str, single: bool) -> ImageCollection:  # noqa: ANN401
-    if isinstance(source, ImageCollection):
-        return source
-    if isinstance(source, (str, os.PathLike)):
-        path = Path(source)
-        if not str(source):  # an empty variable of the shell would be the current folder
-            raise InputError("The path of the images is empty.")
-        if single and path.suffix.lower() in SUFFIXES and is_file(path):
-            return ImageCollection((path,), path.parent)
-        if is_partition_folder(os.fspath(source)):
-            return Embeddings.from_partitions(os.fspath(source))
-        return Embeddings.from_file(path) if is_array_file(path) else find_images(os.fspath(source), root)
-    items, names = _items(source, column)
-    if isinstance(items, (list, tuple)) and items and all(isinstance(item, (str, os.PathLike)) for item in items):
-        return from_paths(items, root)
-    return MemoryImages(items, names)
 
 
 def _items(source: Any, column: str) -> tuple[Any, Sequence[str] | None]:  # noqa: ANN401
@@ -96,38 +97,29 @@ def _items(source: Any, column: str) -> tuple[Any, Sequence[str] | None]:  # noq
         # Undecoded, an image has the same content as its file, and the cache knows it; a row is a mapping.
         undecoded = type(source.features[chosen])(decode=False)
         return source.select_columns([chosen]).cast_column(chosen, undecoded), None
-    return _without_columns(source), None
-
-
-def _without_columns(source: Any) -> Any:  # noqa: ANN401
-    """Return the items of an array, a dataset or a sequence."""
     if hasattr(source, "detach"):
         source = source.detach().cpu().numpy()
     if isinstance(source, np.ndarray) and source.dtype.kind not in "OUS":
         if source.ndim != 4:  # a matrix could be embeddings or a gray image
             raise InputError(f"{EXPECTED}, got an array of shape {source.shape}.")
-        return source
+        return source, None
     if hasattr(source, "tolist"):  # paths in an array, or a pandas Series
-        return source.tolist()
+        source = source.tolist()
     is_endless = any(cls.__name__ == "IterableDataset" for cls in type(source).__mro__)
     has_rows = hasattr(source, "__len__") and hasattr(source, "__getitem__")
     if isinstance(source, Mapping) or is_endless or not (has_rows or isinstance(source, Iterable)):
         raise InputError(f"{EXPECTED}, got {type(source).__name__}.")
-    return source if has_rows else list(source)
+    return source if has_rows else list(source), None
 
 
 def _choose(columns: Sequence[str], wanted: str) -> str:
     lowered = {str(name).lower(): name for name in columns}
-    if wanted in columns:
-        return wanted
     found = [lowered[name] for name in (*PATH_COLUMNS, *IMAGE_KEYS) if name in lowered]
-    if wanted or not found:
-        problem = f"No column {wanted!r}.{nearest(wanted, lowered)}" if wanted else "Which column has the images?"
-        raise InputError(
-            f"{problem} Found: {', '.join(map(str, columns)) or 'none'}. Name it with image_column, or call it 'image' "
-            "or 'path'."
-        )
-    return found[0]
+    if wanted in columns or (found and not wanted):
+        return wanted or found[0]
+    problem = f"No column {wanted!r}.{nearest(wanted, lowered)}" if wanted else "Which column has the images?"
+    listed = ", ".join(map(str, columns)) or "none"
+    raise InputError(f"{problem} Found: {listed}. Name it with image_column, or call it 'image' or 'path'.")
 
 
 class MemoryImages(ImageCollection):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from captune.core.arrays import Ints
 from captune.core.errors import InputError, nearest, raise_all
 from captune.core.files import is_file
 from captune.core.text import one_form
-from captune.data.images import PATH_COLUMNS, ImageCollection, real_path, tidy
+from captune.data.images import PATH_COLUMNS, ImageCollection, real_path
 from captune.data.precomputed import ArrayFile, is_array_file
 from captune.data.tables import first_few, read_columns
 from captune.data.vocabulary import Vocabulary
@@ -42,15 +42,20 @@ def read_labels(
     if path == Path("folders"):
         pairs = ((i, place.parent.name) for i, place in enumerate(images.paths))
     elif path is not None and is_array_file(path):
-        pairs = _aligned_labels(ArrayFile(path).choose(LABEL_KEYS, "labels", n_axes=1), images)
+        pairs = _aligned(ArrayFile(path).choose(LABEL_KEYS, "labels", n_axes=1), images)
     elif path is not None:
-        pairs = _table_labels(path, images, problems)
-    elif isinstance(source, Mapping):
-        pairs = _mapped_labels(source, images, problems)
-    elif hasattr(source, "items") and getattr(getattr(source.index, "dtype", None), "kind", "i") not in "iu":
-        pairs = _mapped_labels(dict(source.items()), images, problems)  # a pandas Series with names of images
+        if not is_file(path):
+            raise InputError(f"No labels at {str(path)!r}: expected 'folders' or a CSV/Parquet table (path, label).")
+        rows = ((entry.strip(), label.strip()) for entry, label in read_columns(path, [PATH_COLUMNS, LABEL_COLUMNS]))
+        what = f"paths in {str(path)!r}, relative to its folder or {str(images.root)!r}, that are not among the images"
+        pairs = _located(rows, path.parent, images, problems, what)
+    elif isinstance(source, Mapping) or (
+        hasattr(source, "items") and getattr(getattr(source.index, "dtype", None), "kind", "i") not in "iu"
+    ):  # a pandas Series with names of images is like a mapping
+        what = "keys that are neither the name nor the position of an image"
+        pairs = _located(source.items(), Path(), images, problems, what)
     else:
-        pairs = _aligned_labels(source, images)
+        pairs = _aligned(source, images)
     class_ids: dict[Any, int] = {i: i for i in range(len(names))} | {one_form(name): i for i, name in enumerate(names)}
     former = {one_form(old): one_form(new) for old, new in (new_names or {}).items()}
     class_ids |= {old: class_ids[new] for old, new in former.items() if new in class_ids}
@@ -95,80 +100,56 @@ def _tidy_label(label: Any, class_ids: Mapping[Any, int]) -> str | int | None:  
     return str(label)
 
 
-def _aligned_labels(source: Any, images: ImageCollection) -> Iterator[tuple[int, Any]]:  # noqa: ANN401
+def _aligned(source: Any, images: ImageCollection) -> Iterator[tuple[int, Any]]:  # noqa: ANN401
+    """Yield the position and the label of every image."""
     if hasattr(source, "detach"):
         source = source.detach().cpu().numpy()
     try:
         labels = source.tolist() if hasattr(source, "tolist") else list(source)
+        n_labels = len(labels)
     except TypeError:
         raise InputError(
             f"Expected labels as 'folders', a path, a mapping or one label per image, got {type(source).__name__}."
         ) from None
-    if not isinstance(labels, list) or len(labels) != len(images):
-        found = len(labels) if isinstance(labels, list) else 1
+    if n_labels != len(images):
         raise InputError(
-            f"Expected {len(images)} labels, one per image, got {found}. Use None for images without a label, or a "
+            f"Expected {len(images)} labels, one per image, got {n_labels}. Use None for images without a label, or a "
             "mapping from image names to labels."
         )
     return enumerate(labels)
 
 
-def _mapped_labels(
-    source: Mapping[Any, Any], images: ImageCollection, problems: list[str]
+def _located(
+    entries: Iterable[tuple[Any, Any]], folder: Path, images: ImageCollection, problems: list[str], what: str
 ) -> Iterator[tuple[int, Any]]:
-    find = _finder(images) if any(isinstance(key, (str, os.PathLike)) for key in source) else None
+    """Yield the positions and labels of entries, which are positions or paths relative to a folder or the root.
 
-    def position_of(key: Any) -> int:  # noqa: ANN401
-        if isinstance(key, (int, np.integer)):
-            return int(key) if 0 <= key < len(images) else -1
-        return find(Path(), tidy(os.fspath(key))) if isinstance(key, (str, os.PathLike)) and find is not None else -1
-
-    located = ((key, position_of(key), label) for key, label in source.items())
-    return _known(located, problems, "keys that are neither the name nor the position of an image")
-
-
-def _table_labels(path: Path, images: ImageCollection, problems: list[str]) -> Iterator[tuple[int, str]]:
-    if not is_file(path):
-        raise InputError(f"No labels at {str(path)!r}: expected 'folders' or a CSV/Parquet table (path, label).")
-    rows, find = read_columns(path, [PATH_COLUMNS, LABEL_COLUMNS]), _finder(images)
-    located = ((entry, find(path.parent, entry.strip()), label.strip()) for entry, label in rows)
-    hint = f"; paths are relative to the table's folder or {str(images.root)!r}"
-    return _known(located, problems, f"paths in {str(path)!r} that are not among the images", hint)
-
-
-def _known(
-    located: Iterable[tuple[Any, int, Any]], problems: list[str], what: str, hint: str = ""
-) -> Iterator[tuple[int, Any]]:
-    """Yield positions and labels of the entries that were found, and describe the others as one problem."""
-    unknown = []
-    for entry, position, label in located:
-        if position >= 0:
-            yield position, label
+    Entries that are not found are one problem.
+    """
+    real, unknown, positions = real_path(), [], dict[str, int]()
+    for entry, label in entries:
+        found = -1
+        if isinstance(entry, (int, np.integer)) and 0 <= entry < len(images):
+            found = int(entry)
+        elif isinstance(entry, (str, os.PathLike)):
+            if not positions:
+                positions = {real(images.files[i]): i for i in reversed(range(len(images)))}
+            found = positions.get(real(folder / entry), positions.get(real(images.root / entry), -1))
+        if found >= 0:
+            yield found, label
         else:
             unknown.append(entry)
     if unknown:
-        problems.append(f"{what}: {len(unknown)}, the first is {unknown[0]!r}{hint}")
-
-
-def _finder(images: ImageCollection) -> Callable[[Path, str], int]:
-    """Return a function that finds the position of a path that is relative to a folder or the root, -1 without one."""
-    real = real_path()
-    positions = dict[str, int]()
-    for position, file in enumerate(images.files):
-        positions.setdefault(real(file), position)
-
-    def find(folder: Path, entry: str) -> int:
-        beside = positions.get(real(folder / entry))
-        return positions.get(real(images.root / entry), -1) if beside is None else beside
-
-    return find
+        problems.append(f"{what}: {len(unknown)}, the first is {unknown[0]!r}")
 
 
 def parse_renames(arguments: Sequence[str]) -> dict[str, str]:
     """Parse `old=new` arguments, and tables with the columns old and new; equal new names are merged."""
-    tables = [argument for argument in arguments if "=" not in argument and is_file(argument)]
-    rows = [row for table in tables for row in read_columns(Path(table), [("old",), ("new",)])]
-    return _pairs((argument for argument in arguments if argument not in tables), rows, "--rename", "old=new")
+    pairs = list[tuple[str, ...]]()
+    for argument in arguments:
+        is_table = "=" not in argument and is_file(argument)
+        pairs += read_columns(Path(argument), [("old",), ("new",)]) if is_table else [argument.partition("=")[::2]]
+    return _as_mapping(pairs, "--rename", "old=new")
 
 
 def by_new_name(renames: Mapping[str, str]) -> dict[str, list[str]]:
@@ -178,7 +159,7 @@ def by_new_name(renames: Mapping[str, str]) -> dict[str, list[str]]:
 
 def parse_merges(arguments: Iterable[str]) -> dict[str, list[str]]:
     """Parse `new=a,b` arguments."""
-    found = _pairs(arguments, (), "--merge", "new=a,b")
+    found = _as_mapping([argument.partition("=")[::2] for argument in arguments], "--merge", "new=a,b")
     listed = {new: [name.strip() for name in names.split(",")] for new, names in found.items()}
     raise_all((f"--merge {new!r} has an empty name" for new in listed if not all(listed[new])), UNREADABLE)
     return listed
@@ -221,10 +202,10 @@ def rename_classes(
     return Vocabulary(names, vocabulary.templates, descriptions)
 
 
-def _pairs(arguments: Iterable[str], rows: Iterable[tuple[str, ...]], flag: str, form: str) -> dict[str, str]:
+def _as_mapping(pairs: Iterable[tuple[str, ...]], flag: str, form: str) -> dict[str, str]:
     found: dict[str, str] = {}
     problems = []
-    for pair in (*(argument.partition("=")[::2] for argument in arguments), *rows):
+    for pair in pairs:
         left, right = (part.strip() for part in pair)
         if not left or not right:
             problems.append(f"{flag} {left!r}, {right!r} is not of the form {form}")

@@ -89,7 +89,6 @@ def load_batches(
         dataset,
         batch_size=None,
         num_workers=n_workers,
-        collate_fn=_unchanged,
         prefetch_factor=4 if n_workers else None,
         worker_init_fn=_obey_parent,
         generator=torch.Generator(),  # a separate one, so that loading draws nothing from the run's random numbers
@@ -125,7 +124,3 @@ def _obey_parent(worker: int) -> None:
 
     if hasattr(signal, "sigwaitinfo"):
         threading.Thread(target=wait, daemon=True).start()
-
-
-def _unchanged(batch: Any) -> Any:  # noqa: ANN401 (the loader's own signature)
-    return batch

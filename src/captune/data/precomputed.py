@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -140,11 +140,10 @@ class ClassTexts:
                 "(classes, width) and, optionally, 'logit_scale'."
             )
         scale: Any = stored["logit_scale"] if "logit_scale" in stored else 100.0  # noqa: SIM401 (it has no get)
-        try:
-            scale = float(scale)
-        except (TypeError, ValueError):
-            raise InputError(f"'logit_scale' in {str(path)!r} is {shown(scale)}, expected one number.") from None
-        return cls(tuple(stored["names"].tolist()), stored.choose(TEXT_KEYS, "class texts", n_axes=2), scale)
+        if np.size(scale) != 1 or np.asarray(scale).dtype.kind not in "fiu":
+            raise InputError(f"'logit_scale' in {str(path)!r} is {shown(scale)}, expected one number.")
+        texts = stored.choose(TEXT_KEYS, "class texts", n_axes=2)
+        return cls(tuple(stored["names"].tolist()), texts, np.asarray(scale).item())
 
     @property
     def width(self) -> int:
@@ -192,17 +191,15 @@ def unit_vectors(vectors: Any, what: str) -> tuple[Floats, bool]:  # noqa: ANN40
 
 def check_names(names: Iterable[str] | None, n_images: int) -> Sequence[str]:
     """Return the names of images that are not files, numbered if there are none."""
-    if names is None:
-        digits = len(str(max(0, n_images - 1)))
-        return [f"image-{i:0{digits}d}" for i in range(n_images)]
-    listed = [str(name) for name in names]
+    digits = len(str(max(0, n_images - 1)))
+    listed = [f"image-{i:0{digits}d}" for i in range(n_images)] if names is None else [str(name) for name in names]
     if len(listed) != n_images:
         raise InputError(f"Expected {n_images} names, one per image, got {len(listed)}.")
-    if wrong := next((name for name in listed if not is_unicode(name)), ""):
-        raise InputError(f"The name {shown(wrong)} of an image is not valid Unicode.")
-    repeated = first_few(f"{shown(name)} ({n} times)" for name, n in Counter(listed).items() if n > 1)
-    if repeated or not all(name.strip() for name in listed):
-        raise InputError(f"Expected distinct names, one per image: {', '.join(repeated) or 'a name is empty'}.")
+    problems = [f"{shown(name)} is not valid Unicode" for name in listed if not is_unicode(name)]
+    problems += [f"{shown(name)} ({n} times)" for name, n in Counter(listed).items() if n > 1]
+    problems += ["a name is empty"] * (not all(map(str.strip, listed)))
+    if problems:
+        raise InputError(f"Expected distinct names, one per image: {', '.join(first_few(problems))}.")
     return listed
 
 
@@ -239,22 +236,23 @@ class ArrayFile:
         if not is_file(self.file):
             raise InputError(f"No file {str(self.file)!r}.")
         with _reading(f"{str(self.file)!r} is not a readable {self.suffix} file"):
-            self._stored: Mapping[str, Any] = self._open()
+            if self.suffix == ".parquet":
+                schema = _parquet_schema(self.file)
+                self._stored: Any = dict.fromkeys([*_vector_columns(schema), *schema.names])
+            elif self.suffix == ".safetensors":
+                from safetensors.torch import load_file  # NumPy has no bfloat16
 
-    def _open(self) -> Any:  # noqa: ANN401 (a mapping)
-        if self.suffix == ".parquet":
-            schema = _parquet_schema(self.file)
-            return dict.fromkeys([*_vector_columns(schema), *schema.names])
-        if self.suffix == ".safetensors":
-            from safetensors.torch import load_file  # NumPy has no bfloat16
+                self._stored = load_file(str(self.file))
+            else:
+                stored = np.load(self.file, mmap_mode="r", allow_pickle=False)
+                is_one = isinstance(stored, np.ndarray)
+                # A few compressed megabytes may hold gigabytes of zeros.
+                for entry in () if is_one else stored.zip.infolist():
+                    check_memory(entry.file_size, f"{entry.filename.removesuffix('.npy')!r} in {str(self.file)!r}")
+                self._stored = {"vectors": stored} if is_one else stored
 
-            return load_file(str(self.file))
-        stored = np.load(self.file, mmap_mode="r", allow_pickle=False)
-        if isinstance(stored, np.ndarray):
-            return {"vectors": stored}
-        for entry in stored.zip.infolist():  # a few compressed megabytes may hold gigabytes of zeros
-            check_memory(entry.file_size, f"{entry.filename.removesuffix('.npy')!r} in {str(self.file)!r}")
-        return stored
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
 
     def __contains__(self, name: object) -> bool:
         return name in self._stored
@@ -273,14 +271,14 @@ class ArrayFile:
     def choose(self, keys: Sequence[str], what: str, n_axes: int) -> NDArray[Any]:
         """Return the array that the path names, the first with a usual name, or the only one that fits."""
         if self.key and self.key not in self:
-            raise InputError(f"No {self.key!r} in {str(self.file)!r}. It has: {', '.join(self._stored)}.")
+            raise InputError(f"No {self.key!r} in {str(self.file)!r}. It has: {', '.join(self)}.")
         chosen = self.key or next((name for name in keys if name in self), "")
         if not chosen:
             kinds = "f" if n_axes == 2 else "iuUSf"
-            arrays = {name: self[name] for name in self._stored if name not in SECOND_KEYS}
-            fitting = [name for name, array in arrays.items() if array.ndim == n_axes and array.dtype.kind in kinds]
+            others = [name for name in self if name not in SECOND_KEYS]
+            fitting = [name for name in others if self[name].ndim == n_axes and self[name].dtype.kind in kinds]
             if len(fitting) != 1:
-                found = ", ".join(fitting or self._stored) or "nothing"
+                found = ", ".join(fitting or self) or "nothing"
                 example = f"{self.file}:{fitting[0] if fitting else keys[0]}"
                 raise InputError(
                     f"Which array of {str(self.file)!r} has the {what}? Found: {found}. Name it, as in {example}"
@@ -317,11 +315,8 @@ def _vector_columns(schema: Any) -> list[str]:  # noqa: ANN401
     """Return the columns with lists of numbers; beside paths, only those with a usual name."""
     from pyarrow import types
 
-    def is_vector(kind: Any) -> bool:  # noqa: ANN401
-        is_list = types.is_list(kind) or types.is_fixed_size_list(kind) or types.is_large_list(kind)
-        return is_list and types.is_floating(kind.value_type)
-
-    found = [field.name for field in schema if is_vector(field.type) and field.name.lower() not in SECOND_KEYS]
+    lists = {field.name: field.type.value_type for field in schema if hasattr(field.type, "value_type")}
+    found = [name for name, kind in lists.items() if types.is_floating(kind) and name.lower() not in SECOND_KEYS]
     has_paths = any(name.lower() in PATH_COLUMNS for name in schema.names)
     return [name for name in found if name.lower() in VECTOR_KEYS] or ([] if has_paths else found)
 

@@ -77,112 +77,91 @@ def read_classes(source: Any, template: str = DEFAULT_TEMPLATE) -> Vocabulary:  
     """
     if hasattr(source, "to_dict") and hasattr(source, "columns"):  # a DataFrame
         source = source.to_dict("records")
-    columns = _columns(template)
-    wanted = [NAME_COLUMNS, *((column.strip().lower(),) for column in columns)]
-    if rows := [] if isinstance(source, Mapping) else _rows(source, wanted):
-        return _from_rows(rows, template, columns)
-    if columns:
+    columns, descriptions = _columns(template), dict[int, tuple[Any, ...]]()
+    rows: list[tuple[Any, ...]]
+    if isinstance(source, Mapping):
+        rows = [(name,) for name in source]
+        for class_id, value in enumerate(source.values()):
+            sentences = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+            if sentences not in ((None,), ("",), ()):
+                descriptions[class_id] = sentences
+    else:
+        rows = _rows(source, [NAME_COLUMNS, *((column.strip().lower(),) for column in columns)])
+    rows = [tuple(one_form(cell) if isinstance(cell, str) else cell for cell in row) for row in rows]
+    if columns and any(len(row) == 1 for row in rows):
         raise InputError(
             f"The template {shown(template)} has the placeholders {', '.join(columns)}, but these classes are names. "
             "Pass a table (CSV, Parquet or a list of mappings) with these columns, or use {} for the name."
         )
-    if not isinstance(source, Mapping):
-        return Vocabulary(read_class_names(source), (template,))
-    names = tuple(one_form(name) if isinstance(name, str) else name for name in source)
-    given = (list(value) if isinstance(value, (list, tuple)) else [value] for value in source.values())
-    descriptions = {c: tuple(sentences) for c, sentences in enumerate(given) if sentences not in ([None], [""], [])}
+    texts = [(rows[c][0], "a description", sentence) for c, found in descriptions.items() for sentence in found]
+    texts += [(name, column, cell) for name, *cells in rows for column, cell in zip(columns, cells, strict=True)]
     wrong = (
-        f"the description of {shown(names[c])} is {shown(sentence)}, expected a sentence"
-        for c, sentences in descriptions.items()
-        for sentence in sentences
-        if not isinstance(sentence, str) or not sentence.strip() or not is_unicode(sentence)
+        f"class {shown(name)}: {what} is {shown(text)}, expected text"
+        for name, what, text in texts
+        if not isinstance(text, str) or not text.strip() or not is_unicode(text)
     )
     raise_all(first_few(wrong), "Cannot use these classes")
-    return Vocabulary(names, (template,), descriptions)
+    for class_id, (name, *cells) in enumerate(rows if columns else ()):
+        descriptions[class_id] = (fill(template, name, dict(zip(columns, cells, strict=True))),)
+    return Vocabulary(tuple(row[0] for row in rows), (template,), descriptions)
 
 
 def _rows(source: Any, wanted: Sequence[Sequence[str]]) -> list[tuple[Any, ...]]:  # noqa: ANN401
-    """Return the wanted columns of a table of classes, nothing if these are names only."""
+    """Return the wanted columns of a table of classes, or the names alone."""
     if isinstance(source, (str, Path)) and is_table(Path(source)) and is_file(source):
         header = next(read_lines(Path(source)), "").strip().lower() if str(source).lower().endswith(".csv") else ","
         if "," in header or header.strip('"') in NAME_COLUMNS:  # other .csv files are lists of names
             return list(read_columns(Path(source), wanted))
     entries: tuple[Any, ...] = read_class_names(source)
     if not any(isinstance(entry, Mapping) for entry in entries):
-        return []
+        return [(name,) for name in entries]
     rows = [entry if isinstance(entry, Mapping) else {"name": entry} for entry in entries]
     lowered = [{str(column).strip().lower(): cell for column, cell in row.items()} for row in rows]
     return [tuple(next((row[name] for name in names if name in row), "") for names in wanted) for row in lowered]
 
 
-def _from_rows(rows: Sequence[tuple[Any, ...]], template: str, columns: Sequence[str]) -> Vocabulary:
-    tidy = [tuple(one_form(cell) if isinstance(cell, str) else cell for cell in row) for row in rows]
-    wrong = (
-        f"class {shown(name)}: {column} is {shown(cell)}, expected text for the template {shown(template)}"
-        for name, *cells in tidy
-        for column, cell in zip(columns, cells, strict=True)
-        if not isinstance(cell, str) or not cell or not is_unicode(cell)
-    )
-    names = tuple(row[0] for row in tidy)
-    raise_all([*name_problems(names), *first_few(wrong)], "Cannot use this table of classes")
-    texts = {
-        class_id: (fill(template, name, dict(zip(columns, cells, strict=True))),)
-        for class_id, (name, *cells) in enumerate(tidy)
-    }
-    return Vocabulary(names, (template,), texts if columns else {})
-
-
 def read_class_names(source: str | Path | Sequence[str]) -> tuple[str, ...]:
     """Read class names from a text or YAML file, a comma-separated list, the subfolders of a folder or a sequence."""
-    if not isinstance(source, (str, Path)):
-        if not isinstance(source, Iterable):
-            raise InputError(f"Expected class names as a path or a list, got {shown(source)}.")
-        return tuple(one_form(name) if isinstance(name, str) else name for name in source)
+    found: Any = _read_names(source) if isinstance(source, (str, Path)) else source
+    if not isinstance(found, Iterable):
+        raise InputError(f"Expected class names as a path or a list, got {shown(source)}.")
+    return tuple(one_form(name) if isinstance(name, str) else name for name in found)
+
+
+def _read_names(source: str | Path) -> Iterable[Any]:
     path = Path(source)
     try:
         if is_folder(path) and str(source):  # an empty text would be the current folder
-            return _folder_names(path)
+            if found := sorted(child.name for child in path.iterdir() if child.is_dir() and child.name[0] != "."):
+                return found
+            raise InputError(f"The folder {str(path)!r} has no subfolders to take class names from.")
         if is_file(path):
-            return _file_names(path)
+            if path.suffix.lower() not in (".yaml", ".yml"):
+                return list(read_lines(path))
+            content = read_yaml_file(path, "class file")
+            content = content.get("classes", content.get("names")) if isinstance(content, Mapping) else content
+            if isinstance(content, list):
+                return content
+            raise InputError(
+                f"The class file {str(path)!r} must contain a YAML list of names, or 'classes:' followed by one."
+            )
     except OSError as error:
         raise InputError(f"Cannot read the class names in {str(source)!r}: {error.strerror}.") from error
-    text = str(source)
-    if "," in text:
-        return tuple(one_form(name) for name in text.split(","))
+    if "," in str(source):
+        return str(source).split(",")
     raise InputError(
-        f"No class names in {text!r}: expected a text file (one name per line), a YAML list, a table, a folder with "
-        "one subfolder per class, or a comma-separated list such as 'forest,river'. Check the path."
+        f"No class names in {str(source)!r}: expected a text file (one name per line), a YAML list, a table, a folder "
+        "with one subfolder per class, or a comma-separated list such as 'forest,river'. Check the path."
     )
-
-
-def _folder_names(folder: Path) -> tuple[str, ...]:
-    found = sorted(child.name for child in folder.iterdir() if child.is_dir() and child.name[0] != ".")
-    if not found:
-        raise InputError(f"The folder {str(folder)!r} has no subfolders to take class names from.")
-    return tuple(one_form(name) for name in found)
-
-
-def _file_names(path: Path) -> tuple[str, ...]:
-    if path.suffix.lower() not in (".yaml", ".yml"):
-        return tuple(one_form(line) for line in read_lines(path))
-    content = read_yaml_file(path, "class file")
-    if isinstance(content, Mapping):
-        content = content.get("classes", content.get("names"))
-    if not isinstance(content, list):
-        raise InputError(
-            f"The class file {str(path)!r} must contain a YAML list of names, or 'classes:' followed by one."
-        )
-    return tuple(one_form(name) if isinstance(name, str) else name for name in content)
 
 
 def name_problems(names: Sequence[object]) -> list[str]:
     """Return what is wrong with class names: too few, not text, or not to be told apart."""
     if len(names) < 2:
         return [f"expected at least 2 class names, got {len(names)}"]
-    wrong = [f"class name {i} is {shown(name)}" for i, name in enumerate(names) if not isinstance(name, str)]
-    if wrong:
+    if wrong := [(i, shown(name)) for i, name in enumerate(names) if not isinstance(name, str)]:
         hint = "expected a string (in YAML, quote names such as 'no' or '7')"
-        return first_few(f"{problem}, {hint}" for problem in wrong)
+        return first_few(f"class name {i} is {name}, {hint}" for i, name in wrong)
     texts = [str(name) for name in names]
     problems = [f"class name {i}{why}" for i, name in enumerate(texts) if (why := _problem(name))]
     alike: dict[str, list[str]] = {}
@@ -212,7 +191,7 @@ def _template_problems(templates: Sequence[str]) -> list[str]:
     problems = [] if templates else ["expected at least one template, such as 'a photo of a {}'"]
     for template in templates:
         try:
-            fields = [(name or "", rest) for _, name, *rest in string.Formatter().parse(template) if name is not None]
+            fields = [(name, rest) for _, name, *rest in string.Formatter().parse(template) if name is not None]
         except ValueError as error:
             problems.append(f"template {template!r} is malformed: {error}")
             continue

@@ -213,7 +213,7 @@ def test_everything_that_is_not_used_is_accounted_for(tmp_path: Path, monkeypatc
 
     def scandir(path: Path) -> Any:
         if str(path).endswith("locked"):
-            raise PermissionError(errno.EACCES, "Permission denied")
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return listed(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
@@ -224,7 +224,8 @@ def test_everything_that_is_not_used_is_accounted_for(tmp_path: Path, monkeypatc
         "3 (the first is 'a.json'); results of captune: 3 (the first is 'audit'); folders that cannot be read "
         "(Permission denied): 1 (the first is 'locked'); tar files beside images: 1 (the first is 'old.tar')."
     )
-    monkeypatch.setattr(os, "scandir", lambda path: listed(f"{path}/nowhere"))
+    photos = photos / "nowhere"
+    monkeypatch.setattr("captune.data.images.is_folder", lambda path: True)
     with pytest.raises(InputError, match="cannot be read"):
         find_images(photos)
 
