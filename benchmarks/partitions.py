@@ -53,8 +53,7 @@ def measure(shards: str, out: str, model: str) -> dict[str, Any]:
     from captune.data.images import find_images
     from captune.data.views import weak_view
     from captune.embeddings.embed import encode_pixels
-    from captune.partitions.engines import run_job
-    from captune.partitions.job import Job
+    from captune.partitions.job import Job, run_job
 
     job = Job("embed", shards, model, partition_size=1000, batch_size=BATCH, accelerator="cpu")
     started = time.process_time()
@@ -80,8 +79,7 @@ def measure(shards: str, out: str, model: str) -> dict[str, Any]:
 
 def compare(shards: str, folder: Path, engines: list[str], workers: int) -> None:
     """Print images a second of each engine by the clock, without the start of its workers."""
-    from captune.partitions.engines import run_job
-    from captune.partitions.job import Job
+    from captune.partitions.job import Job, run_job
 
     for engine in engines:
         job = Job("embed", shards, MODEL, partition_size=1000, batch_size=BATCH, accelerator="cpu")

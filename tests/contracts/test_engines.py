@@ -18,8 +18,7 @@ from partition_jobs import MODEL, contents, image_files, install_sbatch, n_finis
 
 from captune.core.errors import CaptuneError
 from captune.data.partition_folder import PartitionFolder
-from captune.partitions.engines import ENGINES, run_job
-from captune.partitions.job import Job, make_plan
+from captune.partitions.job import ENGINES, Job, make_plan, run_job
 
 pytest.importorskip("pyarrow")
 N_IMAGES, SIZE, N_PARTITIONS, N_OF_SHARD = 240, 20, 12, 4

@@ -155,8 +155,7 @@ def _run_partitions(options: argparse.Namespace, task: Literal["embed", "predict
     """Compute the partitions of a job that are not finished, and print what there is."""
     from captune.core import registry
     from captune.core.settings import full_id
-    from captune.partitions.engines import ENGINES, run_job
-    from captune.partitions.job import Job
+    from captune.partitions.job import ENGINES, Job, run_job
 
     engine = options.engine or "local"
     if engine not in ENGINES:

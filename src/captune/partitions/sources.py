@@ -71,11 +71,11 @@ def _cut_folder(fs: Any, path: str, size: int, out: PartitionFolder) -> Iterator
             else:
                 yield _full(fs, f"{path}/{name}")
 
-    n_partitions = 0
+    are_there = False
     for source in _cut_names(images(), size, out):
-        n_partitions += 1
+        are_there = True
         yield source
-    if not n_partitions:  # next to images, a tar file is usually the archive they came from
+    if not are_there:  # next to images, a tar file is usually the archive they came from
         yield from _cut_shards(shards, size)
 
 
@@ -89,12 +89,11 @@ def _walk_store(fs: Any, path: str) -> Iterator[str]:  # noqa: ANN401
 
 
 def _cut_names(names: Iterable[str], size: int, out: PartitionFolder) -> Iterator[Source]:
-    remaining, number = iter(names), 0
-    while chunk := list(islice(remaining, size)):
+    remaining = iter(names)
+    for number, chunk in enumerate(iter(lambda: list(islice(remaining, size)), [])):
         file = f"_lists/{number:06d}.json"
         out.write(file, json.dumps(chunk).encode("ascii"))
         yield {"kind": "files", "list": file, "count": len(chunk)}
-        number += 1
 
 
 def _cut_shards(shards: Sequence[str], size: int) -> Iterator[Source]:
@@ -123,26 +122,22 @@ def _cut_shards(shards: Sequence[str], size: int) -> Iterator[Source]:
 
 
 def _cut_table(address: str, size: int) -> Iterator[Source]:
+    """Cut a table by rows; its images are a column of files as bytes or, without one, of paths."""
     with _local_copy(address) as copy:
         try:
             facts = arrow("parquet").read_metadata(copy)
         except (arrow().ArrowException, OSError) as error:
             raise InputError(f"The table {address!r} is not a readable Parquet file: {error}.") from error
-        column = _image_column(facts.schema.to_arrow_schema(), address)
+    types = {field.name: str(field.type).partition("<")[0] for field in facts.schema.to_arrow_schema()}
+    lowered = {name.lower(): name for name in types}
+    known = [lowered[name] for name in (*IMAGE_KEYS, "bytes", *PATH_COLUMNS) if name in lowered]
+    with_bytes = [name for name in known if types[name] in ("struct", "binary", "large_binary")]
+    columns = [*with_bytes, *(name for name in known if types[name] in ("string", "large_string"))]
+    if not columns:
+        raise InputError(f"No images in the table {address!r}: expected a column such as 'image' (bytes) or 'path'.")
     for first in range(0, facts.num_rows, size):
         count = min(size, facts.num_rows - first)
-        yield {"kind": "table", "table": address, "column": column, "first": first, "count": count}
-
-
-def _image_column(schema: Any, address: str) -> str:  # noqa: ANN401
-    """Return the column with image files as bytes or, without one, the column with paths."""
-    lowered = {name.lower(): str(name) for name in schema.names}
-    known = [lowered[name] for name in (*IMAGE_KEYS, "bytes", *PATH_COLUMNS) if name in lowered]
-    for kinds in (("struct", "binary", "large_binary"), ("string", "large_string")):
-        for name in known:
-            if str(schema.field(name).type).partition("<")[0] in kinds:
-                return name
-    raise InputError(f"No images in the table {address!r}: expected a column such as 'image' (bytes) or 'path'.")
+        yield {"kind": "table", "table": address, "column": columns[0], "first": first, "count": count}
 
 
 @contextmanager

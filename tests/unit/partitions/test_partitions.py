@@ -21,8 +21,7 @@ from captune.cli import main
 from captune.core.errors import CaptuneError, InputError
 from captune.data.inputs import collect_images
 from captune.data.partition_folder import PartitionFolder, read_embeddings
-from captune.partitions.engines import run_job
-from captune.partitions.job import Job, summarize
+from captune.partitions.job import Job, run_job, summarize
 from captune.partitions.job import write_shards as write_shards_of
 
 arrow = pytest.importorskip("pyarrow")
