@@ -169,44 +169,31 @@ class CacheShard:
         self.flush()
 
 
-class KnownFiles:
+class KnownFiles(CacheShard):
     """The contents of image files that were read before and have not changed since, by position."""
 
     def __init__(self, images: ImageCollection, cache: EmbeddingCache) -> None:
+        folder = cache.folder / "files" / digest(os.fsencode(images.root.absolute()), 12)
+        super().__init__(folder, KEY_BYTES, np.uint8)  # the digest of each file, by its stamp
+        self._stamps = stamp_images(images)
+        self.are_known = (self.known.find(self._stamps) >= 0) & self._stamps.any(axis=1)
         self.keys = np.zeros((len(images), KEY_BYTES), dtype=np.uint8)
         """Digests of the known contents, `(images, 16)`."""
-        self.are_known = np.zeros(len(images), dtype=np.bool_)
-        self._stamps = stamp_images(images)
-        self._contents = None
-        if self._stamps is not None:
-            folder = cache.folder / "files" / digest(os.fsencode(images.root.absolute()), 12)
-            self._contents = CacheShard(folder, KEY_BYTES, np.uint8)  # the digest of each file, by its stamp
-            self.are_known = (self._contents.known.find(self._stamps) >= 0) & self._stamps.any(axis=1)
-            self.keys[self.are_known] = self._contents.find(self._stamps[self.are_known])
+        self.keys[self.are_known] = self.find(self._stamps[self.are_known])
 
-    def add(self, positions: Ints, keys: Keys) -> None:
+    def remember(self, positions: Ints, keys: Keys) -> None:
         """Remember the contents of files that were read after they were stamped."""
-        if self._contents is not None and self._stamps is not None:
-            is_new = self._stamps[positions].any(axis=1) & ~self.are_known[positions]
-            self._contents.add(self._stamps[positions[is_new]], keys[is_new])
-
-    def __enter__(self) -> KnownFiles:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._contents is not None:
-            self._contents.flush()
+        is_new = self._stamps[positions].any(axis=1) & ~self.are_known[positions]
+        self.add(self._stamps[positions[is_new]], keys[is_new])
 
 
-def stamp_images(images: ImageCollection) -> Keys | None:
-    """Return the stamp of every image file, `(images, 16)`, zeros for those without; None if these are not files."""
-    if images.kind != "files":
-        return None
+def stamp_images(images: ImageCollection) -> Keys:
+    """Return the stamp of every image file, `(images, 16)`, zeros for images without one."""
     stamps = np.zeros((len(images), KEY_BYTES), dtype=np.uint8)
     now = time.time_ns()
     facts_of_shard = lru_cache(maxsize=1024)(lambda shard: _facts(os.path.abspath(shard), now))  # noqa: PTH100
     working_folder = os.getcwd()  # noqa: PTH109 (paths are joined as text: this runs once per image)
-    for position in range(len(images)):
+    for position in range(len(images)) if images.kind == "files" else ():
         span = images.span(position)
         if span is None:
             facts = _facts(os.path.join(working_folder, images.files[position]), now)  # noqa: PTH118

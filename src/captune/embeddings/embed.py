@@ -111,7 +111,7 @@ def embed_images(
                 is_cached = ~batch.is_decoded
                 vectors[batch.positions[is_cached]] = shard.find(batch.keys[is_cached])
                 is_done[batch.positions] = True
-                files.add(batch.positions, batch.keys)
+                files.remember(batch.positions, batch.keys)
                 skipped.update(batch.problems)
                 ranges.update(batch.ranges)
                 assert advance is not None

@@ -8,6 +8,7 @@ neither weights nor tokenizer. When weights are loaded after all, their fingerpr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -40,63 +41,60 @@ class BackboneFacts:
 
 def open_backbone(identifier: str, cache: EmbeddingCache) -> Backbone:
     """Return a backbone that loads its weights when they are needed; now, if nothing is remembered about them."""
-    found = _Found(identifier, cache)
+    found = LazyBackbone(identifier, cache)
     if found.stamp is None:  # a source that cannot tell its files, or files that were written just now
-        return found.load()
-    facts, loaded = found.facts(), None
-    if facts is None:
-        loaded = found.load()
+        return found.load_now()
+    if found.facts is None:
+        found.loaded = loaded = found.load_now()
         facts = BackboneFacts(loaded.fingerprint(), loaded.embed_dim, loaded.logit_scale, loaded.preprocessing)
         write_json(found.path, add_digest(asdict(facts)))
-    return LazyBackbone(identifier, facts, found, loaded)
+        found.use(facts)
+    return found
 
 
 def is_remembered(identifier: str, cache: EmbeddingCache) -> bool:
     """Return whether a model was loaded before and its files have not changed, so that they need no check."""
-    return _Found(identifier, cache).facts() is not None
-
-
-class _Found:
-    """The class and the name of a model, the stamp of its files if they have one, and where the cache remembers it."""
-
-    def __init__(self, identifier: str, cache: EmbeddingCache) -> None:
-        source, self.name = registry.split_id("backbones", identifier, DEFAULT_BACKBONE)
-        self.cls: type[Backbone] = registry.load("backbones", source)
-        files = self.cls.files(self.name)
-        self.stamp = stamp_files(files, f"{identifier}\n{versions()}") if files else None
-        self.cache, self.path = cache, cache.folder / "backbones" / f"{self.stamp}.json"
-
-    def facts(self) -> BackboneFacts | None:
-        """Return what is remembered about the model, or None if there is nothing or it is damaged."""
-        try:
-            content = read_json(self.path)
-            check_digest(content, str(self.path))
-            return TypeAdapter(BackboneFacts).validate_python(content)
-        except (OSError, ValueError, AttributeError, CaptuneError):  # pydantic's errors are ValueErrors
-            return None
-
-    def load(self) -> Backbone:
-        """Load it; whether and when this happens does not change what a run draws, though models may draw weights."""
-        with torch.random.fork_rng():
-            return self.cls.load(self.name)
+    return LazyBackbone(identifier, cache).facts is not None
 
 
 class LazyBackbone(Backbone):
-    """A model in files, loaded when its towers or its tokenizer are first needed; it caches embeddings of texts."""
+    """A model in files, loaded when its towers or its tokenizer are first needed; it caches embeddings of texts.
 
-    def __init__(self, identifier: str, facts: BackboneFacts, found: _Found, loaded: Backbone | None = None) -> None:
-        self.identifier, self.embed_dim, self.logit_scale = identifier, facts.embed_dim, facts.logit_scale
-        self.preprocessing, self._facts, self._found = facts.preprocessing, facts, found
-        self._device = torch.device("cpu")
-        if loaded is not None:
-            self.loaded = loaded
+    Attributes:
+        stamp: The stamp of its files, None if they have none.
+        path: Where the cache remembers the model.
+        facts: What is remembered; None if there is nothing or it is damaged.
+    """
+
+    def __init__(self, identifier: str, cache: EmbeddingCache) -> None:
+        self.identifier, self._cache, self._device = identifier, cache, torch.device("cpu")
+        source, self._name = registry.split_id("backbones", identifier, DEFAULT_BACKBONE)
+        self._cls: type[Backbone] = registry.load("backbones", source)
+        files = self._cls.files(self._name)
+        self.stamp = stamp_files(files, f"{identifier}\n{versions()}") if files else None
+        self.path = cache.folder / "backbones" / f"{self.stamp}.json"
+        self.facts: BackboneFacts | None = None
+        with suppress(OSError, ValueError, AttributeError, CaptuneError):  # pydantic's errors are ValueErrors
+            content = read_json(self.path)
+            check_digest(content, str(self.path))
+            self.use(TypeAdapter(BackboneFacts).validate_python(content))
+
+    def use(self, facts: BackboneFacts) -> None:
+        """Use these facts about the model."""
+        self.facts = facts
+        self.embed_dim, self.logit_scale, self.preprocessing = facts.embed_dim, facts.logit_scale, facts.preprocessing
+
+    def load_now(self) -> Backbone:
+        """Load it; whether and when this happens does not change what a run draws, though models may draw weights."""
+        with torch.random.fork_rng():
+            return self._cls.load(self._name)
 
     @cached_property
     def loaded(self) -> Backbone:
         """Load the model, if that has not happened yet."""
         with torch.inference_mode(False):  # whoever asks first, training needs gradients through these weights
-            found = self._found.load()
-        if found.fingerprint() != self._facts.fingerprint:
+            found = self.load_now()
+        if found.fingerprint() != self.fingerprint():
             raise ModelError(
                 f"The weights of {self.identifier!r} changed while they were in use. Start again with the new ones."
             )
@@ -114,7 +112,7 @@ class LazyBackbone(Backbone):
 
     def portable_id(self) -> str:
         """Return the id as the class of the model writes it, which needs no weights."""
-        return self._found.cls.portable_id(self)
+        return self._cls.portable_id(self)
 
     def modules(self) -> Iterator[nn.Module]:
         """Return the modules of the loaded model."""
@@ -146,12 +144,13 @@ class LazyBackbone(Backbone):
 
     def fingerprint(self) -> str:
         """Return the remembered digest of the weights."""
-        return self._facts.fingerprint
+        assert self.facts is not None
+        return self.facts.fingerprint
 
     def cached_texts(self, texts: Sequence[str], encode: Callable[[Sequence[str]], Floats]) -> Floats:
         """Return the embeddings of sentences from the cache, or encode all of them and store them there."""
         keys = np.stack([content_key(text.encode("utf-8", "surrogatepass")) for text in texts])
-        with self._found.cache.open_texts(str(self._found.stamp), texts, self.embed_dim) as shard:
+        with self._cache.open_texts(str(self.stamp), texts, self.embed_dim) as shard:
             if (shard.known.find(keys) >= 0).all():
                 return np.asarray(shard.find(keys), dtype=np.float32)
             vectors = encode(texts)
