@@ -1,15 +1,114 @@
-"""The 24 patterns, in the order of their class ids: how each is dyed, and the ground truth about its name."""
+"""The 24 patterns, in the order of their class ids: how each is dyed over a batch of cloths, and what its name is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from captune.world.fields import Cloth, Field, band, edge, fold_unit, jittered_cells, noise, staggered, triangle
+Field: TypeAlias = NDArray[np.floating[Any]]
+"""Numbers over a batch of images, `(images, rows, columns)`; float32 throughout, for speed."""
+N_DRAWS = 48
+"""Uniform numbers that every photograph may use: the first 24 for the pattern, the rest for the camera."""
+GRID = 16
+"""Side of the random grid of a photograph; noise repeats after this many cells."""
+
+
+class Cloth(NamedTuple):
+    """A batch of flat cloths before they are dyed: coordinates in pattern periods and random numbers per image."""
+
+    x: Field
+    """Across, `(images, rows, columns)`, one period per unit."""
+    y: Field
+    """Down, `(images, rows, columns)`."""
+    soft: Field
+    """Width of one pixel in periods, `(images, 1, 1)`: edges are this soft, so nothing aliases."""
+    draws: Field
+    """Uniform numbers, `(images, N_DRAWS)`."""
+    grid: Field
+    """Uniform numbers on a torus, `(images, GRID, GRID)`."""
+
+    def between(self, position: int, low: float, high: float) -> Field:
+        """Return draw number `position` of every image, spread over a range, `(images, 1, 1)`."""
+        return (low + (high - low) * self.draws[:, position])[:, None, None]
+
+    def chance(self, position: int, share: float) -> Field:
+        """Return 1 for about this share of the images and 0 for the others, `(images, 1, 1)`."""
+        return (self.draws[:, position] < share).astype(np.float32)[:, None, None]
+
+
+def edge(distance: Field, soft: Field) -> Field:
+    """Return 1 where a signed distance is positive and 0 where it is negative, with a ramp one pixel wide."""
+    return np.clip(distance / soft + 0.5, 0.0, 1.0)
+
+
+def fold_unit(value: Field) -> Field:
+    """Return the distance to the nearest whole number, between 0 and 0.5."""
+    return np.abs(value - np.rint(value))
+
+
+def band(value: Field, width: Field | float, soft: Field) -> Field:
+    """Return stripes around whole numbers that cover `width` of each unit."""
+    return edge(width * 0.5 - fold_unit(value), soft)
+
+
+def triangle(value: Field) -> Field:
+    """Return a zigzag of period 1 between 0 and 1."""
+    return 2.0 * fold_unit(value)
+
+
+def at_nodes(cloth: Cloth, column: Field, row: Field, shift: int = 0) -> Field:
+    """Return the random number that belongs to each whole position, `(images, rows, columns)`."""
+    i = (row.astype(np.int32) + 5 * shift) % GRID
+    j = (column.astype(np.int32) + 3 * shift) % GRID
+    offset = (np.arange(len(row), dtype=np.int32) * (GRID * GRID))[:, None, None]
+    return np.take(cloth.grid.reshape(-1), offset + i * GRID + j)
+
+
+def noise(cloth: Cloth, x: Field, y: Field, shift: int = 0) -> Field:
+    """Return smooth value noise between 0 and 1 with about one bump per unit."""
+    column, row = np.floor(x), np.floor(y)
+    a, b = x - column, y - row
+    a = a * a * (3.0 - 2.0 * a)
+    b = b * b * (3.0 - 2.0 * b)
+    top = at_nodes(cloth, column, row, shift)
+    top = top + a * (at_nodes(cloth, column + 1, row, shift) - top)
+    low = at_nodes(cloth, column, row + 1, shift)
+    low = low + a * (at_nodes(cloth, column + 1, row + 1, shift) - low)
+    return top + b * (low - top)
+
+
+def jittered_cells(cloth: Cloth, jitter: float) -> tuple[Field, Field, Field, Field]:
+    """Return every pixel's place across and down from the nearest center, its distance, and a number of the center.
+
+    Centers are scattered, one per unit cell, up to `jitter` from its middle.
+    """
+    column, row = np.floor(cloth.x), np.floor(cloth.y)
+    # Only the four cells around the nearest corner can hold the nearest center when jitter is moderate.
+    left = column - (cloth.x - column < 0.5)
+    top = row - (cloth.y - row < 0.5)
+    best: list[Field] = []
+    for i, j in ((top + step_y, left + step_x) for step_y in (0, 1) for step_x in (0, 1)):
+        chance, other = at_nodes(cloth, j, i), at_nodes(cloth, j, i, shift=1)
+        dx = cloth.x - (j + 0.5 + (chance - 0.5) * 2.0 * jitter)
+        dy = cloth.y - (i + 0.5 + (other - 0.5) * 2.0 * jitter)
+        found: list[Field] = [dx * dx + dy * dy, dx, dy, chance]
+        nearer = found[0] < best[0] if best else True
+        best = [np.where(nearer, new, old) for new, old in zip(found, best or found, strict=True)]
+    return best[1], best[2], np.sqrt(best[0]), best[3]
+
+
+def staggered(x: Field, y: Field) -> tuple[Field, Field, Field, Field]:
+    """Return local coordinates around the nearest center of rows shifted by half, and the center's column and row."""
+    row: Field = np.rint(y)
+    shifted = x - 0.5 * (row % 2)
+    column: Field = np.rint(shifted)
+    return shifted - column, y - row, column, row
+
 
 WELL_NAMED, MISMATCHED, CONFUSED = "well-named", "mismatched", "confused"
 Dyed = tuple[list[Field], Field | None]
@@ -65,8 +164,7 @@ def pinstriped(cloth: Cloth) -> Dyed:
 @_pattern((9, 15), kind=CONFUSED)
 def gingham(cloth: Cloth) -> Dyed:
     """Two equal families of bands in one color, darker where they cross."""
-    both: Field = band(cloth.x, 0.5, cloth.soft) + band(cloth.y, 0.5, cloth.soft)
-    return [0.5 * both], None
+    return [0.5 * (band(cloth.x, 0.5, cloth.soft) + band(cloth.y, 0.5, cloth.soft))], None
 
 
 @_pattern((22, 34), kind=CONFUSED)
@@ -208,11 +306,11 @@ def scales(cloth: Cloth) -> Dyed:
 @_pattern((11, 16), turn=90)
 def leopard(cloth: Cloth) -> Dyed:
     """Broken dark rings with a filled middle, scattered like a leopard's coat."""
-    cells = jittered_cells(cloth, 0.2)
-    angle = np.arctan2(cells.dy, cells.dx) + cells.chance * 6.28
-    radius = cells.distance * (1.0 + 0.16 * np.sin(angle * 2.0 + 1.0) + 0.10 * np.sin(angle * 3.0))
+    dx, dy, distance, chance = jittered_cells(cloth, 0.2)
+    angle = np.arctan2(dy, dx) + chance * 6.28
+    radius = distance * (1.0 + 0.16 * np.sin(angle * 2.0 + 1.0) + 0.10 * np.sin(angle * 3.0))
     ring = edge(0.13 - np.abs(radius - 0.32), cloth.soft)
-    gaps = edge(np.sin(angle * 2.0 + cells.chance * 9.0) + 0.86, cloth.soft * 4.0)
+    gaps = edge(np.sin(angle * 2.0 + chance * 9.0) + 0.86, cloth.soft * 4.0)
     middle = edge(0.27 - radius, cloth.soft) * 0.75
     return [ring * gaps, middle * (1.0 - ring * gaps)], None
 
@@ -295,23 +393,17 @@ def damask(cloth: Cloth) -> Dyed:
 def at_thread(cloth: Cloth, thread: Field) -> Field:
     """Return the random number of each upright thread."""
     # Two numbers are mixed because the grid alone would repeat after sixteen threads.
-    first = np.take_along_axis(cloth.grid[:, 0, :], (thread.astype(np.int64) % 16).reshape(len(thread), -1), 1)
-    second = np.take_along_axis(cloth.grid[:, 1, :], (thread.astype(np.int64) % 13).reshape(len(thread), -1), 1)
+    flat = thread.astype(np.int64).reshape(len(thread), -1)
+    first, second = (np.take_along_axis(cloth.grid[:, row], flat % size, 1) for row, size in ((0, 16), (1, 13)))
     return ((first + second) % 1.0).reshape(thread.shape)
 
 
 @_pattern((22, 32), kind=MISMATCHED, turn=15)
 def ikat(cloth: Cloth) -> Dyed:
     """Nested diamonds whose edges run feathered along the threads."""
-    thread = np.floor(cloth.x * 11.0)
-    streak = at_thread(cloth, thread)
-    x = cloth.x
-    y = cloth.y * 0.8 + 0.22 * (streak - 0.5)
-    nested = fold_unit(x) + fold_unit(y)
-    outer = edge(0.40 - nested, cloth.soft * 2.2)
-    middle = edge(0.27 - nested, cloth.soft * 2.2)
-    inner = edge(0.13 - nested, cloth.soft * 2.2)
-    return [outer, middle, inner], 0.86 + 0.22 * streak
+    streak = at_thread(cloth, np.floor(cloth.x * 11.0))
+    nested = fold_unit(cloth.x) + fold_unit(cloth.y * 0.8 + 0.22 * (streak - 0.5))
+    return [edge(size - nested, cloth.soft * 2.2) for size in (0.40, 0.27, 0.13)], 0.86 + 0.22 * streak
 
 
 @_pattern((44, 64), turn=90, is_centered=True)
@@ -332,10 +424,7 @@ def tie_dye(cloth: Cloth) -> Dyed:
 @_pattern((4.5, 7), kind=MISMATCHED, turn=90)
 def speckled(cloth: Cloth) -> Dyed:
     """Tiny flecks of several colors strewn at random over a plain ground."""
-    cells = jittered_cells(cloth, 0.32)
-    size = 0.12 + 0.26 * cells.chance
-    fleck = edge(size - cells.distance, cloth.soft)
-    kind = (cells.chance * 37.0) % 1.0
-    present = (cells.chance * 11.0) % 1.0 < 0.7
-    fleck = fleck * present
+    _, _, distance, chance = jittered_cells(cloth, 0.32)
+    kind = (chance * 37.0) % 1.0
+    fleck = edge(0.12 + 0.26 * chance - distance, cloth.soft) * ((chance * 11.0) % 1.0 < 0.7)
     return [fleck * (kind < 0.5), fleck * ((kind >= 0.5) & (kind < 0.8)), fleck * (kind >= 0.8)], None

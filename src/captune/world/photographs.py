@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from captune.core.arrays import Ints
 from captune.core.errors import InputError, UnknownNameError, nearest
-from captune.world.fields import GRID, N_DRAWS, Cloth, Field
-from captune.world.patterns import PATTERNS, Pattern
+from captune.world.patterns import GRID, N_DRAWS, PATTERNS, Cloth, Field, Pattern
 
 SIZE = 64
 """Side of every photograph in pixels."""
