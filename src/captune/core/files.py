@@ -12,7 +12,7 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
@@ -164,8 +164,11 @@ def finish_replacing(target: Path, files: Sequence[str], others: Sequence[str] =
     refuse_links(staging, (*folders, *files))
     try:
         if (target / card).exists():  # the old card goes last: without it, everything old that must go is gone
-            for name in others:
-                _remove(target / name)
+            for path in (target / name for name in others):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
             (target / card).unlink(missing_ok=True)
             sync_folder(target)
         for name in files:
@@ -178,28 +181,19 @@ def finish_replacing(target: Path, files: Sequence[str], others: Sequence[str] =
     shutil.rmtree(staging, ignore_errors=True)
 
 
-def refuse_links(folder: Path, names: Iterable[str]) -> None:
-    """Raise an error if one of these names in a folder is a link, a pipe or a device: nothing is written through it."""
-    refuse_pipes(folder, names, os.lstat)
+def refuse_links(folder: Path, names: Iterable[str], follow: bool = False) -> None:
+    """Raise an error if one of these names in a folder is a link, a pipe or a device: nothing is written through it.
 
-
-def refuse_pipes(folder: Path, names: Iterable[str], facts_of: Callable[[Path], os.stat_result] = os.stat) -> None:
-    """Raise an error if one of these names in a folder leads to a pipe or a device, which reading may never end."""
+    To read, links are followed, but reading a pipe or a device may never end.
+    """
     for name in names:
         with suppress(OSError):  # it does not exist, or opening it is an error as well
-            mode = facts_of(folder / name).st_mode
+            mode = (folder / name).stat(follow_symlinks=follow).st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise RunFolderError(
                     f"{str(folder / name)!r} is a link, a pipe or a device, expected a file or folder of its own. "
                     "Remove it, if you trust the rest of the folder."
                 )
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _cannot_write(path: str, error: OSError) -> CaptuneError:

@@ -25,7 +25,7 @@ from captune.core.files import (
     check_digest,
     digest,
     read_card,
-    refuse_pipes,
+    refuse_links,
     write_json,
     write_whole,
 )
@@ -271,7 +271,7 @@ def _read(folder: Path) -> tuple[Card, bytes]:
     path, weights = folder / CARD, folder / WEIGHTS
     missing = f"No classifier at {str(folder)!r}: {CARD!r} is missing. Make one with captune adapt."
     raw = read_card(path, FORMAT, VERSION, missing)
-    refuse_pipes(folder, (WEIGHTS,))
+    refuse_links(folder, (WEIGHTS,), follow=True)
     check_digest(raw, str(path))
     card = build_card(Card, raw, str(path))
     try:

@@ -25,7 +25,6 @@ from captune.core.files import (
     locked,
     read_card,
     refuse_links,
-    refuse_pipes,
 )
 from captune.core.text import option
 from captune.data.images import ImageCollection
@@ -62,7 +61,7 @@ def read_run_card(folder: str | Path) -> dict[str, Any]:
     """Return the content of run.json, or raise an error if the folder is not a complete run."""
     missing = f"{str(folder)!r} is not a run folder: {CARD} is missing. Make one: captune adapt ... --out {folder}"
     path = Path(folder)
-    refuse_pipes(path, FILES)
+    refuse_links(path, FILES, follow=True)
     refuse_links(path, (CORRECTIONS,))
     if is_file(path / NEW / CARD):
         _finish_killed(path)

@@ -104,7 +104,7 @@ def fit(
             objective.train()
             for batch in schedule.batches(epoch, step):
                 rate = learning_rate(optimization, iterations, epoch * iterations + step)
-                _step(spread, sgd, batch, rate, optimization.gradient_clip, state, runtime)
+                _step(spread, batch, rate, optimization.gradient_clip, state)
                 step += 1
                 advance(1, schedule.progress(epoch, state.sums))
                 if distributed.is_any(interrupts.received):
@@ -143,15 +143,8 @@ def parameter_groups(objective: nn.Module, weight_decay: float) -> list[dict[str
     return [{"params": chosen, "weight_decay": decay} for decay, chosen in groups.items() if chosen]
 
 
-def _step(
-    objective: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    batch: Any,  # noqa: ANN401 (each schedule has its own batches)
-    rate: float,
-    gradient_clip: float,
-    state: _TrainingState,
-    runtime: Runtime,
-) -> None:
+def _step(objective: nn.Module, batch: Any, rate: float, gradient_clip: float, state: _TrainingState) -> None:  # noqa: ANN401
+    optimizer, runtime, scaler = state.optimizer, state.runtime, state.runtime.scaler
     for group in optimizer.param_groups:
         group["lr"] = rate
     with runtime.autocast():
@@ -164,12 +157,12 @@ def _step(
             f"Try again with a lower learning rate, for example {option('learning_rate', 0.003)}."
         )
     optimizer.zero_grad(set_to_none=True)
-    runtime.scaler.scale(result.loss).backward()  # type: ignore[no-untyped-call]
+    scaler.scale(result.loss).backward()  # type: ignore[no-untyped-call]
     if gradient_clip > 0:
-        runtime.scaler.unscale_(optimizer)
+        scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(list(objective.parameters()), gradient_clip)
-    runtime.scaler.step(optimizer)
-    runtime.scaler.update()
+    scaler.step(optimizer)
+    scaler.update()
     sums = {name: distributed.add_up(value) for name, value in result.sums.items()}
     for name, value in (("loss", loss), *sums.items()):
         state.sums[name] = state.sums[name] + value if name in state.sums else value.clone()

@@ -53,7 +53,7 @@ class FeatureAdapterSettings:
 class FeatureAdapter(Tuner, MixtureRule):
     """An adapter on the frozen backbone's embeddings, and class vectors that start from the texts."""
 
-    Settings: ClassVar[type[FeatureAdapterSettings]] = FeatureAdapterSettings
+    Settings = FeatureAdapterSettings
     retired: ClassVar[Mapping[str, Any]] = {"start_share": 0.0}
 
     def __init__(

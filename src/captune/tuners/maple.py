@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -34,9 +33,9 @@ class MapleSettings:
 class Maple(Tuner):
     """Coupled prompts on a frozen transformer pair."""
 
-    Settings: ClassVar[type[MapleSettings]] = MapleSettings
-    edits_images: ClassVar[bool] = True
-    prompted_towers: ClassVar[frozenset[str]] = frozenset(("image", "text"))
+    Settings = MapleSettings
+    edits_images = True
+    prompted_towers = frozenset(("image", "text"))
 
     def __init__(self, backbone: Backbone, vocabulary: Vocabulary, settings: MapleSettings | None = None) -> None:
         super().__init__(backbone, vocabulary, settings)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -35,8 +34,8 @@ class TextPromptsSettings:
 class TextPrompts(Tuner):
     """Prompts in the text tower only, so cached image embeddings stay valid."""
 
-    Settings: ClassVar[type[TextPromptsSettings]] = TextPromptsSettings
-    prompted_towers: ClassVar[frozenset[str]] = frozenset(("text",))
+    Settings = TextPromptsSettings
+    prompted_towers = frozenset(("text",))
 
     def __init__(self, backbone: Backbone, vocabulary: Vocabulary, settings: TextPromptsSettings | None = None) -> None:
         super().__init__(backbone, vocabulary, settings)
