@@ -230,7 +230,6 @@ def hub_unreachable() -> bool:
     return False
 
 
-@quiet()
 def load_config(name: str, supported: tuple[str, ...], known: tuple[str, ...] = ()) -> Any:
     """Return the configuration of a model of a supported type, or of any type if none is listed."""
     if not name:
@@ -249,12 +248,10 @@ def load_config(name: str, supported: tuple[str, ...], known: tuple[str, ...] = 
             f"The folder {name!r} contains {found}; expected model.safetensors. Save the model in this format with "
             "model.save_pretrained(folder)."
         )
-    from transformers import AutoConfig
+    with _loading(name, "config.json", known):
+        from transformers import AutoConfig
 
-    try:
         config = AutoConfig.from_pretrained(name, **_source(name))
-    except (OSError, ValueError, KeyError, TypeError) as error:  # TypeError: a config.json that is not a mapping
-        raise _not_loaded(name, "config.json", error, known) from error
     if supported and config.model_type not in supported:
         raise ModelError(
             f"{name!r} is a {config.model_type!r} model, expected {' or '.join(supported)}. Choose another model."
@@ -262,7 +259,6 @@ def load_config(name: str, supported: tuple[str, ...], known: tuple[str, ...] = 
     return config
 
 
-@quiet()
 def load_model(config: Any, name: str) -> Any:
     """Return a model in fp32 from safetensors; missing weights or weights of a wrong shape are an error."""
     from transformers import AutoModel, __version__
@@ -270,19 +266,13 @@ def load_model(config: Any, name: str) -> Any:
     # Otherwise transformers asks a public service to convert pickled weights, which we would not load anyway.
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
     model_class = AutoModel._model_mapping.get(type(config), AutoModel)
-    # A pooler that is missing from the files would be initialized at random and change the fingerprint.
-    has_pooler = "add_pooling_layer" in signature(model_class.__init__).parameters
     dtype = "dtype" if tuple(int(part) for part in __version__.split(".")[:2]) >= (4, 56) else "torch_dtype"
-    try:
-        model, info = model_class.from_pretrained(
-            name,
-            **{dtype: torch.float32, **({"add_pooling_layer": False} if has_pooler else {})},
-            use_safetensors=True,
-            output_loading_info=True,
-            **_source(name),
-        )
-    except Exception as error:  # safetensors, hub and shape errors have no common base class
-        raise _not_loaded(name, "model.safetensors", error) from error
+    options: dict[str, Any] = {dtype: torch.float32, "use_safetensors": True, "output_loading_info": True}
+    if "add_pooling_layer" in signature(model_class.__init__).parameters:
+        # A pooler that is missing from the files would be initialized at random and change the fingerprint.
+        options["add_pooling_layer"] = False
+    with _loading(name, "model.safetensors"):
+        model, info = model_class.from_pretrained(name, **options, **_source(name))
     if missing := sorted(info.get("missing_keys", ())) + sorted(map(str, info.get("mismatched_keys", ()))):
         raise ModelError(
             f"The weights of {name!r} are incomplete: {len(missing)} tensors are missing or have a wrong shape, "
@@ -291,17 +281,14 @@ def load_model(config: Any, name: str) -> Any:
     return model
 
 
-@quiet()
 def load_tokenizer(name: str, vocabulary: int) -> Any:
     """Return a model's tokenizer, padding on the right, with at most `vocabulary` tokens."""
-    from transformers import AutoTokenizer
+    with _loading(name, "tokenizer.json"):
+        from transformers import AutoTokenizer
 
-    try:
         tokenizer = AutoTokenizer.from_pretrained(name, **_source(name))
         # Special tokens do not count: transformers adds those that are missing from the files.
         n_tokens = len(tokenizer) - len(set(tokenizer.all_special_tokens))
-    except Exception as error:  # the tokenizers library raises plain Exception for a damaged file
-        raise _not_loaded(name, "tokenizer.json", error) from error
     if not 2 <= n_tokens <= vocabulary:
         raise ModelError(
             f"The tokenizer of {name!r} has {n_tokens} tokens, expected 2 to {vocabulary}. Put the tokenizer.json and "
@@ -313,17 +300,27 @@ def load_tokenizer(name: str, vocabulary: int) -> Any:
     return tokenizer
 
 
-@quiet()
 def load_image_settings(name: str) -> dict[str, Any]:
     """Return the content of preprocessor_config.json, or an empty mapping if there is none."""
-    from transformers.image_processing_base import ImageProcessingMixin
+    with _loading(name, "preprocessor_config.json"):
+        from transformers.image_processing_base import ImageProcessingMixin
 
+        try:
+            return dict(ImageProcessingMixin.get_image_processor_dict(name, **_source(name))[0])
+        except (OSError, ValueError):
+            if is_file(Path(name, "preprocessor_config.json")):
+                raise
+            return {}
+
+
+@contextmanager
+def _loading(name: str, file: str, known: tuple[str, ...] = ()) -> Iterator[None]:
+    """Silence the libraries, and say which file cannot be loaded; their errors have no common base class."""
     try:
-        return dict(ImageProcessingMixin.get_image_processor_dict(name, **_source(name))[0])
-    except (OSError, ValueError) as error:
-        if is_file(Path(name, "preprocessor_config.json")):
-            raise _not_loaded(name, "preprocessor_config.json", error) from error
-        return {}
+        with quiet():
+            yield
+    except Exception as error:
+        raise _not_loaded(name, file, error, known) from error
 
 
 def _source(name: str) -> dict[str, Any]:

@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from captune.backbones.base import Backbone, Side, TextTower, Tokens, Tower, local_path, scale_of
 from captune.backbones.hf import quiet
 from captune.core import registry
-from captune.core.errors import MissingExtraError, ModelError, missing_extra, nearest
+from captune.core.errors import ModelError, missing_extra, nearest
 from captune.core.files import is_file
 from captune.data.views import Preprocessing
 
-CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 IN_FOLDER = "local-dir:"
 WITH_CONFIG = (IN_FOLDER, "hf-hub:")
 """How names begin whose configuration is with their weights, as open_clip names them."""
@@ -136,17 +135,14 @@ def read_preprocessing(settings: dict[str, Any], name: str) -> Preprocessing:
 
 def _library() -> Any:
     if find_spec("open_clip") is None:
-        raise MissingExtraError(
-            f"{missing_extra('open_clip_torch', 'open_clip')}. It installs torchvision, which may replace torch. "
-            f"To keep a torch without CUDA, first run: pip install torch torchvision --index-url {CPU_INDEX}"
-        )
+        raise missing_extra("open_clip_torch", "open_clip")
     try:
         import open_clip
     except Exception as error:  # a torchvision built for another torch raises RuntimeError
         raise ModelError(
-            f"The package open_clip is installed but cannot be imported: {str(error).splitlines()[0]} "
-            "Install the torchvision release that matches torch: pip install --upgrade torch torchvision "
-            f"(without a GPU, add --index-url {CPU_INDEX})"
+            f"The package open_clip is installed but cannot be imported: {str(error).splitlines()[0]} Install the "
+            "torchvision release that matches torch: pip install --upgrade torch torchvision (without a GPU, add "
+            "--index-url https://download.pytorch.org/whl/cpu)"
         ) from error
     return open_clip
 
@@ -174,12 +170,12 @@ def _find(name: str) -> tuple[str, str, dict[str, Any]]:
     if weights and open_clip.is_pretrained_cfg(model_name, weights):
         return model_name, weights, config
     path = Path(local_path(weights))
-    if weights and is_file(path) and path.suffix == ".safetensors":
+    if is_file(path) and path.suffix == ".safetensors":
         return model_name, str(path), config
     if is_file(path):
         raise ModelError(
             f"Cannot load {weights!r}: expected a safetensors file, because others can run arbitrary code when loaded. "
-            "Convert weights that you trust with: safetensors.torch.save_model(open_clip.create_model("
+            "Convert weights that you trust: safetensors.torch.save_model(open_clip.create_model("
             f"{model_name!r}, pretrained={path.name!r}), {path.stem + '.safetensors'!r})"
         )
     found = f"no weights {weights!r}.{nearest(weights, tags)}" if weights else "the id names no weights."

@@ -78,7 +78,6 @@ class FewLabelTraining(PseudoLabelSchedule):
         self.vectors = context.embed(backbone, task.unlabeled).vectors
         self.kept: dict[str, Tensor] = {}
         """Tensors that a method keeps from earlier parts; they are saved in the checkpoints."""
-        self.tuner = self._new_tuner(0)
 
         def interrupted() -> distributed.Payload:
             part, found = context.checkpoints.newest_of_all() if context.checkpoints else (1, None)
@@ -124,22 +123,19 @@ class FewLabelTraining(PseudoLabelSchedule):
         images that have several. With `labeled_batch`, a minimum and maximum size, labeled images come in separate
         batches, in proportion to the pseudo-labeled ones and with the same weight; otherwise both are mixed.
         """
-        task = self.task
         labels = labels.stamped(part, Source.NAME if part == 1 else Source.MODEL)
         if self.interrupted is not None:
             labels, self.interrupted = self.interrupted, None
         self.tuner = self._new_tuner(part)
-        self.source, self.is_strong = self.full_source, strong_views > 0 and len(labels) > 0
-        if self.is_strong:
-            # A source of the pseudo-labeled images only: random crops of the others would never be used.
-            self.source = self.context.batch_source(self.tuner, task, strong_views, labels.image_index)
+        self.source = self.context.batch_source(self.tuner, self.task, strong_views, labels.image_index)
         n_labeled = len(self.source.labels)
         self.pseudo_labels, self.part, self.prior, self.labeled_batch = labels, part, prior, labeled_batch
+        self.is_strong = strong_views > 0
         n_mixed = 0 if labeled_batch and len(labels) else n_labeled
         self.iterations = -(-(len(labels) + n_mixed) // self.settings.train_batch)
         if len(labels) + n_labeled:
-            has_labeled_classes = len(task.seen_classes) > 0
-            weights = (1.0, 1.0) if labeled_batch else loss_weights(len(labels), n_labeled, has_labeled_classes)
+            has_seen = len(self.task.seen_classes) > 0
+            weights = (1.0, 1.0) if labeled_batch else loss_weights(len(labels), n_labeled, has_seen)
             objective = PseudoLabelObjective(self.tuner, self.source, *weights)
             self.context.train(objective, self, self.settings, part)
         self.context.history.append((part * self.settings.epochs, self.pseudo_labels))
@@ -147,21 +143,15 @@ class FewLabelTraining(PseudoLabelSchedule):
 
     def batches(self, epoch: int, first_step: int) -> Iterator[PseudoLabelBatch]:
         """Yield the steps of an epoch, with the weight of each class as the label of an image."""
-        device = self.context.runtime.device
-        # A source of strong views has the pseudo-labeled images only.
-        labels = self.pseudo_labels
-        positions = np.arange(len(labels)) if self.is_strong else labels.image_index
-        drawn = self._draw(np.random.default_rng([self.context.runtime.seed, self.part, epoch]))
+        device, none = self.context.runtime.device, np.empty(0, dtype=np.int64)
         requests = [
-            Request(*((chosen[:0], labeled, chosen) if self.is_strong else (positions[chosen], labeled, chosen[:0])))
-            for chosen, labeled in drawn
+            Request(none, labeled, entries) if self.is_strong else Request(entries, labeled, none)
+            for entries, labeled in self._draw(np.random.default_rng([self.context.runtime.seed, self.part, epoch]))
         ]
-        entry_of = np.zeros(int(positions.max(initial=0)) + 1, dtype=np.int64)
-        entry_of[positions] = np.arange(len(positions))
         for views in self.source.views(requests, epoch, first_step):
-            entries = entry_of[np.concatenate([views.request.pseudo_labeled, views.request.unlabeled])]
-            known = torch.from_numpy(self.source.labels[views.request.labeled])
-            yield PseudoLabelBatch(views, self._targets(entries).to(device), known.to(device))
+            entries = np.concatenate([views.request.pseudo_labeled, views.request.unlabeled])
+            labels = torch.from_numpy(self.source.labels[views.request.labeled])
+            yield PseudoLabelBatch(views, self._targets(entries).to(device), labels.to(device))
 
     def end_epoch(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
         """Record the epoch."""
