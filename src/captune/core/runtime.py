@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import cache, cached_property
@@ -312,41 +312,39 @@ def unchanged() -> Iterator[None]:
 
     PyTorch's state is restored if it was imported before.
     """
-    environment, disabled = dict(os.environ), logging.root.manager.disable
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    is_main = threading.current_thread() is threading.main_thread()  # only this thread can set signal handlers
-    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()} if is_main else {}
-    with warnings.catch_warnings(), _torch_state() if "torch" in sys.modules else nullcontext():
-        try:
-            yield
-        finally:
-            for name in os.environ.keys() - environment.keys():
-                del os.environ[name]
-            os.environ.update({name: value for name, value in environment.items() if os.environ.get(name) != value})
-            logging.disable(disabled)
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)
-            for number, handler in handlers.items():  # PyTorch's worker processes, for example, leave one for SIGCHLD
-                if handler is not None and signal.getsignal(number) is not handler:
-                    with suppress(OSError, ValueError):
-                        signal.signal(number, handler)
+    with ExitStack() as afterward:
+        afterward.enter_context(warnings.catch_warnings())
+        afterward.callback(_set_environment, dict(os.environ))
+        afterward.callback(logging.disable, logging.root.manager.disable)
+        afterward.callback(random.setstate, random.getstate())
+        afterward.callback(np.random.set_state, np.random.get_state())
+        if threading.current_thread() is threading.main_thread():  # only this thread can set signal handlers
+            afterward.callback(_set_handlers, {number: signal.getsignal(number) for number in signal.valid_signals()})
+        if "torch" in sys.modules:
+            _restore_torch(afterward)
+        yield
 
 
-@contextmanager
-def _torch_state() -> Iterator[None]:
+def _set_environment(environment: Mapping[str, str]) -> None:
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update({name: value for name, value in environment.items() if os.environ.get(name) != value})
+
+
+def _set_handlers(handlers: Mapping[int, Any]) -> None:
+    for number, handler in handlers.items():  # PyTorch's worker processes, for example, leave one for SIGCHLD
+        if handler is not None and signal.getsignal(number) is not handler:
+            with suppress(OSError, ValueError):
+                signal.signal(number, handler)
+
+
+def _restore_torch(afterward: ExitStack) -> None:
     import torch
 
-    deterministic, threads, cudnn = torch.get_deterministic_debug_mode(), torch.get_num_threads(), torch.backends.cudnn
-    flags = cudnn.deterministic, cudnn.benchmark
-    memory: Any = torch.utils.deterministic
-    is_filled = memory.fill_uninitialized_memory
     is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    with torch.random.fork_rng(range(torch.cuda.device_count()) if is_used else ()):
-        try:
-            yield
-        finally:
-            torch.set_deterministic_debug_mode(deterministic)
-            cudnn.deterministic, cudnn.benchmark = flags
-            memory.fill_uninitialized_memory = is_filled
-            if torch.get_num_threads() != threads:
-                torch.set_num_threads(threads)
+    afterward.enter_context(torch.random.fork_rng(range(torch.cuda.device_count()) if is_used else ()))
+    cudnn, memory, threads = torch.backends.cudnn, torch.utils.deterministic, torch.get_num_threads()
+    for place, name in ((cudnn, "deterministic"), (cudnn, "benchmark"), (memory, "fill_uninitialized_memory")):
+        afterward.callback(setattr, place, name, getattr(place, name))
+    afterward.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
+    afterward.callback(lambda: torch.get_num_threads() == threads or torch.set_num_threads(threads))
