@@ -22,7 +22,7 @@ from captune.core.errors import CaptuneError, InputError, RunFolderError
 from captune.core.runtime import EARLIER
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.labeling.selection import first_labels
-from captune.methods.cap import Cap, has_collapsed
+from captune.methods.cap import Cap
 from captune.results.run import Run
 
 SHORT = {**ranks.SHORT, "train_batch": 4}
@@ -205,20 +205,6 @@ def _adapt_then_stop(adapt_for_real: Any) -> Any:
 def test_a_diverging_run_says_what_to_do(photos: Path, clip_folder: Path) -> None:
     with pytest.raises(CaptuneError, match=r"(?s)diverged.*learning_rate"):
         adapt(photos, clip_folder, "quick", learning_rate=1e30, warmup_epochs=0)
-
-
-@pytest.mark.parametrize(
-    ("shares", "expected"),
-    [
-        ([0.2], False),
-        ([0.2, 0.37, 0.44, 0.4, 0.19], False),
-        ([0.2, 0.37, 0.44, 0.4, 0.19, 0.005], True),  # as seen on aerial photographs with MaPLe at twice the rate
-        ([0.2, 0.37, 0.44, 0.4, 0.19, 0.005, 0.01], False),  # it is said once
-        ([0.04, 0.0], False),  # too few to tell
-    ],
-)
-def test_a_training_that_falls_apart_is_noticed(shares: list[float], expected: bool) -> None:
-    assert has_collapsed(shares) is expected
 
 
 def test_wrong_names_are_told_before_weights_load(photos: Path, clip_folder: Path) -> None:

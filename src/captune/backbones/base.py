@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
 
 from captune.core import registry
-from captune.core.errors import ModelError
+from captune.core.errors import ModelError, damaged_model
 from captune.core.files import is_folder
 from captune.core.settings import DEFAULT_BACKBONE
 from captune.data.views import Preprocessing
@@ -36,10 +36,7 @@ after the position embedding and before the norm at the entry, if there is one.
 
 
 def _refuse(*inputs: object) -> NoReturn:
-    raise ModelError(
-        "This encoder of the backbone does not support prompts. Choose a tuner that works on embeddings, or a backbone "
-        "with transformer towers."
-    )
+    raise ModelError("This encoder takes no prompts. Choose a tuner of embeddings, or a backbone of transformers.")
 
 
 @dataclass(frozen=True)
@@ -264,10 +261,7 @@ def scale_of(parameter: float, identifier: str) -> float:
     """Return the logit scale, the exponential of CLIP's parameter, which is 4.6 in most models."""
     scale = math.exp(parameter) if parameter < MOST_LOG_SCALE else math.inf
     if not math.isfinite(scale):
-        raise ModelError(
-            f"The logit scale of {identifier!r} is exp({parameter}), expected a finite number. Its weights are "
-            "damaged: download or save the model again."
-        )
+        raise damaged_model(f"The logit scale of {identifier!r} is exp({parameter}), expected a finite number.")
     return scale
 
 

@@ -176,7 +176,6 @@ def _read_projections(path: Path, widths: dict[str, int], embed_dim: int) -> tup
     except Exception as error:  # missing and damaged files, tensors and shapes raise unrelated errors
         raise ModelError(
             f"The projections {str(path)!r} do not fit: {error}. Expected 'logit_scale', visual_projection.weight and "
-            f"text_projection.weight from the towers' widths {tuple(widths.values())} to embed_dim {embed_dim}. Save "
-            "them again."
+            f"text_projection.weight from the towers' widths {tuple(widths.values())} to embed_dim {embed_dim}."
         ) from error
     return projections, log_scale

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from captune.backbones.base import Backbone, TextTower, Tokens, Tower, local_path, scale_of
 from captune.core import registry
-from captune.core.errors import ModelError, nearest
+from captune.core.errors import ModelError, damaged_model, nearest
 from captune.core.files import is_file, is_folder
 from captune.data.views import Preprocessing, Resample
 
@@ -107,10 +107,7 @@ class HuggingFace(Backbone):
             raise ModelError(f"Cannot use a {kind!r} model as a backbone, expected one of: {', '.join(SUPPORTED)}.")
         tokenizer, image_processor = (getattr(processor, part, None) for part in ("tokenizer", "image_processor"))
         if tokenizer is None or image_processor is None:
-            raise ModelError(
-                "Pass the model's processor, which has a tokenizer and an image processor: "
-                "captune.wrap(model, AutoProcessor.from_pretrained(...))"
-            )
+            raise ModelError("A model needs its processor: captune.wrap(model, AutoProcessor.from_pretrained(...))")
         preprocessing = read_preprocessing(image_processor.to_dict(), model.config, name or kind)
         return cls(f"hf:{name}" if name else f"{registry.IN_MEMORY}{kind}", model, tokenizer, preprocessing)
 
@@ -146,10 +143,7 @@ def read_preprocessing(settings: dict[str, Any], config: Any, name: str) -> Prep
     size, crop = settings.get("size"), settings.get("crop_size")
     side = (_side(crop) if settings.get("do_center_crop", is_clip) else 0) or _side(size) or expected
     if side != expected and has_texts:  # image models are used at other sizes than they were trained with
-        raise ModelError(
-            f"The preprocessing of {name!r} makes images of {side} pixels, but the model expects {expected}. "
-            "Correct preprocessor_config.json."
-        )
+        raise damaged_model(f"The preprocessing of {name!r} makes images of {side} pixels, expected {expected}.")
     keeps_shape = is_clip if size is None else isinstance(size, int) or "shortest_edge" in size
     normalizes = settings.get("do_normalize", True)
     resample = settings.get("resample", 2 if config.model_type == "siglip2" else 3)
@@ -238,15 +232,14 @@ def load_config(name: str, supported: tuple[str, ...], known: tuple[str, ...] = 
     folder = Path(name)  # checked before anything heavy is imported or read
     if is_file(folder):
         raise ModelError(
-            f"{name!r} is a file; expected a folder with config.json and model.safetensors, as transformers writes it "
-            "with model.save_pretrained(folder). For weights of open_clip, use open_clip:MODEL/FILE.safetensors."
+            f"{name!r} is a file, expected a folder as model.save_pretrained(folder) of transformers makes. Weights "
+            "of open_clip are open_clip:MODEL/FILE.safetensors."
         )
     if is_file(folder / "config.json") and not any(folder.glob("*.safetensors")):
         pickled = sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth"))
         found = f"only {pickled[0]!r}, a pickle, which can run arbitrary code when loaded" if pickled else "no weights"
         raise ModelError(
-            f"The folder {name!r} contains {found}; expected model.safetensors. Save the model in this format with "
-            "model.save_pretrained(folder)."
+            f"The folder {name!r} contains {found}. Write model.safetensors with model.save_pretrained(folder)."
         )
     with _loading(name, "config.json", known):
         from transformers import AutoConfig
@@ -274,10 +267,8 @@ def load_model(config: Any, name: str) -> Any:
     with _loading(name, "model.safetensors"):
         model, info = model_class.from_pretrained(name, **options, **_source(name))
     if missing := sorted(info.get("missing_keys", ())) + sorted(map(str, info.get("mismatched_keys", ()))):
-        raise ModelError(
-            f"The weights of {name!r} are incomplete: {len(missing)} tensors are missing or have a wrong shape, "
-            f"the first is {missing[0]!r}. Download or save the model again."
-        )
+        which = f"{len(missing)} tensors are missing or have a wrong shape, the first is {missing[0]!r}."
+        raise damaged_model(f"The weights of {name!r} are incomplete: {which}")
     return model
 
 
@@ -291,8 +282,7 @@ def load_tokenizer(name: str, vocabulary: int) -> Any:
         n_tokens = len(tokenizer) - len(set(tokenizer.all_special_tokens))
     if not 2 <= n_tokens <= vocabulary:
         raise ModelError(
-            f"The tokenizer of {name!r} has {n_tokens} tokens, expected 2 to {vocabulary}. Put the tokenizer.json and "
-            "tokenizer_config.json that the model was trained with next to its config.json."
+            f"The tokenizer of {name!r} has {n_tokens} tokens, expected 2 to {vocabulary}. Put that of the model there."
         )
     tokenizer.padding_side = "right"  # as in training; SigLIP 2's tokenizer pads left by default
     if tokenizer.pad_token is None:

@@ -70,8 +70,7 @@ def wrap_image_encoder(model: Any, processor: Any) -> Backbone:
         return model
     if not isinstance(model, nn.Module) or not hasattr(model, "config") or not hasattr(processor, "to_dict"):
         raise ModelError(
-            f"Cannot use {type(model).__name__} as a second encoder: expected an image model of transformers and its "
-            "image processor, as in captune.wrap_image_encoder(model, AutoImageProcessor.from_pretrained(...))"
+            f"Cannot use {type(model).__name__}: expected an image model of transformers and its AutoImageProcessor."
         )
     config: Any = model.config
     kind, name = config.model_type, str(getattr(model, "name_or_path", ""))

@@ -92,8 +92,7 @@ class Joined(Backbone):
         """Encode the view of each encoder, which stand one below the other."""
         if self.second is None or self.preprocessing.second is None:
             raise ModelError(
-                "This classifier was made from embeddings of two encoders and has no image encoder. Pass "
-                "captune.Embeddings(vectors, second=...), or adapt again with a backbone and a second encoder."
+                "Made from embeddings of two encoders, this classifier needs captune.Embeddings(vectors, second=...)."
             )
         one, other = self.preprocessing.split(pixels)
         parts = self.first.encode_image(one, edit), self.weight * self.second.encode_image(other)
@@ -114,8 +113,8 @@ class Joined(Backbone):
         widths = images.width, 0 if second is None else second.shape[1]
         if second is None or widths != (self.first.embed_dim, self.second_width):
             raise InputError(
-                f"The embeddings have widths {widths}, expected {(self.first.embed_dim, self.second_width)} of two "
-                "encoders. Pass captune.Embeddings(vectors, second=...), or a file that has a second array."
+                f"The embeddings have widths {widths}, expected {(self.first.embed_dim, self.second_width)}. Pass "
+                "captune.Embeddings(vectors, second=...), or a file that has a second array."
             )
         return self.join(images.vectors, second)
 
@@ -132,7 +131,4 @@ def _load_parts(name: str) -> tuple[float, str, Backbone | int]:
         width = int(second.removeprefix(WIDTH)) if second.startswith(WIDTH) else None
         return float(weight), first, load_backbone(second) if width is None else width
     except ValueError:
-        raise ModelError(
-            f"'joined:{name}' is not a pair of encoders: expected joined:WEIGHT|FIRST|SECOND. To use a second encoder, "
-            "pass second_encoder beside a backbone."
-        ) from None
+        raise ModelError(f"'joined:{name}' is no pair of encoders, expected joined:WEIGHT|FIRST|SECOND.") from None

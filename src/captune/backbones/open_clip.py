@@ -17,6 +17,7 @@ from captune.core.errors import ModelError, missing_extra, nearest
 from captune.core.files import is_file
 from captune.data.views import Preprocessing
 
+CHECK = "Check the name and the connection (downloading needs HF_HUB_OFFLINE unset)."
 IN_FOLDER = "local-dir:"
 WITH_CONFIG = (IN_FOLDER, "hf-hub:")
 """How names begin whose configuration is with their weights, as open_clip names them."""
@@ -63,8 +64,7 @@ class OpenClip(Backbone):
             tokenizer = open_clip.get_tokenizer(model_name)
         except Exception as error:  # the errors of open_clip, the hub, torch and safetensors have no common base class
             raise ModelError(
-                f"Cannot load the weights {weights!r} of {model_name!r}: {str(error).splitlines()[0][:200]} "
-                "Check the connection (downloading needs HF_HUB_OFFLINE unset) and the file."
+                f"Cannot load {weights!r} of {model_name!r}: {str(error).splitlines()[0][:200]} {CHECK}"
             ) from error
         return cls(f"open_clip:{name}", model, tokenizer)
 
@@ -76,8 +76,7 @@ class OpenClip(Backbone):
         text = model if hasattr(model, "token_embedding") else getattr(model, "text", None)
         if text is None or not hasattr(model.visual, "preprocess_cfg"):  # of CLIP's first release, for example
             raise ModelError(
-                f"Cannot use this {type(model).__name__}: it does not say how its images are preprocessed. Load the "
-                "same weights with open_clip.create_model or with transformers."
+                f"{type(model).__name__} does not say how its images are preprocessed: use open_clip.create_model."
             )
         return cls(f"{registry.IN_MEMORY}open_clip", model, tokenizer)
 
@@ -125,10 +124,7 @@ def read_preprocessing(settings: dict[str, Any], name: str) -> Preprocessing:
     size, mode = settings["size"], settings.get("resize_mode", "shortest")
     side, *others = {size} if isinstance(size, int) else set(size)
     if others or mode not in ("shortest", "squash"):
-        raise ModelError(
-            f"{name!r} uses images of size {size} resized by {mode!r}, expected a square resized by 'shortest' or "
-            "'squash'. Choose another model."
-        )
+        raise ModelError(f"{name!r} resizes images to {size} by {mode!r}, expected a square by 'shortest' or 'squash'.")
     resize, mean, std = side if mode == "shortest" else 0, tuple(settings["mean"]), tuple(settings["std"])
     return Preprocessing(side, resize, settings["interpolation"], mean, std)
 
@@ -155,15 +151,13 @@ def _find(name: str) -> tuple[str, str, dict[str, Any]]:
             return name, "", open_clip.get_model_config(name)
         except Exception as error:  # of the hub, the connection or the file
             raise ModelError(
-                f"Cannot read open_clip_config.json of {name!r}: {str(error).splitlines()[0][:200]} Check the name and "
-                "the connection (downloading needs HF_HUB_OFFLINE unset)."
+                f"Cannot read open_clip_config.json of {name!r}: {str(error).splitlines()[0][:200]} {CHECK}"
             ) from error
     model_name, _, weights = name.partition("/")
     known = open_clip.list_models()
     if model_name not in known:
         raise ModelError(
-            f"No architecture {model_name!r} in open_clip.{nearest(model_name, known)} Expected an id like "
-            "open_clip:model/pretrained, for example 'open_clip:ViT-B-32/laion2b_s34b_b79k'."
+            f"No {model_name!r} in open_clip.{nearest(model_name, known)} Expected an id like {OpenClip.examples[0]!r}."
         )
     config: dict[str, Any] = open_clip.get_model_config(model_name)
     tags = open_clip.list_pretrained_tags_by_model(model_name)

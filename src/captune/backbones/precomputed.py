@@ -91,8 +91,7 @@ class Precomputed(Backbone):
         unknown = next((text for text in texts if text not in self._rows), None)
         if unknown is not None:
             raise ModelError(
-                f"No embedding of {unknown!r} among the class texts, and no text encoder to make one. Pass class names "
-                "and a backbone instead of ClassTexts."
+                f"No embedding of {unknown!r} among the ClassTexts. Pass class names and a backbone instead."
             )
         ids = torch.tensor([[self._rows[text]] for text in texts], device=self.device).reshape(-1, 1)
         return Tokens(ids, torch.ones_like(ids, dtype=torch.bool))
@@ -105,7 +104,6 @@ class Precomputed(Backbone):
         """Encode images with the image encoder, if there is one."""
         if self.encoder is None:
             raise ModelError(
-                "This classifier was made from embeddings and has no image encoder. Pass captune.Embeddings, or adapt "
-                "again with a backbone."
+                "Made from embeddings, this classifier has no image encoder: pass captune.Embeddings, or adapt again."
             )
         return self.encoder.image_features(pixels, edit)

@@ -13,7 +13,7 @@ from typing import Any, NewType, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from captune.core.errors import CaptuneError, InputError, ModelError
+from captune.core.errors import CaptuneError, InputError, damaged_model
 from captune.core.files import cache_folder
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -58,10 +58,8 @@ def check_embeddings(vectors: Floats, source: str) -> Floats:
     """Return embeddings `(rows, width)` if all are finite and none is zero; otherwise the model is at fault."""
     is_wrong = ~is_embedding(vectors)
     if is_wrong.any():
-        raise ModelError(
-            f"{source!r} makes embeddings that are not finite or zero ({int(is_wrong.sum())} of {len(vectors)}). Its "
-            "weights or its preprocessing are damaged: download or save the model again, or use precision 32-true."
-        )
+        n_wrong = f"{int(is_wrong.sum())} of {len(vectors)}"
+        raise damaged_model(f"{source!r} makes embeddings that are not finite or zero ({n_wrong}).")
     return vectors
 
 
@@ -73,10 +71,7 @@ def is_embedding(vectors: Floats) -> Bools:
 def check_probabilities(probabilities: Floats) -> Floats:
     """Return probabilities `(images, classes)` if all are finite; otherwise the model is at fault."""
     if not np.isfinite(probabilities).all():
-        raise ModelError(
-            "The model gives probabilities that are not finite. Its weights, its logit scale or its preprocessing are "
-            "damaged: copy or download it again, or adapt again."
-        )
+        raise damaged_model("The classifier gives probabilities that are not finite.")
     return probabilities
 
 
@@ -146,8 +141,7 @@ def empty_rows(n_rows: int, width: int, dtype: type[np.generic] = np.float32) ->
             return np.asarray(np.memmap(file, dtype=dtype, mode="r+", shape=(n_rows, width)))
     except OSError as error:
         raise CaptuneError(
-            f"{n_bytes / 1e9:.1f} GB cannot be reserved in {str(folder)!r}: {error.strerror or error}. "
-            "Free some space, or set CAPTUNE_CACHE to a folder on a larger disk."
+            f"{n_bytes / 1e9:.1f} GB cannot be reserved in {str(folder)!r} (CAPTUNE_CACHE): {error.strerror or error}."
         ) from error
 
 

@@ -93,6 +93,11 @@ def missing_extra(package: str, extra: str) -> MissingExtraError:
     )
 
 
+def damaged_model(problem: str) -> ModelError:
+    """Return the error for a model whose weights or files cannot be right."""
+    return ModelError(f"{problem} The model is damaged: download or save it again.")
+
+
 def require(extra: str, *packages: str) -> None:
     """Raise an error with the pip command if a package of an extra is not installed."""
     for package in packages:

@@ -191,8 +191,7 @@ def refuse_links(folder: Path, names: Iterable[str], follow: bool = False) -> No
             mode = (folder / name).stat(follow_symlinks=follow).st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise RunFolderError(
-                    f"{str(folder / name)!r} is a link, a pipe or a device, expected a file or folder of its own. "
-                    "Remove it, if you trust the rest of the folder."
+                    f"{str(folder / name)!r} is a link, a pipe or a device, expected a file or folder. Remove it."
                 )
 
 
@@ -277,8 +276,7 @@ def check_digest(content: Mapping[str, Any], source: str) -> None:
     """Raise an error if a card was changed since it was sealed; cards of captune 0.1.0 have no digest."""
     if content.get(DIGEST) and content[DIGEST] != add_digest(content)[DIGEST]:
         raise RunFolderError(
-            f"{source!r} does not match its own digest: it was damaged, or edited by hand. Copy it again, or make it "
-            "again with captune."
+            f"{source!r} does not match its own digest: it was damaged or edited. Copy it again, or make it again."
         )
 
 

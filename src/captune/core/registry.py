@@ -60,8 +60,7 @@ def name_of(role: Role, cls: type[Any]) -> str:
             if _third_party_class(role, point) is cls:
                 return point.name
     raise UnknownNameError(
-        f"{cls.__qualname__} of {cls.__module__} is not registered. "
-        f"Declare it as an entry point in the group captune.{role}."
+        f"{cls.__qualname__} of {cls.__module__} is no entry point in the group captune.{role}: declare it as one."
     )
 
 
@@ -73,8 +72,7 @@ def split_id(role: Role, identifier: str, example: str) -> tuple[str, str]:
     known = names(role)
     if identifier.startswith(IN_MEMORY):
         raise UnknownNameError(
-            f"{identifier!r} existed only in the memory of another process. Pass the object itself, for example "
-            "backbone=captune.wrap(model, processor)."
+            f"{identifier!r} existed only in memory. Pass the object: backbone=captune.wrap(model, processor)."
         )
     if source not in known:
         hint = nearest(source, known) if ":" in identifier else ""
@@ -101,8 +99,7 @@ def _third_party_class(role: Role, point: EntryPoint) -> type[Any]:
         loaded = point.load()
     except Exception as error:  # importing third-party code can raise anything
         raise InputError(
-            f"The third-party plug-in {point.name!r} in {role} ({point.value}) cannot be imported: {error}. "
-            "Repair or uninstall its package."
+            f"The third-party plug-in {point.name!r} in {role} ({point.value}) cannot be imported: {error}."
         ) from error
     return _plugin_class(role, loaded) if isinstance(loaded, ModuleType) else loaded
 
@@ -117,7 +114,6 @@ def _plugin_class(role: Role, module: ModuleType) -> type[Any]:
     if len(classes) != 1:
         found = ", ".join(cls.__name__ for cls in classes) or "none"
         raise InputError(
-            f"{module.__name__} must define exactly one {base.__name__} class, found: {found}. "
-            "Move the others to modules whose name starts with '_'."
+            f"{module.__name__} must define exactly one {base.__name__} class, found: {found}. Others are for _modules."
         )
     return classes[0]

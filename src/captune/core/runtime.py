@@ -158,8 +158,7 @@ def start(
     own = build(RunSettings, {name: given[name] for name in ("seed", "workers", *WHERE) if name in given}, "settings")
     if own.devices > 1 and not distributed.is_launched():
         raise InputError(
-            f"devices = {own.devices}: this call runs in one process. Start the script with torchrun --nproc-per-node "
-            f"{own.devices}, or use captune adapt ... --devices {own.devices}."
+            f"devices = {own.devices} needs as many processes: captune adapt ... --devices {own.devices}, or torchrun."
         )
     n_processes = int(os.environ.get("LOCAL_WORLD_SIZE", own.devices))
     n_workers = default_workers(n_processes) if own.workers == -1 else own.workers
@@ -189,8 +188,7 @@ def _choose_device(accelerator: str, n_processes: int) -> torch.device:
     kind = next(kind for kind, count in found.items() if count) if accelerator == "auto" else accelerator
     if found[kind] < n_processes:
         raise InputError(
-            f"These devices cannot be used (accelerator {kind!r}, devices {n_processes}): PyTorch finds {found[kind]} "
-            "of this kind. Use fewer, or the accelerator 'cpu'."
+            f"accelerator {kind!r}, devices {n_processes}: PyTorch finds {found[kind]}. Use fewer, or accelerator cpu."
         )
     if kind == "cuda":
         torch.cuda.set_device(own)

@@ -185,8 +185,7 @@ class FewLabelTraining(PseudoLabelSchedule):
             tuner: Tuner = tuner_class(self.backbone, self.task.vocabulary, chosen)
         if not any(parameter.requires_grad for parameter in tuner.parameters()):
             raise InputError(
-                f"tuner = {self.settings.tuner!r} has nothing to train. Choose another, for example "
-                f"{option('tuner', 'text_prompts')} or {option('tuner', 'feature_adapter')}."
+                f"tuner = {self.settings.tuner!r} has nothing to train. Try {option('tuner', 'text_prompts')}."
             )
         return tuner.to(self.context.runtime.device)
 

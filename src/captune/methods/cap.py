@@ -6,7 +6,7 @@ epoch (Section 3.2) and grows D_PL (Appendix B). The loss (Section 3.3) is `trai
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -27,7 +27,6 @@ from captune.concepts.mismatch import DETECTIONS, Detection
 from captune.core import registry
 from captune.core.errors import InputError
 from captune.core.settings import NonNegativeFloat, Positive, Share
-from captune.core.text import option
 from captune.data.task import AdaptationTask
 from captune.embeddings.embed import embed_classes
 from captune.labeling.pseudo_labels import PseudoLabels, Source
@@ -136,8 +135,7 @@ class Cap(Method):
         settings: CapSettings = self.settings
         if len(task.unlabeled) == 0:
             raise InputError(
-                f"All {len(task.labeled.labels)} images are labeled, but CAP learns from unlabeled images. "
-                "Add unlabeled images, or remove some labels."
+                f"All {len(task.labeled)} images are labeled, but CAP learns from others: add unlabeled images."
             )
         images, targets = context.embed(backbone, task.unlabeled).vectors, task.target_classes
 
@@ -253,7 +251,7 @@ class CapSchedule(PseudoLabelSchedule):
             )
 
     def end_epoch(self, epoch: int, sums: Mapping[str, Tensor]) -> None:
-        """Record the epoch with the number of accepted pseudo-labels per class, and warn if they collapse."""
+        """Record the epoch with the number of accepted pseudo-labels per class."""
         self.accepted = sums["accepted"].cpu().numpy()
         margin = torch.zeros(1) if self.objective.margin is None else self.objective.margin
         n_pairs = len(self.accepted) * (len(self.accepted) - 1)
@@ -267,22 +265,12 @@ class CapSchedule(PseudoLabelSchedule):
             largest_margin=round(float(margin.max()), 4),
             mean_margin=round(float(margin.sum()) / max(1, n_pairs), 4),
         )
-        shares = [facts["accepted_share"] for facts in self.context.rounds if facts["step"] == "epoch"]
-        if has_collapsed(shares):
-            self.context.say(
-                f"In epoch {epoch + 1} only {shares[-1]:.1%} of the pseudo-labels were accepted, compared to "
-                f"{max(shares):.0%} at best: the training is collapsing. Stop it, and start a new run with "
-                f"{option('gradient_clip', 1)} or a lower learning_rate."
-            )
 
     def progress(self, epoch: int, sums: Mapping[str, Tensor]) -> str:
-        """Return loss, accepted share and imbalance so far in this epoch."""
-        accepted = sums["accepted"]
-        n_accepted, offered = int(accepted.sum()), max(1, int(sums["offered"]))
-        steps = max(1, offered // self.settings.train_batch)
-        imbalance = float(accepted.max()) * len(accepted) / max(1, n_accepted)
-        loss = float(sums["loss"]) / steps
-        return f"loss {loss:.3f}, accepted {n_accepted / offered:.0%}, imbalance {imbalance:.1f}"
+        """Return loss and accepted share so far in this epoch."""
+        offered = max(1, int(sums["offered"]))
+        loss = float(sums["loss"]) / max(1, offered // self.settings.train_batch)
+        return f"loss {loss:.3f}, accepted {int(sums['accepted'].sum()) / offered:.0%}"
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return D_PL, the mixture's labels, counts and margin, and everything recorded so far."""
@@ -306,9 +294,3 @@ class CapSchedule(PseudoLabelSchedule):
         images = self.objective.source.embed_unlabeled(tuner, np.arange(self.n_images))
         logits = tuner.logits(images, tuner.class_embeddings()).masked_fill(~self.objective.allowed, -torch.inf)
         return round(float(np.mean(logits.argmax(dim=1).cpu().numpy() != self.mixture_labels)), 4)
-
-
-def has_collapsed(accepted_shares: Sequence[float]) -> bool:
-    """Return whether the last epoch is the first to accept less than a quarter of what the best epoch accepted."""
-    quarter = max(accepted_shares) / 4
-    return quarter >= 0.025 and len(accepted_shares) > 1 and accepted_shares[-1] < quarter <= accepted_shares[-2]

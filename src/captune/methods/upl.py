@@ -57,8 +57,7 @@ class Upl(Method):
         settings: UplSettings = self.settings
         if settings.ensemble > 1 and settings.tuner != "text_prompts":
             raise InputError(
-                f"ensemble = {settings.ensemble}: only the tuner text_prompts can be averaged, not {settings.tuner!r}. "
-                f"Pass {option('ensemble', 1)}."
+                f"ensemble = {settings.ensemble}: only the tuner text_prompts averages. Pass {option('ensemble', 1)}."
             )
         training = FewLabelTraining(task, backbone, context, settings)
         labels = top_k_per_class(training.zero_shot(), settings.k, task.target_classes, predicted_only=True)

@@ -36,8 +36,8 @@ class Request(NamedTuple):
         largest = max(len(positions) for positions in self)
         if largest < distributed.size() > 1:
             raise TrainingError(
-                f"A step has at most {largest} images of each kind, too few for {distributed.size()} processes. "
-                f"Increase it, for example {option('train_batch', 32)}, or use fewer processes."
+                f"A step has at most {largest} images of each kind, too few for {distributed.size()} processes: use "
+                f"fewer, or larger steps, for example {option('train_batch', 32)}."
             )
         return Request(*(distributed.part(positions) for positions in self))
 
@@ -164,10 +164,7 @@ class PixelSource(BatchSource):
         for place, batch in zip(places, loaded, strict=True):
             if batch.problems:
                 position, why = next(iter(batch.problems.items()))
-                raise TrainingError(
-                    f"The image {self.images.name(position)!r} can no longer be read: {why}. "
-                    "Restore it, or start a new run without it."
-                )
+                raise TrainingError(f"{self.images.name(position)!r} can no longer be read: {why}. Restore it.")
             pixels = self.preprocessing.normalize(batch.pixels).to(self.runtime.device)
             with self.runtime.autocast():
                 rows[place] = tuner.image_embeddings(pixels).float().cpu().numpy()

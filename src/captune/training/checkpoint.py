@@ -75,8 +75,8 @@ class CheckpointFolder:
                 raise RunFolderError(f"{str(path)!r} was written by a newer captune. Upgrade: pip install -U captune.")
             if note["key"] != self.key:
                 raise RunFolderError(
-                    f"The checkpoints in {str(self.folder)!r} were made with other settings, images or weights. "
-                    f"Resume with exactly what was interrupted, or start a new run in another folder ({option('out')})."
+                    f"The checkpoints in {str(self.folder)!r} were made with other settings, images or weights: resume "
+                    f"with exactly those, or start a new run in another folder ({option('out')})."
                 )
             part = int(path.name.partition("-")[0])
             return part, Checkpoint(note["epoch"], note["step"], load_tensors(content), note["facts"])
