@@ -182,11 +182,13 @@ def describe_classes(
     stopped, n_failures = "", 0
 
     def ask(request: DescriptionRequest) -> tuple[str, list[str] | BaseException]:
+        nonlocal stopped
         if stopped:
             return request.key, DescriberError(f"not asked, because of an earlier problem: {stopped}")
         try:
             return request.key, describer.describe(request)
         except BaseException as error:  # a thread that dies would leave its question open
+            stopped = str(error) if isinstance(error, SetupError) else stopped
             return request.key, error
 
     # The threads are daemons: a run that is interrupted waits for no server.
@@ -204,8 +206,8 @@ def describe_classes(
                 raise answer
             problems[key] = str(answer)
             n_failures += isinstance(answer, ServerError)
-            if not stopped and (isinstance(answer, SetupError) or n_failures >= describer.limits.give_up_after):
-                stopped = str(answer)
+            if n_failures >= describer.limits.give_up_after:
+                stopped = stopped or str(answer)
     keys = [request.key for request in requests]
     found = {key: found[key] for key in keys if found.get(key)}
     if stopped and not found:
