@@ -67,7 +67,7 @@ def make_objective(n_classes: int) -> ConfusionObjective:
     config.text_config.eos_token_id = end
     model = CLIPModel(config)
     model.logit_scale.data.fill_(np.log(100.0))
-    backbone = HuggingFace("hf:random-vit-base-32", model, WordTokenizer(end), read_preprocessing({}, config, "random"))
+    backbone = HuggingFace("hf:random-vit-base-32", model, read_preprocessing({}, config, "random"), WordTokenizer(end))
     names = tuple(" ".join([f"kind{c}", *["word"] * (2 + c % 7)]) for c in range(n_classes))
     tuner = Maple(backbone, Vocabulary(names, ("a photo of a {}",)))
     nothing = ImageCollection((), Path())

@@ -50,7 +50,9 @@ def _patches(model: Any, pixels: Tensor) -> tuple[Tensor, None, Tensor]:
 class HuggingFace(Backbone):
     """A transformers CLIP, SigLIP or SigLIP 2 model."""
 
+    source: ClassVar[str] = "hf"
     supported: ClassVar[tuple[str, ...]] = SUPPORTED
+    """Types of models, with texts; any type without texts if empty."""
     examples: ClassVar[tuple[str, ...]] = (
         "openai/clip-vit-base-patch32",
         "openai/clip-vit-base-patch16",
@@ -60,9 +62,8 @@ class HuggingFace(Backbone):
         "google/siglip2-base-patch16-224",
     )
 
-    def __init__(self, identifier: str, model: Any, tokenizer: Any, preprocessing: Preprocessing) -> None:
-        self.identifier, self.model, self.tokenizer = identifier, model, tokenizer
-        self.preprocessing = preprocessing
+    def __init__(self, identifier: str, model: Any, preprocessing: Preprocessing, tokenizer: Any = None) -> None:
+        self.identifier, self.model, self.preprocessing, self.tokenizer = identifier, model, preprocessing, tokenizer
         self.is_clip = model.config.model_type == "clip"
         text, vision = model.text_model, model.vision_model
         heads = (model.visual_projection, model.text_projection) if self.is_clip else (nn.Identity(), nn.Identity())
@@ -94,10 +95,10 @@ class HuggingFace(Backbone):
     def load(cls, name: str) -> HuggingFace:
         """Load a model by hub name or local folder."""
         path = local_path(name)
-        config = load_config(path, SUPPORTED, cls.examples)
-        tokenizer = load_tokenizer(path, int(config.text_config.vocab_size))
+        config = load_config(path, cls.supported, cls.examples)
+        tokenizer = load_tokenizer(path, int(config.text_config.vocab_size)) if cls.supported else None
         preprocessing = read_preprocessing(load_image_settings(path), config, name)
-        return cls(f"hf:{name}", load_model(config, path), tokenizer, preprocessing)
+        return cls(f"{cls.source}:{name}", load_model(config, path), preprocessing, tokenizer)
 
     @classmethod
     def around(cls, model: Any, processor: Any) -> HuggingFace:
@@ -109,7 +110,7 @@ class HuggingFace(Backbone):
         if tokenizer is None or image_processor is None:
             raise ModelError("A model needs its processor: captune.wrap(model, AutoProcessor.from_pretrained(...))")
         preprocessing = read_preprocessing(image_processor.to_dict(), model.config, name or kind)
-        return cls(f"hf:{name}" if name else f"{registry.IN_MEMORY}{kind}", model, tokenizer, preprocessing)
+        return cls(f"hf:{name}" if name else f"{registry.IN_MEMORY}{kind}", model, preprocessing, tokenizer)
 
     @classmethod
     def check(cls, name: str) -> None:

@@ -10,14 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from captune.backbones.base import Backbone, Side, Tokens, Tower, local_path
-from captune.backbones.hf import (
-    SUPPORTED,
-    HuggingFace,
-    load_config,
-    load_image_settings,
-    load_model,
-    read_preprocessing,
-)
+from captune.backbones.hf import SUPPORTED, HuggingFace, load_config, read_preprocessing
 from captune.core import registry
 from captune.core.errors import ModelError
 from captune.data.views import Preprocessing
@@ -26,10 +19,11 @@ from captune.data.views import Preprocessing
 class ImageModel(HuggingFace):
     """A frozen image encoder; its feature is what the model pools, or its first token."""
 
+    source: ClassVar[str] = "image"
     supported: ClassVar[tuple[str, ...]] = ()
     examples: ClassVar[tuple[str, ...]] = ("facebook/dinov2-small", "facebook/dinov2-base", "facebook/dinov2-large")
 
-    def __init__(self, identifier: str, model: Any, preprocessing: Preprocessing) -> None:
+    def __init__(self, identifier: str, model: Any, preprocessing: Preprocessing, tokenizer: None = None) -> None:
         self.identifier, self.model, self.preprocessing, self.logit_scale = identifier, model, preprocessing, 1.0
         self.freeze()
         side, made_for = preprocessing.image_size, getattr(model.config, "image_size", None)
@@ -43,14 +37,6 @@ class ImageModel(HuggingFace):
         with torch.inference_mode():
             self.embed_dim = int(encode(torch.zeros(1, 3, side, side, device=self.device), None).shape[1])
         self.image_tower = Tower(encode, self.embed_dim)
-
-    @classmethod
-    def load(cls, name: str) -> ImageModel:
-        """Load a model by hub name or local folder."""
-        path = local_path(name)
-        config = load_config(path, (), cls.examples)
-        preprocessing = read_preprocessing(load_image_settings(path), config, name)
-        return cls(f"image:{name}", load_model(config, path), preprocessing)
 
     @classmethod
     def prompt_towers(cls, name: str) -> frozenset[Side]:

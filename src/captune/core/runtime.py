@@ -345,4 +345,9 @@ def _restore_torch(afterward: ExitStack) -> None:
     for place, name in ((cudnn, "deterministic"), (cudnn, "benchmark"), (memory, "fill_uninitialized_memory")):
         afterward.callback(setattr, place, name, getattr(place, name))
     afterward.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
-    afterward.callback(lambda: torch.get_num_threads() == threads or torch.set_num_threads(threads))
+
+    def set_threads() -> None:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+
+    afterward.callback(set_threads)

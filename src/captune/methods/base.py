@@ -66,20 +66,20 @@ class Context:
 
         Halves, samples, batches and ties of a method are then the same whatever order and names the files have.
         """
-        groups = []
-        for images, ids in ((task.unlabeled, None), (task.labeled.images, task.labeled.labels), (task.unknown, None)):
+
+        def ordered(images: ImageCollection, ids: Ints | None = None) -> tuple[ImageCollection, Ints]:
             found = self.embed(backbone, images)
             # Copies of an image may have different labels, which then decide the order.
             rows = np.arange(len(found.vectors)) if ids is None else np.argsort(ids[found.image_index], kind="stable")
-            rows = rows[canonical_order(found.vectors[rows])] if len(rows) else rows
-            chosen = found.image_index[rows]
-            sorted_images = images.subset(chosen)
-            vectors = take_rows(found.vectors, rows)
-            self._embedded[sorted_images, id(backbone)] = EmbeddedImages(Positions(np.arange(len(rows))), vectors, {})
-            groups.append((sorted_images, chosen))
-        (unlabeled, _), (images, chosen), (unknown, _) = groups
+            rows = rows[canonical_order(found.vectors[rows])]
+            readable, vectors = images.subset(found.image_index[rows]), take_rows(found.vectors, rows)
+            self._embedded[readable, id(backbone)] = EmbeddedImages(Positions(np.arange(len(rows))), vectors, {})
+            return readable, found.image_index[rows]
+
+        unlabeled, _ = ordered(task.unlabeled)
+        images, chosen = ordered(task.labeled.images, task.labeled.labels)
         labeled = LabeledImages(images, task.labeled.labels[chosen], task.labeled.is_single[chosen])
-        return replace(task, unlabeled=unlabeled, labeled=labeled, unknown=unknown)
+        return replace(task, unlabeled=unlabeled, labeled=labeled, unknown=ordered(task.unknown)[0])
 
     def align_concepts(
         self,
