@@ -33,7 +33,8 @@ class Row {
     const names = [group.name, ...group.alternatives.map(([name]) => name)];
     this.notThese = make("button", { type: "button", hidden: !this.marked.size, onclick: () => this.exclude() }, `Marked images are not ${group.name}`);
     this.buttons.replaceChildren(
-      ...names.map((name, i) => make("button", { type: "button", class: !i && group.share >= 0.5 ? "primary" : "", onclick: () => this.name(name) }, `All are ${name}`)),
+      make("span", { class: "note" }, "All are"),
+      ...names.map((name, i) => make("button", { type: "button", class: !i && group.share >= 0.5 ? "primary" : "", "aria-label": `All are ${name}`, onclick: () => this.name(name) }, name)),
       make("button", { type: "button", onclick: () => this.name(state.none) }, "None of these"),
       classPicker("Another class", "Name all", async (name) => { if (await ensureClass(name)) this.name(name); }),
       this.notThese);
