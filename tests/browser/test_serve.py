@@ -152,8 +152,6 @@ def test_axe_finds_nothing_serious(browser: Any, served: tuple[str, Any], world:
     shown(tab)
     tab.page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
     assert tab.serious_findings() == []
-    tab = BrowserTab(browser, f"{served[0]}docs", color_scheme=theme, bypass_csp=True)
-    assert tab.serious_findings() == []
 
 
 def test_a_token_in_the_address_opens_the_page(browser: Any, served: tuple[str, Any], world: Path) -> None:
@@ -168,14 +166,6 @@ def test_a_token_in_the_address_opens_the_page(browser: Any, served: tuple[str, 
         tab.page.set_input_files("#file", image(world))
         assert len(shown(tab)) == 5
         assert tab.complaints == []
-
-
-def test_the_routes_are_documented_offline(browser: Any, served: tuple[str, Any]) -> None:
-    tab = BrowserTab(browser, f"{served[0]}docs", viewport={"width": 360, "height": 780})
-    assert "POST /predict" in tab.page.inner_text("main")
-    assert tab.complaints == []
-    assert tab.width() <= 360
-    assert all(address.startswith((served[0], "data:")) for address in tab.asked)
 
 
 def test_an_aerial_photograph_is_classified(browser: Any, tmp_path: Path) -> None:
