@@ -31,14 +31,9 @@ class ConfusionMargin:
 
 def class_prototypes(embeddings: Floats, labels: Ints, class_embeddings: Floats) -> Floats:
     """Return the normalized mean embedding of each class's images; a class without images uses its text."""
-    n_classes, width = class_embeddings.shape
-    if embeddings.shape != (len(labels), width):
-        raise InputError(f"embeddings: expected shape {(len(labels), width)}, got {embeddings.shape}.")
-    if labels.size and not 0 <= labels.min() <= labels.max() < n_classes:
-        raise InputError(f"labels: expected ids in 0..{n_classes - 1}, got {labels.min()}..{labels.max()}.")
-    sums = np.zeros((n_classes, width), dtype=np.float64)
+    sums = np.zeros(class_embeddings.shape, dtype=np.float64)
     np.add.at(sums, labels, embeddings)
-    has_images = np.bincount(labels, minlength=n_classes) > 0
+    has_images = np.bincount(labels, minlength=len(sums)) > 0
     # The mean and the sum have the same direction, and only the direction matters in a cosine.
     return unit_rows(np.where(has_images[:, None], sums, class_embeddings).astype(np.float32))
 
@@ -48,8 +43,6 @@ def class_similarity(prototypes: Floats, class_embeddings: Floats, rows: Ints | 
 
     With `rows`, only those of these classes are computed; the others are zero.
     """
-    if prototypes.shape != class_embeddings.shape:
-        raise InputError(f"prototypes: expected shape {class_embeddings.shape}, got {prototypes.shape}.")
     images, texts = unit_rows(prototypes), unit_rows(class_embeddings)
     if rows is None:
         return np.maximum(images @ images.T, texts @ texts.T)
@@ -60,9 +53,8 @@ def class_similarity(prototypes: Floats, class_embeddings: Floats, rows: Ints | 
 
 def confident_counts(probabilities: Floats, tau: float) -> Ints:
     """Return how many images are predicted as each class with a probability of at least tau (Eq. 3)."""
-    n_classes = probabilities.shape[1]
     predicted = probabilities.argmax(axis=1)[probabilities.max(axis=1) >= tau]
-    return np.asarray(np.bincount(predicted, minlength=n_classes), dtype=np.int64)
+    return np.asarray(np.bincount(predicted, minlength=probabilities.shape[1]), dtype=np.int64)
 
 
 def confusion_margin(
@@ -127,13 +119,7 @@ def class_closeness(
     It is the mean of up to three views, each standardized over all pairs since their cosines have different scales:
     the classes' images, their texts and, with `probabilities` `(images, classes)`, the images they share.
     """
-    if prototypes.shape != class_embeddings.shape:
-        raise InputError(f"prototypes: expected shape {class_embeddings.shape}, got {prototypes.shape}.")
-    views = [prototypes, class_embeddings]
-    if probabilities is not None:
-        if probabilities.shape[1:] != prototypes.shape[:1]:
-            raise InputError(f"probabilities: expected {len(prototypes)} classes (columns), got {probabilities.shape}.")
-        views.append(probabilities.T)
+    views = [prototypes, class_embeddings, *(() if probabilities is None else (probabilities.T,))]
     return np.asarray(np.mean([_standardized_cosines(view) for view in views], axis=0))
 
 
@@ -145,10 +131,9 @@ def confused_groups(
     Pairs are merged from the closest on, if the mean closeness between the two groups is at least `at_least` (so that
     no chain of neighbors runs through all classes) and the merged group is not too large.
     """
-    n_classes = len(closeness)
-    members = {c: [c] for c in range(n_classes)}
-    group_of = list(range(n_classes))
-    rows, columns = np.triu_indices(n_classes, 1)
+    group_of = list(range(len(closeness)))
+    members = {c: [c] for c in group_of}
+    rows, columns = np.triu_indices(len(closeness), 1)
     values = closeness[rows, columns]
     order = np.argsort(-values, kind="stable")
     for pair in order[values[order] >= at_least]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -179,8 +179,7 @@ class ZeroShotPredictions:
         return np.asarray(np.lexsort((self.mean_probability, self.counts))[:n_classes], dtype=np.int64)
 
 
-@dataclass(frozen=True)
-class TextMatches:
+class TextMatches(NamedTuple):
     """The most probable centroid of each text, `(texts,)`.
 
     Probabilities near one tie in floating point, so matches are compared by the odds against them, (1 - p) / p.
@@ -191,8 +190,7 @@ class TextMatches:
     similarity: NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Elimination:
+class Elimination(NamedTuple):
     """The result of one run: remaining classes (Y_final) and images (I_final), and removed classes in order."""
 
     classes: Ints
@@ -270,11 +268,7 @@ def _check(images: Floats, texts: Floats, classes: Sequence[int] | Ints | None) 
             f"Expected embeddings (images, width) and (classes, width), got {images.shape} and {texts.shape}."
         )
     ids = np.arange(len(texts)) if classes is None else np.unique(np.asarray(classes, dtype=np.int64))
-    problems = []
-    if not len(images):
-        problems.append("there are no images")
-    if not len(ids):
-        problems.append("no class is eligible")
+    problems = ["there are no images"] * (not len(images)) + ["no class is eligible"] * (not len(ids))
     problems += [f"class {c}: ids run from 0 to {len(texts) - 1}" for c in ids if not 0 <= c < len(texts)]
     raise_all(problems, "Misleading class names cannot be detected")
     return ids.astype(np.int64)

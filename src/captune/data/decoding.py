@@ -117,25 +117,19 @@ def read_bytes(path: Path, span: Span | None = None) -> bytes:
         raise UnreadableImageError(reason[:1].lower() + reason[1:]) from error
 
 
-def decode(content: bytes, smallest: int | None = None) -> Image.Image:
+def decode(content: bytes, smallest: int | None = None, most: int = MOST_PIXELS) -> Image.Image:
     """Decode a file's content to an upright 8-bit RGB image, or raise an UnreadableImageError with the reason.
 
     With `smallest`, large images and JPEG files are reduced on the way, with sides of at least that many pixels, which
-    takes much less time and memory.
+    takes much less time and memory. An image of more than `most` pixels is a CostlyImageError.
     """
     with _pillow_errors():
-        image = _open(content)
+        image = _open(content, most)
         layout = str(getattr(image, "tile", ""))  # how the file stores its pixels
         if smallest is not None:
             image.draft("RGB", (smallest, smallest))
             image = _reduce(image, smallest)
         return _to_rgb(_upright(image), layout)
-
-
-def measure(content: bytes) -> tuple[int, int]:
-    """Return the width and height in a file's header, or raise an UnreadableImageError with the reason."""
-    with _pillow_errors():
-        return _open(content).size
 
 
 def is_cheap(content: bytes) -> bool:
@@ -144,7 +138,8 @@ def is_cheap(content: bytes) -> bool:
     if passes * MOST_PIXELS <= MOST_EFFORT:
         return True
     try:
-        return math.prod(measure(content)) * passes <= MOST_EFFORT
+        with _pillow_errors():
+            return math.prod(_open(content).size) * passes <= MOST_EFFORT
     except UnreadableImageError:
         return True  # found again when it is decoded
 
@@ -154,13 +149,13 @@ def _n_scans(content: bytes) -> int:
     return content.count(b"\xff\xda") if content.startswith(b"\xff\xd8") else 0
 
 
-def _open(content: bytes) -> Image.Image:
+def _open(content: bytes, most: int = MOST_PIXELS) -> Image.Image:
+    """Read the header of an image, and check what it would cost."""
     image = Image.open(BytesIO(content), formats=_formats(content))
-    width, height = image.size
-    if width * height > MOST_PIXELS:
-        raise UnreadableImageError(f"{width} x {height} pixels, the limit is {MOST_PIXELS:,}")
-    if _n_scans(content) > MOST_SCANS:
-        raise UnreadableImageError(f"a JPEG file with {_n_scans(content):,} scans, the limit is {MOST_SCANS}")
+    if math.prod(image.size) > most:
+        raise CostlyImageError(f"{image.width} x {image.height} pixels, the limit is {most:,}")
+    if (n_scans := _n_scans(content)) > MOST_SCANS:
+        raise UnreadableImageError(f"a JPEG file with {n_scans:,} scans, the limit is {MOST_SCANS}")
     return image
 
 
@@ -418,10 +413,7 @@ def work(max_memory: int) -> None:
     while (wish := _receive(given)) is not None:
         try:
             content = given.read(wish["size"])
-            width, height = measure(content)
-            if width * height > wish["max_pixels"]:
-                raise CostlyImageError(f"{width} x {height} pixels, the limit is {wish['max_pixels']:,}")
-            image, model = decode(content, wish["smallest"]), wish["preprocessing"]
+            image, model = decode(content, wish["smallest"], wish["max_pixels"]), wish["preprocessing"]
             view = np.asarray(image) if model is None else weak_view(image, as_preprocessing(model))
             pixels = np.ascontiguousarray(view)
         except UnreadableImageError as error:

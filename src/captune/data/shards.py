@@ -60,13 +60,16 @@ def is_pattern(source: str) -> bool:
 
 def expand(pattern: str) -> list[str]:
     """Return the shards that match a pattern: ranges in their order, wildcards sorted."""
-    found, missing = list[str](), list[str]()
-    for name in _ranges(pattern):
-        matches = sorted(filter(is_file, glob.glob(name, recursive=True)))  # noqa: PTH207
-        found += matches
-        missing += [] if matches else [f"no file {name!r}"]
+    names = [pattern]
+    while (match := _RANGE.search(names[0])) is not None:  # leading zeros are kept
+        numbers = range(int(match[1]), int(match[2]) + 1)
+        if not numbers or len(names) * (numbers.stop - numbers.start) > MOST_SHARDS:
+            raise InputError(f"The range {match[0]!r} in {pattern!r} is empty or has more than {MOST_SHARDS:,} shards.")
+        names = [_RANGE.sub(f"{n:0{len(match[1])}d}", name, count=1) for name in names for n in numbers]
+    found = {name: sorted(filter(is_file, glob.glob(name, recursive=True))) for name in names}  # noqa: PTH207
+    missing = (f"no file {name!r}" for name, matches in found.items() if not matches)
     raise_all(first_few(missing, MOST_SHOWN), f"Some of the shards {pattern!r} do not exist")
-    return found
+    return [shard for matches in found.values() for shard in matches]
 
 
 def locate(path: Path) -> Span | None:
@@ -143,17 +146,3 @@ def _problem(member: tarfile.TarInfo, path: PurePosixPath) -> str:
     if member.issym() or member.islnk():
         return f"is a link to {member.linkname!r}, and links are not followed; create the shard with tar --dereference"
     return "" if member.isreg() and not member.issparse() else "is not a regular file"
-
-
-def _ranges(pattern: str) -> list[str]:
-    """Expand the ranges `{000..009}` of a pattern, keeping leading zeros."""
-    names = [pattern]
-    while (found := _RANGE.search(names[0])) is not None:
-        first, last = found.groups()
-        numbers = range(int(first), int(last) + 1)
-        if not numbers or len(names) * (int(last) + 1 - int(first)) > MOST_SHARDS:
-            raise InputError(
-                f"The range {found.group()!r} in {pattern!r} is empty or has more than {MOST_SHARDS:,} shards."
-            )
-        names = [_RANGE.sub(f"{n:0{len(first)}d}", name, count=1) for name in names for n in numbers]
-    return names

@@ -37,19 +37,6 @@ def class_mask(classes: Classes | None, n_classes: int) -> Bools:
     return np.isin(np.arange(n_classes), ids)
 
 
-def restrict_to(probabilities: Floats, allowed: Classes | None) -> Floats:
-    """Return the probabilities conditional on the allowed classes: zero for the others, rows summing to one.
-
-    A row without any mass on the allowed classes stays zero. With None, the input itself is returned.
-    """
-    _check_scores(probabilities)
-    if allowed is None:
-        return probabilities
-    kept = np.where(class_mask(allowed, probabilities.shape[1]), probabilities, 0.0)
-    mass = kept.sum(axis=1, keepdims=True)
-    return np.asarray(kept / np.where(mass > 0, mass, 1.0), dtype=np.float32)
-
-
 def first_labels(
     image_embeddings: ArrayLike,
     class_embeddings: ArrayLike,
@@ -150,14 +137,17 @@ def candidate_sets(probabilities: Floats, alpha: float, beta: float, allowed: Cl
     code, a class is no candidate if it has at most 1e-7 of the probability of the classes that pass either rule. An
     image may have no candidate at all.
     """
-    conditional = restrict_to(probabilities, allowed)
+    mask = class_mask(allowed, _check_scores(probabilities))
     for name, value in (("alpha", alpha), ("beta", beta)):
         if not 0.0 <= value <= 1.0:
             raise InputError(f"{name}: expected a number from 0 to 1, got {value}.")
-    mask = class_mask(allowed, conditional.shape[1])
-    if not len(conditional):
-        return np.zeros(conditional.shape, dtype=np.bool_)
-    own = conditional.astype(np.float64)
+    if not len(probabilities):
+        return np.zeros(probabilities.shape, dtype=np.bool_)
+    own = probabilities.astype(np.float64)
+    if allowed is not None:  # conditional on them; a row without any mass on them stays zero
+        kept = np.where(mask, probabilities, 0.0)
+        mass = kept.sum(axis=1, keepdims=True)
+        own = (kept / np.where(mass > 0, mass, 1.0)).astype(np.float32).astype(np.float64)
     within = _most_probable(own, float(np.quantile(own.max(axis=1), alpha))) & mask
     across = (own >= np.quantile(own, beta, axis=0)) & mask
     mass = np.maximum(np.where(within, own, 0.0).sum(axis=1), np.where(across, own, 0.0).sum(axis=1))
@@ -170,9 +160,6 @@ def balanced_pools(probabilities: Floats, candidates: Bools, k: int | Ints) -> P
     The label is the class to which an image was assigned; its candidates are kept with it. Images without a
     candidate, or rejected by all of them, are left out.
     """
-    _check_scores(probabilities)
-    if candidates.shape != probabilities.shape:
-        raise InputError(f"candidates: expected shape {probabilities.shape}, got {candidates.shape}.")
     pools = _assign_among(probabilities, lambda rows: candidates[rows], k)
     return replace(pools, candidates=candidates[pools.image_index])
 

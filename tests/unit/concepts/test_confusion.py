@@ -74,12 +74,5 @@ def test_similarity_is_the_larger_of_images_and_texts() -> None:
 
 
 def test_wrong_shapes_are_named() -> None:
-    texts = np.ones((3, 2), dtype=np.float32)
-    with pytest.raises(InputError, match=r"embeddings: expected shape \(2, 2\), got \(2, 5\)"):
-        confusion.class_prototypes(np.ones((2, 5), dtype=np.float32), np.array([0, 1]), texts)
-    with pytest.raises(InputError, match=r"labels: expected ids in 0..2, got 0..3"):
-        confusion.class_prototypes(np.ones((2, 2), dtype=np.float32), np.array([0, 3]), texts)
-    with pytest.raises(InputError, match=r"prototypes: expected shape \(3, 2\), got \(2, 2\)"):
-        confusion.class_similarity(texts[:2], texts)
     with pytest.raises(InputError, match=r"similarity: expected shape \(3, 3\), got \(4, 4\)"):
         confusion.confusion_margin(SIMILARITY, np.array([1, 2, 3]))

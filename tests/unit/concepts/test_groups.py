@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from captune.concepts.confusion import class_closeness, confused_groups
 from captune.core.arrays import Floats, unit_rows
-from captune.core.errors import InputError
 
 
 def planted(seed: int = 0) -> Floats:
@@ -64,11 +62,3 @@ def test_too_few_or_equal_classes_collide_with_nothing() -> None:
     for n_classes in (1, 2, 5):
         vectors = np.eye(n_classes, 8, dtype=np.float32)
         assert confused_groups(class_closeness(vectors, vectors)) == ()
-
-
-def test_wrong_shapes_are_named() -> None:
-    vectors = planted()
-    with pytest.raises(InputError, match=r"prototypes: expected shape \(12, 64\), got \(3, 64\)"):
-        class_closeness(vectors[:3], vectors)
-    with pytest.raises(InputError, match=r"expected 12 classes \(columns\), got \(5, 3\)"):
-        class_closeness(vectors, vectors, np.ones((5, 3), dtype=np.float32))

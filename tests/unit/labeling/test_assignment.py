@@ -13,7 +13,7 @@ from captune.core.errors import InputError
 from captune.embeddings.embed import score
 from captune.embeddings.similarity import nearest_neighbors
 from captune.labeling.pseudo_labels import PseudoLabels
-from captune.labeling.selection import balanced_pools, first_labels, restrict_to, top_k_per_class
+from captune.labeling.selection import balanced_pools, first_labels, top_k_per_class
 
 
 @pytest.fixture
@@ -51,7 +51,6 @@ def everything(images: Floats, texts: Floats) -> list[PseudoLabels]:
         top_k_per_class(probabilities, 4, allowed=[1, 2], predicted_only=True),
         top_k_per_class(probabilities, 60),
         balanced_pools(probabilities, probabilities > 0.2, 5),
-        top_k_per_class(restrict_to(probabilities, [0, 2]), 4),
     ]
 
 
