@@ -26,6 +26,8 @@ MANY_ROUNDS = 2000
 """A detection of so many rounds shows its progress."""
 CONFUSED = 1.0
 """Standard deviations by which confused classes are closer than the average pair."""
+SHRINKAGE = 0.5
+"""Of the variances of images, toward their mean, before the images are whitened."""
 CLEAR_DIFFERENCE = 2.0
 """In standard deviations of how many labels only one of two equal kinds of texts would get right."""
 
@@ -206,19 +208,14 @@ def coherence_of_texts(images: Floats, names: Floats, described: Floats, logit_s
     The rows are for all images, weighted by probability, and for the top images. Texts of both kinds are compared with
     the same mean over images and the same spread over classes.
     """
-    whitened = _whiten(images)
+    centered = images - images.mean(axis=0)
+    variances, axes = np.linalg.eigh(centered.T @ centered / len(images))
+    scale = np.sqrt((1 - SHRINKAGE) * variances + SHRINKAGE * max(float(variances.mean()), 1e-12))
+    whitened = np.asarray((centered @ axes) / scale, dtype=np.float32)  # coordinates of nearly equal variance
     by_name, by_text = (np.float32(logit_scale) * (images @ texts.T) for texts in (names, described))
     by_name, by_text = by_name - by_name.mean(axis=0), by_text - by_text.mean(axis=0)
     by_text *= by_name.std(axis=1).mean() / max(float(by_text.std(axis=1).mean()), 1e-12)
     return _coherence(whitened, by_name), _coherence(whitened, by_text)
-
-
-def _whiten(images: Floats, shrinkage: float = 0.5) -> Floats:
-    """Return centered images in coordinates of nearly equal variance, `(images, width)`."""
-    centered = images - images.mean(axis=0)
-    variances, axes = np.linalg.eigh(centered.T @ centered / len(images))
-    scale = np.sqrt((1 - shrinkage) * variances + shrinkage * max(float(variances.mean()), 1e-12))
-    return np.asarray((centered @ axes) / scale, dtype=np.float32)
 
 
 def _coherence(whitened: Floats, scores: Floats) -> Floats:

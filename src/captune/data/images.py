@@ -118,7 +118,7 @@ class ImageCollection:
 
     def name(self, position: int) -> str:
         """Return the image's path as tables show it: relative to the root, with forward slashes."""
-        shown = self.files[position].removeprefix(_prefix(self.root))
+        shown = self.files[position].removeprefix(os.path.join(self.root, ""))  # noqa: PTH118 (ends with a slash)
         return escaped(shown if os.sep == "/" else PurePath(shown).as_posix())
 
     @property
@@ -159,7 +159,14 @@ def find_images(source: str | Path, root: str | Path | None = None) -> ImageColl
     """
     path = Path(source)
     if is_folder(path):
-        return _from_folder(path, root)
+        shards, files, unused = list[str](), list[str](), defaultdict[str, list[str]](list)
+        for name in walk(path, unused):
+            (shards if name.lower().endswith(".tar") else files).append(os.path.join(path, name))  # noqa: PTH118
+        if files:  # next to images, a tar file is usually the archive they came from
+            unused["tar files beside images"] += [Path(shard).name for shard in shards]
+        kinds = [f"{kind}: {len(names)} (the first is {names[0]!r})" for kind, names in unused.items() if names]
+        left = f"Not used in {str(path)!r}: {'; '.join(kinds)}." if kinds else ""
+        return _collection(files or shards, path, root, f"Cannot use the folder {str(path)!r}", unused=left)
     if is_file(path) and not is_shard(path):
         entries = (row[0] for row in read_columns(path, [PATH_COLUMNS])) if is_table(path) else read_lines(path)
         return from_paths(entries, root, path.parent, f"Cannot use the manifest {str(path)!r}")
@@ -195,17 +202,6 @@ def from_paths(
         )
     repeated = (f"{path!r} is listed {n} times" for path, n in Counter(map(real_path(), files)).items() if n > 1)
     return _collection(files, base, root, heading, [*first_few(invalid), *first_few(repeated)])
-
-
-def _from_folder(folder: Path, root: str | Path | None) -> ImageCollection:
-    shards, files, unused = list[str](), list[str](), defaultdict[str, list[str]](list)
-    for name in walk(folder, unused):
-        (shards if name.lower().endswith(".tar") else files).append(os.path.join(folder, name))  # noqa: PTH118
-    if files:  # next to images, a tar file is usually the archive they came from
-        unused["tar files beside images"] += [Path(shard).name for shard in shards]
-    kinds = [f"{kind}: {len(names)} (the first is {names[0]!r})" for kind, names in unused.items() if names]
-    left = f"Not used in {str(folder)!r}: {'; '.join(kinds)}." if kinds else ""
-    return _collection(files or shards, folder, root, f"Cannot use the folder {str(folder)!r}", unused=left)
 
 
 def _collection(
@@ -262,12 +258,6 @@ def real_path() -> Callable[[str | Path], str]:
         return os.path.normcase(inside if is_plain else os.path.realpath(path))
 
     return real
-
-
-@lru_cache(maxsize=64)
-def _prefix(root: Path) -> str:
-    """Return the part of a path that names do not show."""
-    return "" if root == Path() else os.path.join(root, "")  # noqa: PTH118 (ends with a slash)
 
 
 def walk(folder: Path, unused: dict[str, list[str]]) -> Iterator[str]:

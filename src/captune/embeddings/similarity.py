@@ -45,7 +45,7 @@ def project(vectors: Floats, seed: int = 0, folder: Path | None = None) -> Float
             return found
     except (OSError, ValueError):
         pass
-    points = _compute(vectors, seed)
+    points = project_quickly(vectors) if len(vectors) < 10 else _place(vectors, seed)
     file = io.BytesIO()
     np.save(file, points, allow_pickle=False)
     with suppress(CaptuneError):  # a cache that cannot be written costs time, not the map
@@ -53,10 +53,10 @@ def project(vectors: Floats, seed: int = 0, folder: Path | None = None) -> Float
     return points
 
 
-def _compute(vectors: Floats, seed: int) -> Floats:
-    if len(vectors) < 10:
-        return project_quickly(vectors)
+def _place(vectors: Floats, seed: int) -> Floats:
+    """Place landmarks by t-SNE and all others at a weighted mean of the nearest ones, so that none hides another."""
     from sklearn.manifold import TSNE
+    from sklearn.neighbors import KNeighborsRegressor
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     landmarks = evenly_spaced(len(vectors), N_LANDMARKS)
@@ -64,24 +64,16 @@ def _compute(vectors: Floats, seed: int) -> Floats:
     perplexity = min(30.0, (len(landmarks) - 1) / 3)
     with threadpool_limits(1):  # the order of sums over threads varies, and t-SNE amplifies it
         tsne = TSNE(2, perplexity=perplexity, random_state=seed, init="pca", max_iter=N_STEPS)
-        placed = tsne.fit_transform(reduced[landmarks])
-    return _fit_square(_spread(reduced, reduced[landmarks], np.asarray(placed, dtype=np.float32), landmarks, seed))
+        placed = np.asarray(tsne.fit_transform(reduced[landmarks]), dtype=np.float32)
 
+    def weights(distances: Floats) -> Floats:
+        return 1.0 / np.maximum(distances**2, 1e-6) ** 2
 
-def _spread(points: Floats, landmarks: Floats, placed: Floats, index: np.ndarray, seed: int) -> Floats:
-    """Place all points at a weighted mean of their nearest landmarks, with some noise so that none hides another."""
-    n_neighbors = min(N_NEIGHBORS, len(landmarks))
-    lengths = np.square(landmarks).sum(axis=1)
-    found = np.empty((len(points), 2), dtype=np.float32)
-    for rows in row_parts(len(points), len(landmarks)):
-        distances = lengths - 2 * (points[rows] @ landmarks.T) + np.square(points[rows]).sum(axis=1, keepdims=True)
-        near = np.argpartition(distances, n_neighbors - 1, axis=1)[:, :n_neighbors]
-        weights = 1.0 / np.maximum(np.take_along_axis(distances, near, axis=1), 1e-6) ** 2
-        weights /= weights.sum(axis=1, keepdims=True)
-        found[rows] = (placed[near] * weights[:, :, None]).sum(axis=1)
+    near = KNeighborsRegressor(min(N_NEIGHBORS, len(landmarks)), weights=weights)
+    found = np.asarray(near.fit(reduced[landmarks], placed).predict(reduced), dtype=np.float32)
     found += np.random.default_rng(seed).normal(0, 0.004, found.shape).astype(np.float32) * np.ptp(placed, axis=0)
-    found[index] = placed
-    return found
+    found[landmarks] = placed
+    return _fit_square(found)
 
 
 def _components(vectors: Floats, n_components: int) -> Floats:
