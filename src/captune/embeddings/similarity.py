@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from captune.core.arrays import Bools, Floats, Ints, evenly_spaced, row_parts
 from captune.core.errors import CaptuneError
@@ -66,8 +67,8 @@ def _place(vectors: Floats, seed: int) -> Floats:
         tsne = TSNE(2, perplexity=perplexity, random_state=seed, init="pca", max_iter=N_STEPS)
         placed = np.asarray(tsne.fit_transform(reduced[landmarks]), dtype=np.float32)
 
-    def weights(distances: Floats) -> Floats:
-        return 1.0 / np.maximum(distances**2, 1e-6) ** 2
+    def weights(distances: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(1.0 / np.maximum(distances**2, 1e-6) ** 2)
 
     near = KNeighborsRegressor(min(N_NEIGHBORS, len(landmarks)), weights=weights)
     found = np.asarray(near.fit(reduced[landmarks], placed).predict(reduced), dtype=np.float32)
