@@ -115,13 +115,16 @@ def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
     backbone = plan.open_backbone(engine)
     backbone.texts_at_once = plan.settings.class_chunk
     environment = environment_of(plan.images, backbone, engine)
+    inputs = ("data_fingerprint", "backbone_fingerprint", "versions")
+    # Only the same run resumes from a checkpoint.
+    key = digest_of({**plan.training_facts(), **{name: environment[name] for name in inputs}})
     context = Context(
         runtime=engine,
         cache=plan.cache,
         batch_size=plan.settings.batch_size,
         describer=describer,
         domain=plan.settings.domain,
-        checkpoints=None if folder is None else CheckpointFolder(folder / CHECKPOINTS, _key(plan, environment)),
+        checkpoints=None if folder is None else CheckpointFolder(folder / CHECKPOINTS, key),
     )
     method, preset = plan.settings.method, plan.settings.preset
     if preset and method != "auto":  # which says what it chose
@@ -137,14 +140,7 @@ def _adapt(plan: Plan, engine: runtime.Runtime, folder: Path | None) -> Run:
             )
     if isinstance(plan.images, Embeddings) and plan.images.was_scaled:
         engine.say("The embeddings were not of length one and have been normalized.")
-
     return finish(plan, backbone, context).run(environment)
-
-
-def _key(plan: Plan, environment: Mapping[str, Any]) -> str:
-    """Return a digest of everything that training depends on, so that only the same run resumes from a checkpoint."""
-    inputs = ("data_fingerprint", "backbone_fingerprint", "versions")
-    return digest_of({**plan.training_facts(), **{name: environment[name] for name in inputs}})
 
 
 def write_report_of(folder: str | Path, say: Callable[[str], None] = say) -> None:

@@ -105,8 +105,13 @@ class Plan:
 
     def open_backbone(self, engine: Runtime) -> Backbone:
         """Return the backbone in memory or the one that the settings name, joined with a second encoder if it helps."""
-        second = self._open_second()
-        first = self.open_first().to(engine.device)
+        second, first = self._open_second(), self.backbone
+        if first is None and not self.is_embedded:
+            first = open_backbone(self.settings.backbone, self.cache)
+        if self.class_texts is not None:
+            first = Precomputed(self.class_texts, first)
+        assert first is not None  # embeddings come with class texts, or with the backbone of a run
+        first = first.to(engine.device)
         if second is None:
             return first
         weight = self.settings.second_weight
@@ -121,13 +126,6 @@ class Plan:
                 else "The second encoder is not used: it does not agree better with the classes than the first."
             )
         return Joined(first, second, weight).to(engine.device) if weight else first
-
-    def open_first(self) -> Backbone:
-        """Return the backbone in memory or the one that the settings name, without a second encoder."""
-        if self.is_embedded and self.class_texts is not None:
-            return Precomputed(self.class_texts)
-        encoder = self.backbone or open_backbone(self.settings.backbone, self.cache)
-        return encoder if self.class_texts is None else Precomputed(self.class_texts, encoder)
 
     def _open_second(self) -> Backbone | int | None:
         """Return the second encoder, only its width if its embeddings are given, or None."""

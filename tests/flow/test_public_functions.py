@@ -6,7 +6,6 @@ import builtins
 import doctest
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,12 +41,6 @@ def test_types_in_public_signatures_are_public() -> None:
     others = {"Any", "Sequence", "Iterator", "NDArray", "Floats", "Ints", "Bools", "Path", "Mapping", "None", "Self"}
     assert named - others <= set(captune.__all__)
     assert "Metrics" in named
-
-
-def test_the_types_are_those_that_checkers_see() -> None:
-    source = Path(str(captune.__file__)).read_text(encoding="utf-8")
-    seen = re.findall(r"    from (captune[\w.]+) import (\w+) as \w+\n", source)
-    assert {name: module for module, name in seen} == captune._HOMES
 
 
 def test_import_star_replaces_no_builtin() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
     from captune.results.run import Run
 
 INPUTS = ("images", "classes", "labels", "out")
-FLAGS = ("overwrite", "resume", "quiet", "progress")
-"""Arguments of `captune.adapt` that are no settings: what one command does, not what a run is."""
+FLAGS = ("overwrite", "resume", "quiet")
+"""What one command does, and no settings of a run."""
 MOST_GROUPS = 5
 
 
@@ -118,7 +117,7 @@ def adapt(options: argparse.Namespace) -> int:
     from captune.pipeline import adapt
 
     inputs["out"] = inputs["out"] or f"captune-{values.get('method', RunSettings.method)}"
-    ways = {name: getattr(options, name) for name in ("overwrite", "resume", "quiet")}
+    ways = {name: getattr(options, name) for name in FLAGS}
     adapted = adapt(**inputs, **ways, **values)
     if distributed.rank() == 0:
         _print_summary(adapted, Path(inputs["out"]))
@@ -151,8 +150,7 @@ def _print_summary(run: Run, folder: Path) -> None:
 
     names = run.classifier.names
     counts = np.bincount(run.predictions.labels, minlength=len(names))
-    choice = run.choice
-    say(f"{len(run.predictions.image_index)} images, {len(counts)} classes, method {choice['method']}.")
+    say(f"{len(run.predictions.image_index)} images, {len(counts)} classes, method {run.choice['method']}.")
     most = ", ".join(f"{names[c]} {counts[c]}" for c in np.argsort(-counts, kind="stable")[:3])
     say(f"Most often predicted: {most}. Never predicted: {int((counts == 0).sum())} of {len(counts)} classes.")
     if run.skipped:
@@ -171,12 +169,16 @@ def read_project(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str,
     values |= {name: value for name, value in flags.items() if value is not None}
     values |= given_settings(options) | settings.parse_overrides(options.set)
     inputs = {name: values.pop(name, None) for name in INPUTS}
-    raise_all(_misplaced(inputs, values), "These settings cannot be used")
-    missing = [name for name in ("images", "classes") if inputs[name] is None]
-    if missing:
-        where = {"images": "as the first argument", "classes": "with --classes"}
-        ways = " and ".join(f"{name} {where[name]}" for name in missing)
-        raise InputError(f"Nothing to work on: pass {ways}, or write them in the --config file.")
+    unwanted = [name for name in (*FLAGS, "progress") if name in values]
+    problems = [f"{name!r} is not a setting: pass --{name.replace('progress', 'quiet')}." for name in unwanted]
+    if not isinstance(inputs["out"] or "", str) or "\0" in (inputs["out"] or ""):
+        problems.append(f"out = {shown(inputs['out'])}: expected the path of a folder.")
+    raise_all(problems, "These settings cannot be used")
+    if missing := [name for name in ("images", "classes") if inputs[name] is None]:
+        raise InputError(
+            f"Nothing to work on: no {' and no '.join(missing)}. Pass IMAGES and --classes, or write them in the "
+            "--config file."
+        )
     return inputs, values
 
 
@@ -186,12 +188,3 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
 
     flags = {field.name: getattr(options, field.name, None) for field in dataclasses.fields(RunSettings)}
     return {name: value for name, value in flags.items() if value is not None}
-
-
-def _misplaced(inputs: dict[str, Any], values: dict[str, Any]) -> Iterator[str]:
-    """Yield what a project file or --set says that cannot be meant."""
-    folder = inputs["out"]
-    if folder is not None and (not isinstance(folder, str) or "\0" in folder):
-        yield f"out = {shown(folder)}: expected the path of a folder."
-    for name in (name for name in FLAGS if name in values):
-        yield f"{name!r} is not a setting" + (f": pass --{name}." if name != "progress" else ".")

@@ -6,7 +6,7 @@ import argparse
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from captune.commands import _shared
 from captune.commands._shared import argument, command, flag, open_run, out, say, several, write_lines
@@ -20,9 +20,9 @@ FILL_IN = "Fill in the column 'answer' (a class, = if the label is right, ? if y
 
 @command(
     *_shared.RUN_AND_IMAGES,
-    argument("--count", type=int, metavar="N", help="number of images (default: 20)"),
+    argument("--count", type=int, metavar="N", help="number of images (default: 20, or all with --for-precision)"),
     argument("--for-precision", type=float, metavar="P", help="the images to check before labels are accepted"),
-    argument("--checks", type=float, metavar="SHARE", help="share drawn at random, as checks (default: 0.2)"),
+    argument("--checks", type=float, default=0.2, metavar="SHARE", help="share drawn at random (default: 0.2)"),
     flag("--groups", "list groups of images instead, to be named as a whole"),
     out("table to fill in (default: standard output)", "CSV"),
     epilog=f"{FILL_IN} captune label RUN --from CSV",
@@ -30,29 +30,25 @@ FILL_IN = "Fill in the column 'answer' (a class, = if the label is right, ? if y
 def suggest(options: argparse.Namespace) -> None:
     """List the images, or groups of images, that a person should look at first."""
     from captune.review.answer_files import groups_table, suggestions_table
-    from captune.review.suggestions import CHECK_SHARE, worth_of
+    from captune.review.suggestions import worth_of
 
-    share = CHECK_SHARE if options.checks is None else options.checks
-    count = 20 if options.count is None else options.count
+    count, share = 20 if options.count is None else options.count, options.checks
     if count < 1 or not 0 <= share <= 1:
         raise InputError(f"Expected --count of at least 1 and --checks from 0 to 1, got {count} and {share}.")
-    session, worth = open_run(options), ""
+    session = open_run(options)
+    found: list[Any]
     if options.groups:
-        groups = sorted(session.groups(), key=lambda g: (not g.question, -len(g) * (1.0 - g.confidence)))[:count]
-        told, lines = f"{len(groups)} groups to look at", groups_table(groups, session.images)
+        found = sorted(session.groups(), key=lambda g: (not g.question, -len(g) * (1.0 - g.confidence)))[:count]
     elif options.for_precision is not None:
-        checks = session.suggest_checks(options.for_precision)[: options.count]
-        told, lines = f"{len(checks)} images to look at", suggestions_table(checks)
+        found = session.suggest_checks(options.for_precision)[: options.count]
     else:
-        suggestions = session.suggest(count, checks=share)
-        told, lines = f"{len(suggestions)} images to look at", suggestions_table(suggestions)
-        worth = worth_of(session, suggestions) if options.out else ""
-    write_lines(lines, options.out)
+        found = session.suggest(count, checks=share)
+    write_lines(groups_table(found, session.images) if options.groups else suggestions_table(found), options.out)
     if options.out is None:
         return
-    say(f"{told}: {options.out}")
-    if worth:
-        say(worth)
+    say(f"{len(found)} {'groups' if options.groups else 'images'} to look at: {options.out}")
+    if not options.groups and options.for_precision is None:
+        say(worth_of(session, found))
     say(f"{FILL_IN} captune label {options.run} --from {options.out}")
 
 
@@ -117,7 +113,6 @@ def find(options: argparse.Namespace) -> None:
 )
 def label(options: argparse.Namespace) -> None:
     """Record a person's answers about images, groups and classes of a run, and adapt again."""
-    from captune.pipeline import write_report_of
     from captune.review.answer_files import write_answers
 
     settings = {} if options.method is None else {"method": options.method}
@@ -127,9 +122,7 @@ def label(options: argparse.Namespace) -> None:
         say(change)
     is_new = len(session.corrections) > before or settings
     if is_new:
-        session.save()
-        write_report_of(options.run)
-        say(f"Saved: {options.run}. {session.verification()}")
+        _save(session, options.run)
     if options.export:
         say(f"{write_answers(options.export, session.answers.used())} labels: {options.export}")
     elif not is_new:
@@ -238,12 +231,16 @@ def accept(options: argparse.Namespace) -> None:
 )
 def update(options: argparse.Namespace) -> None:
     """Add new images to a run; answers, names and checks stay."""
-    from captune.pipeline import write_report_of
-
     session = open_run(options, quiet=True)
     found = session.update(options.images or options.moved_images)
     say(found)
     if found.n_new or found.n_gone:
-        session.save()
-        write_report_of(options.run)
-        say(f"Saved: {options.run}. {session.verification()}")
+        _save(session, options.run)
+
+
+def _save(session: Session, run: str) -> None:
+    from captune.pipeline import write_report_of
+
+    session.save()
+    write_report_of(run)
+    say(f"Saved: {run}. {session.verification()}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,44 +18,31 @@ TRAIN_IMAGES, TEST_IMAGES = 50, 25
 N_ANSWERS = 12
 
 
-@dataclass(frozen=True)
-class Demo:
-    """The results of the demo, measured on images not used for adaptation."""
-
-    before: Metrics
-    after: Metrics
-    answered: Metrics
-    mismatched: tuple[str, ...]
-    run_folder: Path
-    seconds: float
-
-
 @command(
     out("output folder (default: captune-demo)", default="captune-demo"),
     argument("--seed", type=int, default=0, help="random seed"),
 )
 def demo(options: argparse.Namespace) -> None:
     """Run zero-shot, audit, CAP and twelve simulated answers on generated images, offline."""
-    found = run_demo(Path(options.out), options.seed)
-    measured = (found.before, found.after, found.answered)
+    started, folder = time.monotonic(), Path(options.out)
+    measured, _ = run_demo(folder, options.seed)
     rows = (
         ("accuracy", *(f"{metrics.accuracy:.1%}" for metrics in measured)),
         ("balanced accuracy", *(f"{metrics.balanced_accuracy:.1%}" for metrics in measured)),
         ("mean of the lowest five classes", *(f"{metrics.lowest_five:.1%}" for metrics in measured)),
         ("classes never predicted", *(len(metrics.never_predicted) for metrics in measured)),
     )
-    print_table(rows, f"on {found.after.n_images} new images", "zero-shot", "CAP", f"{N_ANSWERS} answers")
-    say(f"Done in {found.seconds:.0f} s. Report: {found.run_folder / 'report.html'}")
+    print_table(rows, f"on {measured[0].n_images} new images", "zero-shot", "CAP", f"{N_ANSWERS} answers")
+    say(f"Done in {time.monotonic() - started:.0f} s. Report: {folder / 'run' / 'report.html'}")
 
 
 def run_demo(
     folder: Path,
     seed: int = 0,
     train_images: int = TRAIN_IMAGES,
-    quiet: bool = False,
     **settings: Any,  # noqa: ANN401
-) -> Demo:
-    """Generate images of textile patterns, run zero-shot, audit the names, adapt with CAP, answer, and measure."""
+) -> tuple[list[Metrics], list[str]]:
+    """Return metrics on new images after zero-shot, CAP and answers, and the names that the audit calls misleading."""
     from captune.core.runtime import console
     from captune.core.settings import RunSettings
     from captune.pipeline import adapt, audit
@@ -64,24 +50,20 @@ def run_demo(
     from captune.review.opening import open_session
     from captune.world import class_names, descriptions_path, write_world
 
-    def tell(text: str) -> None:
-        if not quiet:
-            console.print(text)
-
-    started, cache = time.monotonic(), str(folder / "cache")
+    tell, cache = console.print, str(folder / "cache")
     train, test = folder / "images" / "train", folder / "images" / "test"
     names = list(class_names())
     tell(f"1/5  Generating images of {len(names)} textile patterns, {train_images} each")
     write_world(train, train_images, seed, split="train")
     write_world(test, TEST_IMAGES, seed, split="test")
-    common: dict[str, Any] = {"backbone": BACKBONE, "seed": seed, "cache": cache, "quiet": quiet, "overwrite": True}
+    common: dict[str, Any] = {"backbone": BACKBONE, "seed": seed, "cache": cache, "overwrite": True}
 
     tell("2/5  Zero-shot: the class whose name is closest to the image")
     zero_shot = adapt(train, names, method="zero_shot", out=folder / "zero_shot", **common)
 
     tell("3/5  Audit: which class names are misleading?")
     common["describer"] = f"file:{descriptions_path()}"
-    mismatched = tuple(audit(train, names, out=folder / "audit", **common).alignment["mismatched"])
+    mismatched = list(audit(train, names, out=folder / "audit", **common).alignment["mismatched"])
     tell(f"     {', '.join(mismatched) or 'none'}")
 
     tell("4/5  CAP: describe those classes, then train on pseudo-labels with the calibrated margin")
@@ -91,11 +73,11 @@ def run_demo(
     tell(f"5/5  Or ask a person, without descriptions: {N_ANSWERS} names for groups of images that look alike")
     session = open_session(train, names, backbone=BACKBONE, seed=seed, cache=cache)
     tell(f"     {_answer_groups(session, N_ANSWERS)} of {len(session.images)} predictions changed")
-    before, after, answered = (
+    measured = [
         classifier.evaluate(test, "folders", settings=RunSettings(seed=seed, cache=cache))
         for classifier in (zero_shot.classifier, adapted.classifier, session.classifier)
-    )
-    return Demo(before, after, answered, mismatched, folder / "run", time.monotonic() - started)
+    ]
+    return measured, mismatched
 
 
 def _answer_groups(session: Session, count: int) -> int:

@@ -10,7 +10,7 @@ from captune.commands import _shared
 from captune.commands._shared import Argument, argument, command, flag, out, several
 from captune.commands.adapt import given_settings, read_project
 from captune.core.errors import require
-from captune.web.server import Limits
+from captune.web.server import Limits, Service, say, serve_until_stopped
 
 if TYPE_CHECKING:
     from captune.review.session import Session
@@ -42,8 +42,6 @@ def _address(port: int) -> tuple[Argument, ...]:
 )
 def review(options: argparse.Namespace) -> None:
     """Look at images, name groups, change classes and see the effect, in the browser."""
-    from captune.web.server import Service, serve_until_stopped
-
     require("web", *PACKAGES)
     with Service(options.host, options.port, Limits(max_bytes=MOST_JSON), options.token) as service:
         session = _open(options)
@@ -68,8 +66,6 @@ def _open(options: argparse.Namespace) -> Session:
         return open_session(options.images, images=options.moved_images, person=options.person, **settings)
     folder = Path(inputs.pop("out") or OUT)
     if is_file(folder / "run.json") and not options.overwrite:
-        from captune.web.server import say
-
         say(f"Continuing in {folder} (pass --overwrite to start over)")
         return open_session(folder, person=options.person, **settings)
     session = open_session(inputs.pop("images"), **inputs, person=options.person, **settings)
@@ -94,10 +90,12 @@ def _open(options: argparse.Namespace) -> Session:
 def serve(options: argparse.Namespace) -> None:
     """Classify images over HTTP or on a web page."""
     limits = Limits(options.max_bytes, options.concurrency, options.timeout)
-    from captune.web.server import nothing, say
-
     require("web", *PACKAGES)
-    from captune.web.prediction import serve
+    from captune.results.image_classifier import load
+    from captune.web.prediction import predicting
 
-    log = nothing if options.quiet else say
-    serve(options.run, options.host, options.port, limits, options.token, log, options.allow_origin)
+    log = None if options.quiet else say
+    with Service(options.host, options.port, limits, options.token, say, log, options.allow_origin) as service:
+        classifier = load(options.run)  # which takes a while: a port in use is told before
+        with predicting(classifier, Path(options.run).resolve().name, limits) as app:
+            serve_until_stopped(service, app, f"Serving {len(classifier.names)} classes")

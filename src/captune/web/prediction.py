@@ -6,7 +6,7 @@ import asyncio
 import base64
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -24,11 +24,11 @@ from starlette.requests import ClientDisconnect
 
 from captune import __version__, report
 from captune.data.decoding import UnreadableImageError
-from captune.results.image_classifier import ImageClassifier, load
+from captune.results.image_classifier import ImageClassifier
 from captune.results.image_classifier import top_k as most_probable
 from captune.web.middleware import Json, problem
 from captune.web.predictor import Predictor
-from captune.web.server import BATCH, BODIES_AT_ONCE, Limits, Service, nothing, say, serve_until_stopped
+from captune.web.server import BATCH, BODIES_AT_ONCE, Limits
 
 DEFAULT_TOP_K = 5
 GET = ["GET", "HEAD"]
@@ -85,7 +85,7 @@ def make_app(title: str) -> FastAPI:
 def prediction_app(predictor: Predictor, title: str, limits: Limits) -> FastAPI:
     """Return the application of `captune serve`."""
     app = make_app("captune")
-    page = drop_page(title, predictor.names, limits.max_bytes)
+    page = drop_page(title=title, names=predictor.names, max_bytes=limits.max_bytes)
     images, memory = Budget(limits.concurrency), Budget(BODIES_AT_ONCE * limits.max_bytes)
     app.state.images = images
 
@@ -102,12 +102,14 @@ def prediction_app(predictor: Predictor, title: str, limits: Limits) -> FastAPI:
     async def drop() -> Response:
         return Response(page, media_type="text/html", headers={"Content-Security-Policy": PAGE_POLICY})
 
-    async def classify(content: bytes, k: int) -> list[dict[str, Any]]:
-        row = await predictor.classify(content, limits.timeout)
-        return [
-            {"label": predictor.names[c], "probability": round(float(row[c]), 6)}
-            for c in most_probable(row[None], k)[0]
-        ]
+    async def classify(content: bytes, k: int) -> tuple[list[dict[str, Any]], str]:
+        """Return the most probable classes, or else what is wrong with the image."""
+        try:
+            row = await predictor.classify(content, limits.timeout)
+        except UnreadableImageError as error:
+            return [], f"The image cannot be used: {error}."
+        best = most_probable(row[None], k)[0]
+        return [{"label": predictor.names[c], "probability": round(float(row[c]), 6)} for c in best], ""
 
     @app.post("/predict", responses=REFUSALS, openapi_extra=IMAGE_BODY)
     async def predict(request: Request, top_k: TopK = DEFAULT_TOP_K) -> Json:
@@ -118,10 +120,9 @@ def prediction_app(predictor: Predictor, title: str, limits: Limits) -> FastAPI:
             else:
                 content = await request.body()
             started = time.monotonic()
-            try:
-                best = await classify(content, top_k)
-            except UnreadableImageError as error:
-                raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, f"The image cannot be used: {error}.") from None
+            best, wrong = await classify(content, top_k)
+        if wrong:
+            raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, wrong)
         return Json({"predictions": best, "seconds": round(time.monotonic() - started, 4)})
 
     @app.post(BATCH, responses=REFUSALS, openapi_extra=BATCH_BODY)
@@ -133,10 +134,7 @@ def prediction_app(predictor: Predictor, title: str, limits: Limits) -> FastAPI:
 
         async def one(file: UploadFile) -> dict[str, Any]:
             async with turns:
-                try:
-                    best, wrong = await classify(await file.read(), top_k), ""
-                except UnreadableImageError as error:
-                    best, wrong = [], f"The image cannot be used: {error}."
+                best, wrong = await classify(await file.read(), top_k)
             return {"file": file.filename, "predictions": best, "error": wrong}
 
         with images.share(FILES_AT_ONCE), memory.share(int(request.headers["content-length"])):
@@ -164,18 +162,11 @@ PAGE_POLICY = (
 """Only our own script and style, identified by digests, and only requests to this service."""
 
 
-def drop_page(title: str, names: Sequence[str], max_bytes: int) -> bytes:
-    """Return the page for dropping an image; the title and the class names are escaped."""
+def drop_page(**facts: Any) -> bytes:  # noqa: ANN401
+    """Return the page for dropping an image; facts such as the names of classes are escaped."""
     source = (HERE / "drop.html.j2").read_text("utf-8")
     template = Template(source, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    page = template.render(
-        title=title,
-        names=names,
-        max_bytes=max_bytes,
-        version=__version__,
-        script=Markup(_SCRIPT),
-        stylesheet=Markup(_STYLE),
-    )
+    page = template.render(facts, version=__version__, script=Markup(_SCRIPT), stylesheet=Markup(_STYLE))
     return page.encode("utf-8", "backslashreplace")
 
 
@@ -219,19 +210,3 @@ def predicting(classifier: ImageClassifier, title: str, limits: Limits) -> Itera
         yield prediction_app(predictor, title, limits)
     finally:
         predictor.close()
-
-
-def serve(
-    run: str | Path,
-    host: str,
-    port: int,
-    limits: Limits,
-    token: str = "",
-    log: Callable[[str], None] = nothing,
-    origins: Sequence[str] = (),
-) -> None:
-    """Serve a run or an export until SIGINT or SIGTERM; the port is bound before the weights are loaded."""
-    with Service(host, port, limits, token, say, log, origins) as service:
-        classifier = load(run)
-        with predicting(classifier, Path(run).resolve().name, limits) as app:
-            serve_until_stopped(service, app, f"Serving {len(classifier.names)} classes")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from http import HTTPStatus
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,37 +16,32 @@ from starlette.exceptions import HTTPException
 
 from captune.core.arrays import Floats
 from captune.data.decoding import MOST_MEMORY, MOST_PIXELS, CostlyImageError, GuardedDecoder
+from captune.data.views import Preprocessing
 from captune.results.image_classifier import ImageClassifier
 
 MOST_AT_ONCE = 16
 LIGHT_PIXELS, LIGHT_SECONDS, LIGHT_MEMORY = 16_000_000, 1.0, 400_000_000
 """Limits for ordinary images; what exceeds them waits for the process that decodes heavy ones."""
 LIGHT_DECODERS = 2
-
-
-def too_slow() -> HTTPException:
-    """Return the response if a prediction takes too long."""
-    sentence = "The prediction took too long. Try again later."
-    return HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, sentence, {"Retry-After": "5"})
-
-
-@dataclass(frozen=True, eq=False)
-class _Job:
-    view: NDArray[np.uint8]
-    answer: Future[Floats] = field(default_factory=Future)
+View = NDArray[np.uint8]
+Job = tuple[View, Future[Floats]]
+"""A decoded image, and its probabilities once they are known."""
 
 
 class DecodingPool:
     """Some threads with a decoding process each; images wait for the next free one."""
 
-    def __init__(self, n_decoders: int, max_memory: int, max_pixels: int = MOST_PIXELS) -> None:
+    def __init__(self, seen: Preprocessing, n_decoders: int, max_memory: int, max_pixels: int = MOST_PIXELS) -> None:
+        self._seen, self._smallest = seen, 2 * max(*seen.shape, seen.resize)
         self._all = [GuardedDecoder(max_memory, max_pixels) for _ in range(n_decoders)]
         free, self._own = iter(self._all), threading.local()
         self._pool = ThreadPoolExecutor(n_decoders, "captune-decode", lambda: setattr(self._own, "decoder", next(free)))
 
-    async def run(self, work: Callable[[GuardedDecoder], NDArray[np.uint8]]) -> NDArray[np.uint8]:
-        """Return what `work` makes of the decoder of a free thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: work(self._own.decoder))
+    async def view(self, content: bytes, seconds: float) -> View:
+        """Return what the decoder of a free thread makes of an image in so many seconds."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._pool, lambda: self._own.decoder.view(content, self._seen, seconds, self._smallest)
+        )
 
     def close(self) -> None:
         """End the processes; images that wait are given up."""
@@ -66,9 +60,9 @@ class Predictor:
 
     def __init__(self, classifier: ImageClassifier) -> None:
         self.classifier, self.names = classifier, classifier.names
-        self._light = DecodingPool(LIGHT_DECODERS, LIGHT_MEMORY, max_pixels=LIGHT_PIXELS)
-        self._heavy = DecodingPool(1, MOST_MEMORY)
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._light = DecodingPool(classifier.preprocessing, LIGHT_DECODERS, LIGHT_MEMORY, LIGHT_PIXELS)
+        self._heavy = DecodingPool(classifier.preprocessing, 1, MOST_MEMORY)
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._busy_since: float | None = None
         self._worker = threading.Thread(target=self._work, name="captune-model", daemon=True)
         self._worker.start()
@@ -86,32 +80,23 @@ class Predictor:
             HTTPException: The prediction took too long.
             ValueError: The probabilities are not finite.
         """
-        until = time.monotonic() + seconds
         try:
-            view = await self._decode(self._light, content, until, min(LIGHT_SECONDS, seconds / 2))
-        except CostlyImageError:
-            view = await self._decode(self._heavy, content, until, seconds / 2)
-        job = _Job(view)
-        self._jobs.put(job)
-        try:
-            row = await asyncio.wait_for(asyncio.wrap_future(job.answer), until - time.monotonic())
+            row = await asyncio.wait_for(self._classify(content, seconds / 2), seconds)
         except asyncio.TimeoutError:
-            raise too_slow() from None
+            sentence = "The prediction took too long. Try again later."
+            raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, sentence, {"Retry-After": "5"}) from None
         if not np.isfinite(row).all():
             raise ValueError("the model returned probabilities that are not finite")
         return row
 
-    async def _decode(self, pool: DecodingPool, content: bytes, until: float, most: float) -> NDArray[np.uint8]:
-        preprocessing = self.classifier.preprocessing
-        smallest = 2 * max(*preprocessing.shape, preprocessing.resize)
-
-        def view(decoder: GuardedDecoder) -> NDArray[np.uint8]:
-            left = until - time.monotonic()
-            if left <= 0:
-                raise too_slow()
-            return decoder.view(content, preprocessing, min(most, left), smallest)
-
-        return await pool.run(view)
+    async def _classify(self, content: bytes, seconds: float) -> Floats:
+        try:
+            view = await self._light.view(content, min(LIGHT_SECONDS, seconds))
+        except CostlyImageError:
+            view = await self._heavy.view(content, seconds)
+        answer = Future[Floats]()
+        self._jobs.put((view, answer))
+        return await asyncio.wrap_future(answer)
 
     def close(self) -> None:
         """Stop after the current batch."""
@@ -123,31 +108,26 @@ class Predictor:
     def _work(self) -> None:
         while (first := self._jobs.get()) is not None:
             jobs = [first]
-            try:
-                while len(jobs) < MOST_AT_ONCE:
-                    following = self._jobs.get_nowait()
-                    if following is None:
-                        self._jobs.put(None)
-                        break
-                    jobs.append(following)
-            except Empty:
-                pass
+            while len(jobs) < MOST_AT_ONCE and not self._jobs.empty():  # nobody else takes any
+                if (following := self._jobs.get()) is None:
+                    self._jobs.put(None)
+                    break
+                jobs.append(following)
             self._busy_since = time.monotonic()
-            self._score([job for job in jobs if job.answer.set_running_or_notify_cancel()])
+            self._score([job for job in jobs if job[1].set_running_or_notify_cancel()])
             self._busy_since = None
 
-    def _score(self, jobs: Sequence[_Job]) -> None:
+    def _score(self, jobs: Sequence[Job]) -> None:
         """Predict all jobs as one batch or, if that fails, one by one, so that only the bad image fails."""
         if not jobs:
             return
         try:
-            rows = self.classifier.score_views(np.stack([job.view for job in jobs]))
+            rows = self.classifier.score_views(np.stack([view for view, _ in jobs]))
+            for (_, answer), row in zip(jobs, rows, strict=True):
+                answer.set_result(row)
         except Exception as error:
             if len(jobs) == 1:
-                jobs[0].answer.set_exception(error)
+                jobs[0][1].set_exception(error)
             else:
                 for job in jobs:
                     self._score([job])
-            return
-        for job, row in zip(jobs, rows, strict=True):
-            job.answer.set_result(row)

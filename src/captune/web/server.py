@@ -75,10 +75,6 @@ def say(message: str) -> None:
         sys.stderr.flush()
 
 
-def nothing(message: str) -> None:
-    """Print nothing."""
-
-
 class Service:
     """A bound socket; `running` serves an application on it.
 
@@ -95,10 +91,10 @@ class Service:
         limits: Limits | None = None,
         token: str = "",
         say: Callable[[str], None] = say,
-        log: Callable[[str], None] = nothing,
+        log: Callable[[str], None] | None = None,
         origins: Sequence[str] = (),
     ) -> None:
-        self.limits, self.say, self.log = limits or Limits(), say, log
+        self.limits, self.say, self.log = limits or Limits(), say, log or (lambda line: None)
         self.origins = tuple(map(_check_origin, origins))
         self.token = token or os.environ.get(TOKEN_VARIABLE, "")
         address = _resolve(host, port)

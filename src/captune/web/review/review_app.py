@@ -244,11 +244,9 @@ async def _events(app: FastAPI, shared: SharedSession, streams: Counter[str], cl
     streams[client] += 1
     try:
         while not app.state.service.server.should_exit:
-            current = (shared.current.version, shared.is_busy, shared.map_kind, shared.is_saved, shared.n_new_images)
-            if current != last or silence >= SECONDS_OF_SILENCE:
+            if (current := shared.progress()) != last or silence >= SECONDS_OF_SILENCE:
                 last, silence = current, 0.0
-                facts = dict(zip(("version", "is_busy", "map", "is_saved", "n_new_images"), current, strict=True))
-                yield f"data: {json.dumps(facts)}\n\n"
+                yield f"data: {json.dumps(current)}\n\n"
             await asyncio.sleep(SECONDS_BETWEEN_EVENTS)
             silence += SECONDS_BETWEEN_EVENTS
     finally:

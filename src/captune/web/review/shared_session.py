@@ -50,27 +50,18 @@ class Snapshot:
     labels: dict[int, Answer]
     disagreed: dict[int, dict[str, str]]
     """Labels by person, for images that people gave different ones."""
-    estimate: dict[str, Any] | None
-    n_answers: int
-    change: dict[str, Any] | None
-    problem: str = ""
+    told: dict[str, Any]
+    """The estimate, the number of answers, the last change and the last problem."""
 
     @cached_property
     def classes(self) -> list[dict[str, Any]]:
         """Return the classes with their most confident images; sorted once, however many windows ask."""
-        names, predicted = self.session.names, self.session.predictions.labels
-        counts = np.bincount(predicted, minlength=len(names))
+        names, predicted, described = self.session.names, self.session.predictions.labels, self.session.descriptions
         order = np.lexsort((-self.session.predictions.confidence, predicted))
-        starts = np.searchsorted(predicted[order], np.arange(len(names)))
-        described = self.session.descriptions
+        members = np.split(order, np.cumsum(np.bincount(predicted, minlength=len(names)))[:-1])
         return [
-            {
-                "name": name,
-                "count": int(counts[c]),
-                "descriptions": list(described.get(name, ())),
-                "images": order[starts[c] : starts[c] + min(int(counts[c]), 6)].tolist(),
-            }
-            for c, name in enumerate(names)
+            {"name": name, "count": len(rows), "descriptions": described.get(name, ()), "images": rows[:6].tolist()}
+            for name, rows in zip(names, members, strict=True)
         ]
 
     def names_now(self, now: Snapshot) -> list[str]:
@@ -152,7 +143,7 @@ class SharedSession:
                 self._publish(work(self.session))
             finally:
                 self.is_busy = False
-        return self.current.change or {}
+        return self.current.told["change"]
 
     def update(self) -> dict[str, Any]:
         """Add the new images in the folder of the run, and return what they brought."""
@@ -258,25 +249,21 @@ class SharedSession:
             self._map_maker = threading.Thread(target=self._draw_map, name="captune-map", daemon=True)
             self._map_maker.start()
 
-    def state(self) -> dict[str, Any]:
-        """Return what the head of the page and the list of classes show."""
-        now = self.current
+    def progress(self) -> dict[str, Any]:
+        """Return what changes without a request; windows read the state again if it does."""
         return {
-            "version": now.version,
+            "version": self.current.version,
             "is_busy": self.is_busy,
             "map": self.map_kind,
-            "n_images": len(self.session.images),
-            "n_answers": now.n_answers,
-            "n_disagreed": len(now.disagreed),
-            "n_new_images": self.n_new_images,
-            "none": NONE,
-            "person": self.session.person,
-            "estimate": now.estimate,
-            "change": now.change,
-            "problem": now.problem,
             "is_saved": self.is_saved,
-            "classes": now.classes,
+            "n_new_images": self.n_new_images,
         }
+
+    def state(self) -> dict[str, Any]:
+        """Return what the head of the page and the list of classes show."""
+        now, session = self.current, self.session
+        facts = {"n_images": len(session.images), "none": NONE, "person": session.person}
+        return {**facts, **self.progress(), **now.told, "n_disagreed": len(now.disagreed), "classes": now.classes}
 
     # Files
 
@@ -370,7 +357,8 @@ class SharedSession:
         if not isinstance(error, CaptuneError):
             traceback.print_exc()
             problem = f"{what}; the details are where captune review was started."
-        self.current = replace(self.current, version=self.current.version + 1, problem=problem)
+        now = self.current
+        self.current = replace(now, version=now.version + 1, told={**now.told, "problem": problem})
 
     def _draw_map(self) -> None:
         try:
@@ -385,15 +373,13 @@ class SharedSession:
     def _take_snapshot(self, version: int, change: Change | None) -> Snapshot:
         session = self.session
         estimate, active = session.estimate(), session.corrections.active()
-        return Snapshot(
-            version=version,
-            session=copy.copy(session),
-            labels=session.labels,
-            disagreed=session.engine.here(disagreements(active)),
-            estimate=estimate.as_dict() if estimate else None,
-            n_answers=sum(answer.kind in ("label", "not") for answer in active),
-            change=None if change is None else change.as_dict(),
-        )
+        told = {
+            "estimate": estimate.as_dict() if estimate else None,
+            "n_answers": sum(answer.kind in ("label", "not") for answer in active),
+            "change": change.as_dict() if change else None,
+            "problem": "",
+        }
+        return Snapshot(version, copy.copy(session), session.labels, session.engine.here(disagreements(active)), told)
 
 
 def _worth(group: Group) -> float:

@@ -1,0 +1,51 @@
+"""The public names and their types; `captune/__init__.py` imports each of them from here when it is first used."""
+
+from captune.backbones.base import Backbone as Backbone
+from captune.backbones.base import wrap as wrap
+from captune.backbones.image import wrap_image_encoder as wrap_image_encoder
+from captune.concepts.confusion import ConfusionMargin as ConfusionMargin
+from captune.concepts.confusion import confusion_margin as confusion_margin
+from captune.concepts.mismatch import MismatchFindings as MismatchFindings
+from captune.concepts.mismatch import MismatchSettings as MismatchSettings
+from captune.concepts.mismatch import detect_mismatch as detect_mismatch
+from captune.core.errors import CaptuneError as CaptuneError
+from captune.core.typed_settings import AdaptSettings as AdaptSettings
+from captune.data.images import ImageCollection as ImageCollection
+from captune.data.precomputed import ClassTexts as ClassTexts
+from captune.data.precomputed import Embeddings as Embeddings
+from captune.data.vocabulary import NONE as NONE
+from captune.distill import Distilled as Distilled
+from captune.embeddings.predictions import Predictions as Predictions
+from captune.estimator import CaptuneClassifier as CaptuneClassifier
+from captune.exports.base import Exported as Exported
+from captune.exports.base import export as export
+from captune.labeling.pseudo_labels import PseudoLabels as PseudoLabels
+from captune.labeling.selection import first_labels as first_labels
+from captune.labeling.selection import top_k_per_class as top_k_per_class
+from captune.mixture.gaussian_mixture import MixtureFit as MixtureFit
+from captune.mixture.gaussian_mixture import MixtureSettings as MixtureSettings
+from captune.mixture.gaussian_mixture import fit_gaussian_mixture as fit_gaussian_mixture
+from captune.pipeline import adapt as adapt
+from captune.pipeline import audit as audit
+from captune.report.page import Report as Report
+from captune.results.classifier import Classifier as Classifier
+from captune.results.health import HealthCheck as HealthCheck
+from captune.results.health import check_health as check_health
+from captune.results.image_classifier import ImageClassifier as ImageClassifier
+from captune.results.image_classifier import SkippedWarning as SkippedWarning
+from captune.results.image_classifier import UnknownLabelWarning as UnknownLabelWarning
+from captune.results.image_classifier import load as load
+from captune.results.metrics import Metrics as Metrics
+from captune.results.run import Run as Run
+from captune.review.accept import Acceptance as Acceptance
+from captune.review.answers import Answer as Answer
+from captune.review.changes import Change as Change
+from captune.review.changes import Update as Update
+from captune.review.estimate import AccuracyEstimate as AccuracyEstimate
+from captune.review.finding import Found as Found
+from captune.review.opening import open_session as open_session
+from captune.review.session import Session as Session
+from captune.review.suggestions import Group as Group
+from captune.review.suggestions import Suggestion as Suggestion
+
+__version__: str
