@@ -207,17 +207,16 @@ def _read_labels(y: Any, n_images: int) -> tuple[NDArray[Any], Bools]:  # noqa: 
     array = np.asarray(y, dtype=object) if isinstance(y, (list, tuple)) else np.asarray(y)
     labels = column_or_1d(array, warn=True).astype(object)
     check_consistent_length(labels, np.empty(n_images))
-    known = np.array([not _is_missing(label) for label in labels], dtype=np.bool_)
+    kinds = ("NoneType", "NAType", "NaTType")
+    missing = [
+        type(one).__name__ in kinds or (isinstance(one, (float, np.floating)) and np.isnan(one)) for one in labels
+    ]
+    known = ~np.array(missing, dtype=np.bool_)
     if known.any():
         values = np.asarray(labels[known].tolist())
         assert_all_finite(values, input_name="y")
         check_classification_targets(values)
     return labels, known
-
-
-def _is_missing(label: Any) -> bool:  # noqa: ANN401
-    is_nan = isinstance(label, (float, np.floating)) and np.isnan(label)
-    return label is None or bool(is_nan) or type(label).__name__ in ("NAType", "NaTType")
 
 
 def _class_ids(labels: NDArray[Any], classes: NDArray[Any]) -> Ints:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from captune.backbones.base import Backbone
 from captune.backbones.image import second_id
@@ -31,7 +31,6 @@ from captune.embeddings.lazy_backbone import is_remembered, open_backbone
 from captune.methods.base import Method
 from captune.mixture.second_encoder import choose_weight
 
-T = TypeVar("T")
 PRECOMPUTED = "precomputed"
 """The backbone of a run in which images and texts are embedded already."""
 EXAMPLES: dict[registry.Role, str] = {"backbones": RunSettings.backbone, "describers": "file:descriptions.yaml"}
@@ -39,18 +38,10 @@ EXAMPLES: dict[registry.Role, str] = {"backbones": RunSettings.backbone, "descri
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Everything that a run is given, checked.
+    """Everything that a run is given, checked: its task, all of its images, and where images, classes and labels were.
 
-    Attributes:
-        settings: The settings of every run.
-        method: The method with its settings.
-        task: Vocabulary, unlabeled and labeled images.
-        images: All images, labeled or not.
-        sources: Where images, classes and labels came from.
-        backbone: A model in memory; None if the settings name one, or if texts and images are embedded already.
-        second: A second image encoder in memory; None if the settings name one, or if there is none.
-        class_texts: Text embeddings of the classes; None if the backbone embeds them.
-        describer: A describer in memory; None if the settings name one.
+    Backbone, second encoder and describer are objects in memory, or None if the settings name them or there are none;
+    class texts are None if the backbone embeds them.
     """
 
     settings: RunSettings
@@ -152,8 +143,8 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
     found = collect(lambda: collect_images(images, root, column, single=False))
     texts = collect(lambda: read_class_texts(classes))
     is_embedded = isinstance(found, Embeddings) or texts is not None
+    problems += _problems_of_embeddings(found, texts, values, describer)
     if texts is not None:
-        collect(lambda: _check_texts(texts, values, found, describer))
         values["template"] = "{}"  # the text of a class is found by its name
     template = str(values.get("template", RunSettings.template))
     vocabulary = collect(lambda: read_classes(classes if texts is None else texts.names, template))
@@ -161,8 +152,8 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
     if vocabulary and (rename or merge):
         named = vocabulary
         vocabulary = collect(lambda: rename_classes(named, rename, merge, embedded=texts is not None))
-    if is_embedded:
-        collect(lambda: _check_embedded(found, texts, values))
+    if is_embedded and values.get("backbone", PRECOMPUTED) == PRECOMPUTED:
+        values["backbone"] = collect(lambda: _backbone_of(found, texts)) or PRECOMPUTED
     built = collect(lambda: _build(values, "quick" if is_embedded else ""))
     is_known = {"backbones": backbone is not None or values.get("backbone") == PRECOMPUTED, "describers": describer}
     for role in EXAMPLES:
@@ -239,35 +230,35 @@ def read_class_texts(classes: object) -> ClassTexts | None:
     return classes if isinstance(classes, ClassTexts) else None
 
 
-def _check_texts(
-    texts: ClassTexts, values: Mapping[str, Any], images: ImageCollection | None, describer: Describer | None
-) -> None:
-    if "template" in values and values["template"] != "{}":
-        raise InputError("The class texts are embedded already, so a template cannot change them. Leave it out.")
+def _problems_of_embeddings(
+    images: ImageCollection | None, texts: ClassTexts | None, values: Mapping[str, Any], describer: Describer | None
+) -> Iterator[str]:
+    """Yield what cannot be done with images or texts that are embedded already."""
+    if isinstance(images, Embeddings) and values.get("second_encoder"):
+        yield (
+            "The images are embeddings, which a second encoder cannot see. Pass its embeddings of the same images: "
+            "captune.Embeddings(vectors, second=...)"
+        )
+    if texts is None:
+        return
+    if values.get("template", "{}") != "{}":
+        yield "The class texts are embedded already, so a template cannot change them. Leave it out."
     if describer is not None or values.get("describer", "none") != "none":
-        raise InputError(
+        yield (
             "Descriptions need a text encoder, but the class texts are embedded already. Pass class names and a "
             "backbone, or embed the descriptions yourself and pass their mean as the text of a class."
         )
     if isinstance(images, Embeddings) and images.width != texts.width:
-        raise InputError(
+        yield (
             f"The embeddings have width {images.width}, but the class texts have width {texts.width}. Use embeddings "
             "of the same model."
         )
 
 
-def _check_embedded(images: ImageCollection | None, texts: ClassTexts | None, values: dict[str, Any]) -> None:
-    """Check that what is not embedded yet has a backbone; the default one would rarely be right."""
-    if isinstance(images, Embeddings) and values.get("second_encoder"):
-        raise InputError(
-            "The images are embeddings, which a second encoder cannot see. Pass its embeddings of the same images: "
-            "captune.Embeddings(vectors, second=...)"
-        )
-    if values.get("backbone", PRECOMPUTED) != PRECOMPUTED:
-        return
+def _backbone_of(images: ImageCollection | None, texts: ClassTexts | None) -> str:
+    """Return the backbone of what is embedded already; the default one would rarely be right."""
     if texts is None and isinstance(images, Embeddings) and images.made_by:
-        values["backbone"] = images.made_by
-        return
+        return images.made_by
     if texts is None:
         raise InputError(
             "Embeddings need class texts of the same model: pass captune.ClassTexts (or an .npz file with names and "
@@ -275,22 +266,18 @@ def _check_embedded(images: ImageCollection | None, texts: ClassTexts | None, va
         )
     if images is not None and not isinstance(images, Embeddings):
         raise InputError("The class texts are embeddings: pass the backbone that made them to embed the images too.")
-    values["backbone"] = PRECOMPUTED
+    return PRECOMPUTED
 
 
 def plan_for_task(task: AdaptationTask, settings: Mapping[str, Any], texts: ClassTexts | None = None) -> Plan:
-    """Check settings for an existing task, whose template takes precedence over the one in the settings.
-
-    With `texts`, the images are embeddings.
-    """
+    """Check settings for an existing task, whose template takes precedence; with `texts`, images are embeddings."""
     if type(task) is not AdaptationTask:  # a subclass could carry the true labels
         raise InputError(f"Expected an AdaptationTask, got {type(task).__name__}.")
     values = {**settings, "template": task.vocabulary.templates[0]}
     built = _build(values)
     for role in EXAMPLES:
         _check_id(role, values)
-    if texts is not None:
-        _check_texts(texts, values, task.unlabeled, None)
+    raise_all(_problems_of_embeddings(task.unlabeled, texts, values, None), "Cannot start this run")
     return Plan(*built, task, task.unlabeled + task.labeled.images, class_texts=texts)
 
 
@@ -343,16 +330,13 @@ def with_preset(method_class: type[Method], settings: Mapping[str, Any], default
 def check_backbone(
     identifier: str, tuner: str = "", cache: EmbeddingCache | None = None, loaded: Backbone | None = None
 ) -> None:
-    """Check the id of a backbone, and that it supports the prompts of a tuner, without loading its weights.
-
-    A model that is remembered in the cache has been loaded before, so its files are not checked again.
-    """
+    """Check the id of a backbone, and that it supports the prompts of a tuner, without loading its weights."""
     if loaded is not None:
         supported = loaded.prompted_sides()
     else:
         source, name = registry.split_id("backbones", identifier, RunSettings.backbone)
         backbone_class = registry.load("backbones", source)
-        if cache is None or not is_remembered(identifier, cache):
+        if cache is None or not is_remembered(identifier, cache):  # otherwise, it has been loaded before
             backbone_class.check(name)
         supported = backbone_class.prompt_towers(name)
     if not _prompted(tuner) <= supported:

@@ -35,19 +35,13 @@ def several(name: str, help: str, metavar: str, **options: Any) -> Argument:  # 
 
 @dataclass
 class Command:
-    """A command of the command line.
-
-    Attributes:
-        run: Does it, and may return an exit code; the first sentence of its docstring is the help.
-        arguments: What it takes.
-        epilog: Text after the list of arguments in the help.
-        open_ended: Name of an argument that may go on after flags.
-    """
+    """A command of the command line: what does it, and may return an exit code; the first sentence is the help."""
 
     run: Callable[[argparse.Namespace], int | None]
     arguments: Sequence[Argument]
     epilog: str | None = None
     open_ended: str | None = None
+    """Name of an argument that may go on after flags."""
 
     @property
     def summary(self) -> str:
@@ -55,11 +49,9 @@ class Command:
         return (self.run.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
-def command(
-    *arguments: Argument, epilog: str | None = None, open_ended: str | None = None
-) -> Callable[[Callable[[argparse.Namespace], int | None]], Command]:
+def command(*arguments: Argument, **more: str) -> Callable[[Callable[[argparse.Namespace], int | None]], Command]:
     """Return a decorator that makes a function a command."""
-    return lambda run: Command(run, arguments, epilog, open_ended)
+    return lambda run: Command(run, arguments, **more)
 
 
 IMAGES_HELP = "folder, .tar shards, CSV/Parquet manifest, text file of paths, or embeddings (.npy, .npz:KEY, ...)"

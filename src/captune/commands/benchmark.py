@@ -41,11 +41,16 @@ def benchmark(options: argparse.Namespace) -> int:
     from captune.benchmark.runner import run_cells, shard
     from captune.benchmark.suite import read_suite
     from captune.benchmark.tables import finished_cells, read_rows, write_tables
+    from captune.core.files import is_folder
+    from captune.core.settings import RunSettings, build
 
     suite = read_suite(options.suite, _only(options.only))
-    _check(options)
     machine = {name: value for name in MACHINE if (value := getattr(options, name)) is not None}
+    build(RunSettings, machine, "options")
     data, models = (Path(folder) if folder else None for folder in (options.data, options.models))
+    for folder in (data, models):
+        if folder is not None and not options.table and not is_folder(folder):  # with which every cell would fail
+            raise InputError(f"{str(folder)!r}: no such folder.")
     environment, results = Environment(data, models, machine), Results(Path(options.out))
     cells = shard(suite.cells(), options.shard) if options.shard else suite.cells()
     if options.dry_run:
@@ -86,18 +91,6 @@ def _list_cells(cells: Sequence[Cell], environment: Environment, results: Result
     say(f"{len(cells)} cells, {states['finished']} finished.")
     for problem in problems:
         say(f"missing: {problem}")
-
-
-def _check(options: argparse.Namespace) -> None:
-    """Reject folders and numbers with which every cell would fail."""
-    from captune.core.files import is_folder
-
-    for name in () if options.table else ("data", "models"):
-        folder = getattr(options, name)
-        if folder is not None and not is_folder(folder):
-            raise InputError(f"--{name} {folder!r}: no such folder.")
-    if options.workers is not None and options.workers < 0:
-        raise InputError(f"--workers {options.workers}: expected 0 or more.")
 
 
 def _only(pairs: list[str]) -> dict[str, list[str]]:

@@ -57,8 +57,7 @@ def export(options: argparse.Namespace) -> None:
     """Write the model (onnx, hf) or the labels of a run for other tools."""
     from captune.exports.base import ExportSettings, export
 
-    names = [field.name for field in fields(ExportSettings)]
-    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    given = {f.name: value for f in fields(ExportSettings) if (value := getattr(options, f.name)) is not None}
     made = export(options.run, options.format, options.out, options.overwrite, **given)
     for remark in made.remarks:
         say(remark)
@@ -106,7 +105,7 @@ def distill(options: argparse.Namespace) -> None:
 def list_(options: argparse.Namespace) -> None:
     """Show the available methods, backbones and other plug-ins, and models with short names."""
     if options.what != "datasets" and options.data:
-        raise InputError(f"--data applies to datasets, not to {options.what or 'everything'}.")
+        raise InputError("--data applies to datasets: captune list datasets --data ROOT")
     if options.what == "datasets":
         header = ("name", "found", "classes", "pool", "test", "license and source")
         print_table(_datasets(Path(options.data) if options.data else None), *header)

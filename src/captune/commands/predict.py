@@ -18,8 +18,9 @@ from captune.core.errors import InputError
 from captune.core.text import printable
 
 if TYPE_CHECKING:
-    from captune.core.settings import RunSettings
+    from captune.data.images import ImageCollection
     from captune.embeddings.predictions import Predictions
+    from captune.results.image_classifier import ImageClassifier
 
 PARTITIONS = (
     argument("--partition-size", type=int, metavar="N", help="most images of a partition (default: 10000)"),
@@ -70,7 +71,7 @@ def predict(options: argparse.Namespace) -> int:
 
     images = collect_images(options.images)
     classifier = load(options.run)
-    predictions = classifier.predictions(images, settings=_device_settings(options), quiet=options.quiet)
+    predictions = _classify(options, classifier, images)
     if distributed.rank() > 0:
         return 0  # only the first process writes
     best = top_k(predictions.probabilities, options.top_k)
@@ -115,7 +116,7 @@ def evaluate(options: argparse.Namespace) -> int:
     labels = read_labels(options.labels, images, classifier.names, parse_renames(options.renames), unknown)
     if not np.any(labels >= 0):
         raise InputError(f"None of the {len(images)} images in {options.images!r} has a label in {options.labels!r}.")
-    predictions = classifier.predictions(images, settings=_device_settings(options), quiet=options.quiet)
+    predictions = _classify(options, classifier, images)
     if distributed.rank() > 0:
         return 0  # only the first process prints
     names, truth = classifier.names, labels[predictions.image_index]
@@ -124,16 +125,7 @@ def evaluate(options: argparse.Namespace) -> int:
         content = {"n_skipped": len(predictions.skipped), "classes": list(names), **metrics.as_dict()}
         say(json.dumps(content, indent=2, ensure_ascii=False))
     else:
-        numbers = {
-            "images": f"{metrics.n_images}",
-            "accuracy": f"{metrics.accuracy:.4f}",
-            "balanced accuracy": f"{metrics.balanced_accuracy:.4f}",
-            "mean of the lowest five": f"{metrics.lowest_five:.4f}",
-            "never predicted": f"{len(metrics.never_predicted)} classes",
-            "predicted imbalance": f"{metrics.predicted_imbalance:.2f}",
-            "calibration error (ECE)": f"{metrics.ece:.4f}",
-        }
-        print_table(numbers.items())
+        print_table((name.replace("_", " "), value) for name, value in metrics.summary().items())
         shares = ("-" if share is None else f"{share:.4f}" for share in metrics.per_class_accuracy)
         print_table(zip(names, shares, metrics.predicted_counts, strict=True), "class", "accuracy", "predicted")
     for problem in unknown:
@@ -180,10 +172,11 @@ def _run_again(options: argparse.Namespace) -> int | None:
     return None if find_onnx(Path(options.run)) is not None else distributed.run_again(options.words, options.devices)
 
 
-def _device_settings(options: argparse.Namespace) -> RunSettings:
+def _classify(options: argparse.Namespace, classifier: ImageClassifier, images: ImageCollection) -> Predictions:
     from captune.core.settings import RunSettings, build
 
-    return build(RunSettings, given_settings(options), "options")
+    settings = build(RunSettings, given_settings(options), "options")
+    return classifier.predictions(images, settings=settings, quiet=options.quiet)
 
 
 def _print_unused(predictions: Predictions) -> None:

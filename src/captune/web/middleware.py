@@ -72,7 +72,11 @@ class Metrics:
 
 def with_middleware(app: ASGIApp, service: Service, metrics: Metrics) -> ASGIApp:
     """Return an application behind the checks of a service."""
-    checked: ASGIApp = _Access(app, service)
+
+    async def checked_app(scope: Scope, receive: Receive, send: Send) -> None:
+        await (_refuse(scope, service) or app)(scope, receive, send)
+
+    checked: ASGIApp = checked_app
     if service.origins:
         headers, methods = ("Authorization", "Content-Type"), ("GET", "POST")
         checked = CORSMiddleware(checked, service.origins, allow_methods=methods, allow_headers=headers)
@@ -148,38 +152,31 @@ class _Bounded:
         route = getattr(scope.get("route"), "path", "other")
         self.metrics.requests.labels(route, str(status)).inc()
         self.metrics.seconds.labels(route).observe(seconds)
-        client = (scope.get("client") or ("-",))[0]
-        path = scope.get("raw_path", b"").decode("ascii", "replace")[:200]  # without the query, which may have a token
-        when = time.strftime("%Y-%m-%d %H:%M:%S")
+        client, path = (scope.get("client") or ("-",))[0], scope.get("raw_path", b"").decode("ascii", "replace")[:200]
+        when = time.strftime("%Y-%m-%d %H:%M:%S")  # without the query, which may have a token
         self.service.log(f"{when} {client} {scope['method']} {path} {status} {seconds:.3f} s")
 
 
-class _Access:
-    """Refuses pages of other sites and clients without the token; a token in the address becomes a cookie."""
+def _refuse(scope: Scope, service: Service) -> Response | None:
+    """Refuse pages of other sites and clients without the token; a token in the address becomes a cookie."""
+    headers, token = Headers(scope=scope), service.token
+    origin = headers.get("origin")
+    if origin not in (None, *service.origins) and origin.partition("://")[2] != headers.get("host"):  # type: ignore[union-attr]
+        return problem(HTTPStatus.FORBIDDEN, "Requests from other sites are not allowed.")
+    given = headers.get("authorization", "").removeprefix("Bearer ")
+    cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
+    if not token or scope["path"] == OPEN_PATH or _is_same(given, token) or _is_same(cookie, token):
+        return None
+    query = parse_qs(scope["query_string"].decode("latin-1"))
+    if scope["method"] == "GET" and _is_same(query.pop("token", [""])[0], token):
+        rest = urlencode(query, doseq=True)
+        place = "/" + scope["path"].lstrip("/\\")  # two slashes would lead to another host
+        response = RedirectResponse(place + (f"?{rest}" if rest else ""), HTTPStatus.SEE_OTHER)
+        response.set_cookie(COOKIE, token, httponly=True, samesite="strict")
+        return response
+    sentence = "This service needs its token: open /?token=TOKEN, or send the header Authorization: Bearer TOKEN."
+    return problem(HTTPStatus.UNAUTHORIZED, sentence, {"WWW-Authenticate": "Bearer"})
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self.app, self.token, self.origins = app, service.token, service.origins
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await (self._check(scope, Headers(scope=scope)) or self.app)(scope, receive, send)
-
-    def _check(self, scope: Scope, headers: Headers) -> Response | None:
-        origin = headers.get("origin")
-        if origin not in (None, *self.origins) and origin.partition("://")[2] != headers.get("host"):  # type: ignore[union-attr]
-            return problem(HTTPStatus.FORBIDDEN, "Requests from other sites are not allowed.")
-        given = headers.get("authorization", "").removeprefix("Bearer ")
-        cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
-        if not self.token or scope["path"] == OPEN_PATH or self._is_token(given) or self._is_token(cookie):
-            return None
-        query = parse_qs(scope["query_string"].decode("latin-1"))
-        if scope["method"] == "GET" and self._is_token(query.pop("token", [""])[0]):
-            rest = urlencode(query, doseq=True)
-            place = "/" + scope["path"].lstrip("/\\")  # two slashes would lead to another host
-            response = RedirectResponse(place + (f"?{rest}" if rest else ""), HTTPStatus.SEE_OTHER)
-            response.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
-            return response
-        sentence = "This service needs its token: open /?token=TOKEN, or send the header Authorization: Bearer TOKEN."
-        return problem(HTTPStatus.UNAUTHORIZED, sentence, {"WWW-Authenticate": "Bearer"})
-
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode("utf-8"))
+def _is_same(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode("utf-8"))

@@ -73,13 +73,7 @@ class Predictor:
         return self._worker.is_alive() and (since is None or time.monotonic() - since <= patience)
 
     async def classify(self, content: bytes, seconds: float) -> Floats:
-        """Return the probabilities `(classes,)` of an encoded image.
-
-        Raises:
-            UnreadableImageError: The content cannot be decoded.
-            HTTPException: The prediction took too long.
-            ValueError: The probabilities are not finite.
-        """
+        """Return the probabilities `(classes,)` of an encoded image, or raise what a route can answer."""
         try:
             row = await asyncio.wait_for(self._classify(content, seconds / 2), seconds)
         except asyncio.TimeoutError:
