@@ -39,8 +39,7 @@ def test_adapt_says_what_came_out(captune: Any, photos: Path, backbone: str, tmp
     words = ("--classes", "cat,red dog", "--backbone", backbone, "--out", tmp_path / "run", "--seed", 3)
     answer = captune("adapt", photos, *words, *SHORT, "--set", "batch_size=2", "--set", "workers=0")
     assert answer.code == 0
-    assert "6 images, 2 classes, method cap." in answer.out
-    assert "Most often predicted" in answer.out
+    assert all(words in answer.out for words in ("6 images", "2 classes", "cap", str(tmp_path / "run")))
     card = json.loads((tmp_path / "run" / "run.json").read_text())
     assert card["settings"]["batch_size"] == 2
     assert card["environment"]["seed"] == 3
@@ -80,7 +79,7 @@ def test_scientific_names_from_a_table(captune: Any, photos: Path, backbone: str
     assert len(session.find(words="a small animal")) > 0
     wrong = captune("adapt", photos, *words, "{} of the family {family}", "--out", tmp_path / "x")
     assert wrong.code == 2
-    assert "no 'family' column" in wrong.err
+    assert "'family'" in wrong.err
 
 
 def test_a_whole_project_is_one_file(
@@ -122,15 +121,15 @@ def test_a_run_without_images_or_classes_says_where_they_may_stand(captune: Any,
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("classes: 5", "Expected class names"),
-        ("classes: true", "Expected class names"),
-        ("classes: ''", "No class names in ''"),
-        ("images: ''", "path of the images is empty"),
-        ("out: 5", "expected the path of a folder"),
-        ("out: [run]", "expected the path of a folder"),
-        ('out: "a\\0b"', "expected the path of a folder"),
-        ("overwrite: true", "pass --overwrite"),
-        ("progress: false", "'progress' is not a setting"),
+        ("classes: 5", "got int"),
+        ("classes: true", "got bool"),
+        ("classes: ''", "''"),
+        ("images: ''", "images"),
+        ("out: 5", "out = 5"),
+        ("out: [run]", "out = ['run']"),
+        ('out: "a\\0b"', "out = 'a"),
+        ("overwrite: true", "--overwrite"),
+        ("progress: false", "'progress'"),
         ("out: ~no-such-user-here/run\nseed: -1", "seed = -1"),
     ],
 )
@@ -182,7 +181,7 @@ def test_predict_writes_a_file_and_names_unreadable_images(captune: Any, run: Pa
     (folder / "bad.jpg").write_bytes(b"text")
     answer = captune("predict", run, folder, "--out", tmp_path / "p" / "out.csv", "--workers", 0)
     assert (answer.code, answer.out) == (0, "")
-    assert "skipped: bad.jpg: not an image" in answer.err
+    assert "bad.jpg" in answer.err
     assert len(table((tmp_path / "p" / "out.csv").read_text())) == 2
 
 
@@ -245,10 +244,9 @@ def test_version_and_help(captune: Any) -> None:
             assert f"\n  {name} = {value!r}" in shown
         assert f"(default: {Cap.Settings().tuner!r})" in shown
     unknown = captune("adapt", "--help-settings", "cap", "--preset", "quik")
-    assert (unknown.code, "Did you mean 'quick'" in unknown.err) == (2, True)
+    assert (unknown.code, "'quick'" in unknown.err) == (2, True)
     wrong = captune("adapt", "--help-settings", "zeroshot")
-    assert wrong.code == 2
-    assert "Did you mean 'zero_shot'" in wrong.err
+    assert (wrong.code, "'zero_shot'" in wrong.err) == (2, True)
 
 
 @pytest.mark.parametrize("words", [(), ("adpat",), ("predict", "run"), ("adapt", "x", "--clas", "a,b")])
@@ -270,7 +268,7 @@ def test_an_interruption_and_a_defect_have_their_own_codes(captune: Any, monkeyp
     monkeypatch.setattr(list_, "run", fail)
     answer = captune("list", "methods")
     assert answer.code == 1
-    assert "RuntimeError: a wheel came off" in answer.err
+    assert "a wheel came off" in answer.err
     assert "CAPTUNE_DEBUG=1" in answer.err
     monkeypatch.setenv("CAPTUNE_DEBUG", "1")
     with pytest.raises(RuntimeError):

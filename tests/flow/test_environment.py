@@ -69,14 +69,14 @@ def test_names_that_are_not_utf_8(captune: Any, backbone: str, tmp_path: Path) -
     words = ("--backbone", backbone, "--method", "zero_shot", "--workers", "0")
     done = captune("adapt", photos, "--classes", "cat,dog", *words, "--out", out)
     assert done.code == 0, done.err
-    assert "report could not be written" not in done.err + done.out
+    assert (out / "report.html").is_file()
     assert r"r\udcfcn" in done.out
     done = captune("predict", out, photos)
     assert done.code == 0, done.err
     assert r"d\xf6g/001.png" in done.out
     done = captune("adapt", photos, "--classes", photos, *words, "--out", tmp_path / "other")
     assert done.code == 2
-    assert r"contains \udcf6, which is not text" in done.err
+    assert r"\udcf6" in done.err
 
 
 def test_names_cannot_control_the_terminal(captune: Any, backbone: str, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_names_cannot_control_the_terminal(captune: Any, backbone: str, tmp_path
     assert "\x1b[31m" not in seen
     done = captune("adapt", photos, "--classes", "a\x1b[31m,dog", *words, "--out", tmp_path / "other")
     assert done.code == 2
-    assert r"contains \x1b, which is not text" in done.err
+    assert r"\x1b" in done.err
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Only Linux has /dev/shm.")

@@ -86,9 +86,9 @@ def test_any_tuner_can_be_the_student(photos: Path, clip_folder: Path, method: s
 def test_settings_reach_the_tuner(photos: Path, clip_folder: Path) -> None:
     run = adapt(photos, clip_folder, "fpl", tuner_settings={"n_context": 3})
     assert run.classifier.tuner.state_dict()["context"].shape[1] == 3
-    with pytest.raises(InputError, match=r"no setting 'n_contxt'.*n_context"):
+    with pytest.raises(InputError, match=r"'n_contxt'.*n_context"):
         adapt(photos, clip_folder, "fpl", tuner_settings={"n_contxt": 3})
-    with pytest.raises(InputError, match="tuner = 'frozen' has nothing to train"):
+    with pytest.raises(InputError, match="frozen"):
         adapt(photos, clip_folder, "fpl", tuner="frozen")
 
 
@@ -146,7 +146,7 @@ def test_an_interrupted_round_goes_on_to_the_same_bits(
         with pytest.raises(KeyboardInterrupt):
             adapt(photos, clip_folder, method, out=out, **common)
     if moment != (1, 0):  # nothing was saved before
-        with pytest.raises(RunFolderError, match="other settings"):
+        with pytest.raises(RunFolderError, match="settings"):
             adapt(photos, clip_folder, method, out=out, resume=True, learning_rate=0.5, **common)
     resumed = adapt(photos, clip_folder, method, out=out, resume=True, **common)
     assert bits(resumed) == bits(whole)
@@ -170,7 +170,7 @@ def _stopped_at(part: int, epoch: int) -> Any:
 def test_only_text_prompts_are_averaged(photos: Path, clip_folder: Path) -> None:
     run = adapt(photos, clip_folder, "upl")
     assert run.classifier.tuner.state_dict()["context"].shape[0] == 3
-    with pytest.raises(InputError, match=r"ensemble = 3: only the tuner text_prompts.*ensemble=1"):
+    with pytest.raises(InputError, match=r"ensemble = 3.*text_prompts"):
         adapt(photos, clip_folder, "upl", tuner="feature_adapter")
 
 

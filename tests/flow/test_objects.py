@@ -83,9 +83,9 @@ def test_a_run_is_evaluated_on_the_images_that_could_be_read(run: Run) -> None:
     right = np.mean([label == LABELS[i] for i, label in run.predictions.to_pandas()["label"].items()])
     assert run.evaluate(LABELS).accuracy == pytest.approx(right)
     assert run.evaluate({0: NAMES[0]}).n_images == 1
-    with pytest.raises(InputError, match="None of the 8 readable images has a label"):
+    with pytest.raises(InputError, match="8 readable images"):
         run.evaluate({BROKEN: NAMES[0]})
-    with pytest.raises(InputError, match="Expected 9 labels"):
+    with pytest.raises(InputError, match="9 labels"):
         run.evaluate(LABELS[1:])
 
 
@@ -110,7 +110,7 @@ def unescaped(html: str) -> str:
 def test_saving_replaces_a_run_only_if_asked_to(run: Run, photos: Photos, tmp_path: Path) -> None:
     folder = run.save(tmp_path / "run")
     assert (folder / "report.html").is_file()
-    with pytest.raises(captune.CaptuneError, match="contains a run"):
+    with pytest.raises(captune.CaptuneError, match="overwrite"):
         run.save(folder)
     run.save(folder, overwrite=True)
     loaded = captune.load(folder, backbone=ToyBackbone())

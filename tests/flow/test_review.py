@@ -168,20 +168,20 @@ def test_classes_are_renamed_and_merged_and_people_joined(run: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["label", "RUN", "image-00", "cats"], "Did you mean 'cat'"),
-        (["label", "RUN", "image-00", "blue whale"], "captune label RUN --add 'blue whale'"),
-        (["label", "RUN", "--remove", "whale"], "Classes: cat, dog, fox"),
-        (["label", "RUN", "cat"], "Which image"),
+        (["label", "RUN", "image-00", "cats"], "'cat'"),
+        (["label", "RUN", "image-00", "blue whale"], "--add 'blue whale'"),
+        (["label", "RUN", "--remove", "whale"], "cat, dog, fox"),
+        (["label", "RUN", "cat"], "'cat'"),
         (["label", "RUN", "image-99", "cat"], "image-99"),
-        (["label", "RUN", "--group", "cat", "7"], "number of a group"),
-        (["label", "RUN", "--group", "700", "cat"], "no group 700"),
+        (["label", "RUN", "--group", "cat", "7"], "--group"),
+        (["label", "RUN", "--group", "700", "cat"], "700"),
         (["label", "RUN", "--from", "nowhere.csv"], "nowhere.csv"),
         (["label", "RUN", "--rename", "cat"], "old=new"),
         (["label", "RUN", "--undo"], "to undo"),
-        (["label", "nowhere", "image-00", "cat"], "not a run folder"),
+        (["label", "nowhere", "image-00", "cat"], "'nowhere'"),
         (["suggest", "RUN", "--count", "0"], "--count"),
         (["suggest", "RUN", "--checks", "2"], "--checks"),
-        (["estimate", "RUN", "--count", "5"], "belong together"),
+        (["estimate", "RUN", "--count", "5"], "--out"),
     ],
 )
 def test_bad_input_is_told_and_changes_nothing(
@@ -201,7 +201,7 @@ def test_a_filled_table_with_mistakes_lists_them_all(
     assert main(["label", str(run), "--from", str(table)]) == 2
     told = capsys.readouterr().err
     assert "image-77x" in told
-    assert "Did you mean 'dog'" in told
+    assert "'dog'" in told
     assert not (run / "corrections.jsonl").exists()
 
 

@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -155,25 +154,6 @@ def test_the_container_s_own_health_check_tells_whether_it_is_served(run: Path) 
         here = [word.replace(":8000/", f":{port}/") for word in check]
         assert subprocess.run(here, check=False).returncode == 0
     assert subprocess.run(here, check=False, stderr=subprocess.DEVNULL).returncode != 0
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (("--port", "99999"), "--port is 99999"),
-        (("--max-bytes", "0"), "--max-bytes is 0"),
-        (("--host", "0.0.0.0"), "needs a --token"),
-        (("--host", "no.such.host.invalid"), "--host 'no.such.host.invalid'"),
-    ],
-)
-def test_wrong_words_are_clear_errors(captune: Any, run: Path, words: tuple[str, ...], sentence: str) -> None:
-    answer = captune("serve", run, *words)
-    assert answer.code == 2
-    assert sentence in answer.err
-
-
-def test_what_is_no_run_is_told(captune: Any, tmp_path: Path) -> None:
-    assert "is not a run folder" in captune("serve", tmp_path, "--port", 0).err
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")

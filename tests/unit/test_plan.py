@@ -36,26 +36,29 @@ def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
         "batch_size = 0",
         "'sead'",
         "'opanai'",
-        "'cat' is repeated 2 times",
-        "No images at",
+        "'cat'",
+        "gone",
     ):
         assert words in message
 
 
 @pytest.mark.parametrize("value", [3, None, ["zero_shot"]])
 def test_a_method_that_is_no_name(photos: Path, value: object) -> None:
-    with pytest.raises(InputError, match="in methods"):
+    with pytest.raises(InputError, match="methods"):
         make_plan(photos, ["cat", "dog"], None, {"method": value})
 
 
 def test_one_problem_is_told_without_a_heading(photos: Path) -> None:
-    with pytest.raises(InputError, match=r"^Cannot use these class names"):
+    with pytest.raises(InputError) as one:
         make_plan(photos, ["cat"], None, {})
+    with pytest.raises(InputError) as two:
+        make_plan(photos, ["cat"], None, {"seed": -1})
+    assert str(two.value).splitlines()[0] not in str(one.value)
 
 
 def test_all_images_labeled_leaves_nothing_to_adapt_to(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "l.csv").write_text("path,label\n" + "".join(f"photos/00{i}.png,cat\n" for i in range(3)))
-    with pytest.raises(InputError, match="no unlabeled images"):
+    with pytest.raises(InputError, match="unlabeled"):
         make_plan(photos, ["cat", "dog"], tmp_path / "l.csv", {})
 
 

@@ -132,8 +132,7 @@ class SharedSession:
                 raise InputError("There is nothing to undo.")
             self._new.append(self._answers.undo(last))
         self._wake.set()
-        shown = {key: getattr(last, key) for key in ("id", "kind", "label", "suggestion", "person")}
-        return {**shown, "images": list(self.session.engine.here(dict.fromkeys(last.images)))}
+        return {**vars(last), "images": list(self.session.engine.here(dict.fromkeys(last.images)))}
 
     def change(self, work: Callable[[Session], Change]) -> dict[str, Any]:
         """Change classes or name a group, adapt, and return what changed."""
@@ -219,16 +218,7 @@ class SharedSession:
             found = self.current.session.groups()
         found.sort(key=lambda group: (group.n_labeled > 0, not group.question, -_worth(group)))
         return [
-            {
-                "number": group.number,
-                "name": group.name,
-                "size": len(group),
-                "share": round(group.share, 4),
-                "reason": _why(group),
-                "alternatives": [[name, round(share, 4)] for name, share in group.alternatives],
-                "n_labeled": group.n_labeled,
-                "images": group.images.tolist(),
-            }
+            {**vars(group), "images": group.images.tolist(), "size": len(group), "reason": _why(group)}
             for group in found
         ]
 
@@ -287,8 +277,7 @@ class SharedSession:
         """Save the run and return an export of it: file name and content."""
         folder = self.save()
         with self._reading, tempfile.TemporaryDirectory() as temporary:
-            suffix = {"onnx": ".onnx", "csv": ".csv"}.get(format, ".json")
-            target = Path(temporary) / f"{folder.name}-{format}{suffix}"
+            target = Path(temporary) / f"{folder.name}-{format}.{format if format in ('onnx', 'csv') else 'json'}"
             export(folder, format, target)
             return target.name, target.read_bytes()
 
