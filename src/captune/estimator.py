@@ -88,7 +88,7 @@ class CaptuneClassifier(ClassifierMixin, BaseEstimator):
         labels, known = _read_labels(y, len(images))
         classes, self.classes_ = self._read_classes(labels[known])
         ids = np.full(len(images), -1, dtype=np.int64)
-        ids[known] = _class_ids(labels[known], self.classes_)
+        ids[known] = _class_ids(labels[known].tolist(), self.classes_.tolist())
         self.run_ = carry_out(self._plan(images, classes, ids), quiet=not self.verbose)
         return self
 
@@ -219,13 +219,13 @@ def _read_labels(y: Any, n_images: int) -> tuple[NDArray[Any], Bools]:  # noqa: 
     return labels, known
 
 
-def _class_ids(labels: NDArray[Any], classes: NDArray[Any]) -> Ints:
+def _class_ids(labels: list[Any], classes: list[Any]) -> list[int]:
     """Return the position of each label among the classes."""
-    positions = {label: position for position, label in enumerate(classes.tolist())}
-    unknown = [label for label in labels.tolist() if label not in positions]
-    if unknown:
-        raise ValueError(
-            f"y contains {unknown[0]!r}, which is not one of the {len(classes)} classes ({classes[0]!r}, ...). Labels "
-            "are class names; for class ids, pass classes_in_order[y]."
-        )
-    return np.array([positions[label] for label in labels.tolist()], dtype=np.int64)
+    positions = {label: position for position, label in enumerate(classes)}
+    for label in labels:
+        if label not in positions:
+            raise ValueError(
+                f"y contains {label!r}, which is not one of the {len(classes)} classes ({classes[0]!r}, ...). Labels "
+                "are class names; for class ids, pass classes_in_order[y]."
+            )
+    return [positions[label] for label in labels]

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +24,9 @@ def argument(*names: str, **options: Any) -> Argument:  # noqa: ANN401 (as argpa
     return names, options
 
 
-def flag(name: str, help: str, **options: Any) -> Argument:  # noqa: ANN401
-    """Return an option without a value."""
-    return argument(name, action="store_true", help=help, **options)
-
-
-def several(name: str, help: str, metavar: str, **options: Any) -> Argument:  # noqa: ANN401
-    """Return an option that can be repeated."""
-    return argument(name, action="append", default=[], metavar=metavar, help=help, **options)
+flag = partial(argument, action="store_true")
+several = partial(argument, action="append", default=[])
+out = partial(argument, "--out", metavar="FOLDER")
 
 
 @dataclass
@@ -65,9 +61,9 @@ RUN_AND_IMAGES = (RUN, MOVED_IMAGES)
 METHOD = argument("--method", help="adaptation method (see: captune list methods)")
 SEED = argument("--seed", type=int, help="random seed")
 WORKERS = argument("--workers", type=int, help="number of processes that decode images")
-QUIET = flag("--quiet", "show results only: no progress, no messages")
-OVERWRITE = flag("--overwrite", "replace existing results in --out")
-JSON = flag("--json", "print JSON")
+QUIET = flag("--quiet", help="show results only: no progress, no messages")
+OVERWRITE = flag("--overwrite", help="replace existing results in --out")
+JSON = flag("--json", help="print JSON")
 BACKBONE = argument("--backbone", metavar="ID", help="encoder as source:name (see: captune list backbones)")
 ACCELERATOR = argument("--accelerator", metavar="auto|cpu|cuda|mps", help="device type (default: auto)")
 DEVICE_OPTIONS = (
@@ -93,15 +89,10 @@ RUN_OPTIONS = (
     QUIET,
     argument("--root", help="folder that all image paths must be in"),
     argument("--config", metavar="YAML", help="file with settings, and with images, classes, labels and out"),
-    several("--set", "one setting; can be repeated", "key=value"),
+    several("--set", help="one setting; can be repeated", metavar="key=value"),
     OVERWRITE,
 )
 """The options of adapt, audit and review."""
-
-
-def out(help: str, metavar: str = "FOLDER", **options: Any) -> Argument:  # noqa: ANN401
-    """Return the option that names the output."""
-    return argument("--out", metavar=metavar, help=help, **options)
 
 
 def say(text: object) -> None:

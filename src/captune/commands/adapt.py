@@ -28,7 +28,7 @@ MOST_GROUPS = 5
     argument("images", metavar="IMAGES", nargs="?", help=_shared.IMAGES_HELP),
     argument("--labels", metavar="folders|CSV", help=f"labels to measure the audit: {_shared.LABELS_HELP}"),
     *_shared.RUN_OPTIONS,
-    out("audit folder (default: captune-audit)"),
+    out(help="audit folder (default: captune-audit)"),
 )
 def audit(options: argparse.Namespace) -> None:
     """Find misleading class names and confused classes, without training."""
@@ -80,8 +80,10 @@ def print_audit(measures: Measures) -> None:
         const="auto",
         help="every image of the classes in --labels is labeled, so the others belong to the remaining classes",
     ),
-    several("--rename", f"rename a class; {_shared.RENAME_HELP}", "OLD=NEW", dest="renames"),
-    several("--merge", "make one class of several; --labels may have the old names", "NEW=A,B", dest="merges"),
+    several("--rename", help=f"rename a class; {_shared.RENAME_HELP}", metavar="OLD=NEW", dest="renames"),
+    several(
+        "--merge", help="make one class of several; --labels may have the old names", metavar="NEW=A,B", dest="merges"
+    ),
     _shared.METHOD,
     argument("--preset", metavar="quick|full", help="full follows the paper, quick needs no GPU"),
     argument(
@@ -90,10 +92,10 @@ def print_audit(measures: Measures) -> None:
         help="keep zero-shot unless adaptation looks helpful, judged without labels (the default)",
     ),
     *_shared.RUN_OPTIONS,
-    out("run folder (default: captune-METHOD)"),
+    out(help="run folder (default: captune-METHOD)"),
     *_shared.DEVICE_OPTIONS,
     _shared.DEVICES,
-    flag("--resume", "continue the interrupted run in --out"),
+    flag("--resume", help="continue the interrupted run in --out"),
     argument("--help-settings", metavar="METHOD", help="explain the settings of a method, with the values of --preset"),
     epilog="Everything can also be given in a --config file, and settings with --set.\n"
     "captune adapt --help-settings METHOD [--preset NAME] lists all settings.",

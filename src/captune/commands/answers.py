@@ -23,8 +23,8 @@ FILL_IN = "Fill in the column 'answer' (a class, = if the label is right, ? if y
     argument("--count", type=int, metavar="N", help="number of images (default: 20, or all with --for-precision)"),
     argument("--for-precision", type=float, metavar="P", help="the images to check before labels are accepted"),
     argument("--checks", type=float, default=0.2, metavar="SHARE", help="share drawn at random (default: 0.2)"),
-    flag("--groups", "list groups of images instead, to be named as a whole"),
-    out("table to fill in (default: standard output)", "CSV"),
+    flag("--groups", help="list groups of images instead, to be named as a whole"),
+    out(help="table to fill in (default: standard output)", metavar="CSV"),
     epilog=f"{FILL_IN} captune label RUN --from CSV",
 )
 def suggest(options: argparse.Namespace) -> None:
@@ -61,12 +61,12 @@ def suggest(options: argparse.Namespace) -> None:
     argument("--below", type=float, default=1.0, metavar="P", help="highest confidence (default: 1)"),
     several(
         "--only",
-        "changed (by answers that are not saved yet), unlabeled, outliers, duplicates, 'none of these' or "
+        help="changed (by answers that are not saved yet), unlabeled, outliers, duplicates, 'none of these' or "
         "disagreed; repeat for several",
-        "FILTER",
+        metavar="FILTER",
     ),
     argument("--count", type=int, default=20, metavar="N", help="number of images (default: 20)"),
-    out("table to write (default: standard output)", "CSV"),
+    out(help="table to write (default: standard output)", metavar="CSV"),
     epilog="The table can be filled in and imported like that of captune suggest: captune label RUN --from CSV",
 )
 def find(options: argparse.Namespace) -> None:
@@ -93,14 +93,14 @@ def find(options: argparse.Namespace) -> None:
     argument("--from", dest="source", metavar="FILE", help="filled table, labels (CSV) or Label Studio JSON"),
     argument("--group", nargs=2, metavar=("N", "CLASS"), help="name a whole group (see: captune suggest --groups)"),
     argument("--except", dest="except_", nargs="+", default=[], metavar="IMAGE", help="images not in the group"),
-    flag("--none", "the images fit none of the classes"),
+    flag("--none", help="the images fit none of the classes"),
     argument("--not", dest="denied", metavar="CLASS", help="the images are not of this class"),
-    several("--add", "a class that was missing", "CLASS"),
-    several("--remove", "a class that does not occur", "CLASS"),
-    several("--rename", f"rename a class; {_shared.RENAME_HELP}", "OLD=NEW"),
-    several("--merge", "make one class of several", "NEW=A,B"),
+    several("--add", help="a class that was missing", metavar="CLASS"),
+    several("--remove", help="a class that does not occur", metavar="CLASS"),
+    several("--rename", help=f"rename a class; {_shared.RENAME_HELP}", metavar="OLD=NEW"),
+    several("--merge", help="make one class of several", metavar="NEW=A,B"),
     argument("--corrections", nargs="+", default=[], metavar="JSONL", help="corrections of other people"),
-    flag("--undo", "undo your last answer"),
+    flag("--undo", help="undo your last answer"),
     _shared.METHOD,
     argument("--person", help="who answers (default: the user of this computer)"),
     argument("--export", metavar="FILE", help="write all labels as a CSV table"),
@@ -161,7 +161,7 @@ def _apply(options: argparse.Namespace, session: Session) -> list[object]:
 @command(
     *_shared.RUN_AND_IMAGES,
     argument("--count", type=int, metavar="N", help="draw this many more images to check"),
-    out("table of the drawn images, to fill in", "CSV"),
+    out(help="table of the drawn images, to fill in", metavar="CSV"),
     argument("--from", dest="source", metavar="CSV", help="filled table of checks"),
     _shared.JSON,
 )
@@ -200,7 +200,7 @@ def estimate(options: argparse.Namespace) -> None:
     *_shared.RUN_AND_IMAGES,
     argument("--precision", type=float, default=0.95, metavar="P", help="share of right labels (default: 0.95)"),
     argument("--certainty", type=float, default=0.95, metavar="C", help="of the promise (default: 0.95)"),
-    out("folder for accepted.csv and certificate.json"),
+    out(help="folder for accepted.csv and certificate.json"),
     _shared.JSON,
 )
 def accept(options: argparse.Namespace) -> None:

@@ -19,7 +19,7 @@ N_ANSWERS = 12
 
 
 @command(
-    out("output folder (default: captune-demo)", default="captune-demo"),
+    out(help="output folder (default: captune-demo)", default="captune-demo"),
     argument("--seed", type=int, default=0, help="random seed"),
 )
 def demo(options: argparse.Namespace) -> None:

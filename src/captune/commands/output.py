@@ -20,7 +20,7 @@ CHOICES = (*ROLES, "models", "suites")
 @command(
     argument("runs", nargs="+", metavar="RUN", help="run or audit folder; several runs are compared"),
     argument("--labels", metavar="folders|CSV", help="true labels: 'folders' or a table (path, label)"),
-    out("output file (default: RUN/report.html)", "HTML"),
+    out(help="output file (default: RUN/report.html)", metavar="HTML"),
     argument("--images", metavar="FOLDER", help="folder of the images, if it moved or the run is not yours"),
     argument("--figures", metavar="FOLDER", help="also write the figures as PNG, SVG and CSV files"),
 )
@@ -35,8 +35,8 @@ def report(options: argparse.Namespace) -> None:
 @command(
     _shared.RUN,
     argument("--format", required=True, metavar="NAME", help="see captune list exports"),
-    out("output file or folder (default: in RUN/exports)", "PATH"),
-    flag("--overwrite", "replace an earlier export"),
+    out(help="output file or folder (default: in RUN/exports)", metavar="PATH"),
+    flag("--overwrite", help="replace an earlier export"),
     argument("--min-confidence", type=float, metavar="P", help="only images with at least this confidence"),
     argument("--precision", type=float, metavar="P", help="only labels that captune accept certifies"),
     argument(
@@ -46,8 +46,8 @@ def report(options: argparse.Namespace) -> None:
     ),
     argument("--prefix", help="prefix of all image names, such as s3://bucket/"),
     argument("--splits", metavar="A,B,C", help="imagefolder: shares of training, validation, test (default: 80,10,10)"),
-    flag("--link", "imagefolder: link to the images instead of copying them", default=None),
-    flag("--int8", "onnx: also write name.int8.onnx", default=None),
+    flag("--link", help="imagefolder: link to the images instead of copying them", default=None),
+    flag("--int8", help="onnx: also write name.int8.onnx", default=None),
     argument("--images", metavar="IMAGES", help="images to verify a model with, or the folder of the images"),
     argument("--labels", metavar="folders|CSV", help="onnx: measure accuracy; cleanlab: use these labels"),
     argument("--check", dest="n_checked", type=int, metavar="N", help="number of images to verify with (default: 64)"),
@@ -64,7 +64,7 @@ def export(options: argparse.Namespace) -> None:
     say(f"Written: {made.path}")
 
 
-@command(_shared.RUN, out("file (default: standard output)", "MD"))
+@command(_shared.RUN, out(help="file (default: standard output)", metavar="MD"))
 def card(options: argparse.Namespace) -> None:
     """Write the model card of a run: data, method, precision, limits, licenses and versions."""
     from captune.report.card import model_card
@@ -76,7 +76,7 @@ def card(options: argparse.Namespace) -> None:
 @command(
     _shared.RUN,
     argument("--student", default="small", metavar="ID", help="small (default), timm:NAME, or hf:NAME of transformers"),
-    out("ONNX file, or its folder (default: RUN/exports/student.onnx)", "PATH"),
+    out(help="ONNX file, or its folder (default: RUN/exports/student.onnx)", metavar="PATH"),
     argument("--test", metavar="IMAGES", help="labeled images to measure student and teacher with"),
     argument("--test-labels", default="folders", metavar="folders|CSV", help="their labels"),
     argument("--image-size", type=int, default=0, metavar="N", help="side of the student's images in pixels"),

@@ -37,7 +37,7 @@ def _address(port: int) -> tuple[Argument, ...]:
     _shared.METHOD,
     argument("--person", help="who is answering (default: the user name)"),
     *_shared.RUN_OPTIONS,
-    out(f"with IMAGES: run folder to create, or to continue (default: {OUT})"),
+    out(help=f"with IMAGES: run folder to create, or to continue (default: {OUT})"),
     *_address(8001),
 )
 def review(options: argparse.Namespace) -> None:
@@ -82,10 +82,10 @@ def _open(options: argparse.Namespace) -> Session:
     argument("--timeout", type=float, default=Limits.timeout, metavar="SECONDS", help="limit for request and response"),
     several(
         "--allow-origin",
-        "site whose pages may send requests, such as https://example.org (CORS); repeat for several",
-        "SITE",
+        help="site whose pages may send requests, such as https://example.org (CORS); repeat for several",
+        metavar="SITE",
     ),
-    flag("--quiet", "do not log requests"),
+    flag("--quiet", help="do not log requests"),
 )
 def serve(options: argparse.Namespace) -> None:
     """Classify images over HTTP or on a web page."""

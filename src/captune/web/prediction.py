@@ -57,22 +57,19 @@ def make_app(title: str) -> FastAPI:
     """Return an application with the routes that every captune page has: metrics and documentation."""
     app = FastAPI(title=title, version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
 
-    @app.exception_handler(HTTPException)
-    async def refuse(_: Request, error: HTTPException) -> Response:
-        return problem(error.status_code, error.detail, error.headers)
-
-    @app.exception_handler(RequestValidationError)
-    async def explain(_: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        return problem(HTTPStatus.BAD_REQUEST, f"{'.'.join(map(str, first['loc'][1:])) or 'The body'}: {first['msg']}.")
-
-    @app.exception_handler(ClientDisconnect)
-    async def ignore(_: Request, error: ClientDisconnect) -> Response:
-        return problem(HTTPStatus.BAD_REQUEST, "The request ended early.")
-
-    @app.exception_handler(Exception)
-    async def hide(_: Request, error: Exception) -> Response:
+    async def explain(_: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException):
+            return problem(error.status_code, error.detail, error.headers)
+        if isinstance(error, RequestValidationError):
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"][1:])) or "The body"
+            return problem(HTTPStatus.BAD_REQUEST, f"{place}: {first['msg']}.")
+        if isinstance(error, ClientDisconnect):
+            return problem(HTTPStatus.BAD_REQUEST, "The request ended early.")
         return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "Something went wrong inside the service.")
+
+    for kind in (HTTPException, RequestValidationError, ClientDisconnect, Exception):
+        app.add_exception_handler(kind, explain)
 
     @app.api_route("/metrics", methods=GET, include_in_schema=False)
     async def metrics() -> Response:

@@ -79,8 +79,7 @@ class SharedSession:
     """A session with a thread that adapts after every answer, and one that saves the run folder."""
 
     def __init__(self, session: Session) -> None:
-        if session.corrections.path is None:
-            raise InputError("The session has no corrections file: save it to a folder first.")
+        assert session.corrections.path is not None  # it was saved to a folder
         self.session = session
         self.is_busy, self.n_new_images = False, 0
         self.map_points, self.map_kind = project_quickly(session.engine.vectors), "quick"
@@ -169,11 +168,11 @@ class SharedSession:
         with self._reading:
             now, session = time.monotonic(), self.current.session
             others = [i for i, (who, when) in self._shown.items() if who != window and now - when < SECONDS_SHOWN]
-            found = [
-                {**self.facts(position), "kind": SECOND_OPINION, "reason": _opinions(given)}
-                for position, given in self.current.disagreed.items()
-                if position not in others and not precision
-            ][: count // 2]
+            found, disagreed = [], {} if precision else self.current.disagreed
+            for position in [row for row in disagreed if row not in others][: count // 2]:
+                said = ", ".join(f"{who or 'somebody'} says {label}" for who, label in disagreed[position].items())
+                reason = f"{said}: what do you say?"
+                found.append({**self.facts(position), "kind": SECOND_OPINION, "reason": reason})
             checks = session.suggest_checks(precision, except_=others)[:count] if precision else []
             for one in checks or session.suggest(count - len(found), except_=others):
                 found.append({**self.facts(one.position), "kind": one.kind, "reason": one.reason})
@@ -216,7 +215,9 @@ class SharedSession:
         self._grouped.wait()
         with self._reading:
             found = self.current.session.groups()
-        found.sort(key=lambda group: (group.n_labeled > 0, not group.question, -_worth(group)))
+        # The images in doubt that one answer is expected to correct, if the group is of one class.
+        worth = {group.number: len(group) * (1 - group.confidence) * group.share for group in found}
+        found.sort(key=lambda group: (group.n_labeled > 0, not group.question, -worth[group.number]))
         return [
             {**vars(group), "images": group.images.tolist(), "size": len(group), "reason": _why(group)}
             for group in found
@@ -323,17 +324,14 @@ class SharedSession:
     def _save_regularly(self) -> None:
         pause = SECONDS_BETWEEN_SAVES
         while not self._closed.wait(pause):
-            self._notice_new_images()
+            known = self.session.engine.all_images
+            with suppress(CaptuneError, OSError):
+                if known.kind == "files" and known.where is None:
+                    self.n_new_images = len(join(known, collect_images(known.root, single=False))) - len(known)
             if not self.is_saved:
                 started = time.monotonic()
                 self._try_to_save()
                 pause = max(SECONDS_BETWEEN_SAVES, (time.monotonic() - started) / SAVING_SHARE)
-
-    def _notice_new_images(self) -> None:
-        known = self.session.engine.all_images
-        with suppress(CaptuneError, OSError):
-            if known.kind == "files" and known.where is None:
-                self.n_new_images = len(join(known, collect_images(known.root, single=False))) - len(known)
 
     def _try_to_save(self) -> None:
         try:
@@ -371,11 +369,6 @@ class SharedSession:
         return Snapshot(version, copy.copy(session), session.labels, session.engine.here(disagreements(active)), told)
 
 
-def _worth(group: Group) -> float:
-    """Return how many images one answer is expected to correct: those in doubt, if the group is of one class."""
-    return len(group) * (1 - group.confidence) * group.share
-
-
 def _why(group: Group) -> str:
     if group.question:
         return group.question
@@ -383,7 +376,3 @@ def _why(group: Group) -> str:
     if not doubtful:
         return "nearly certain"
     return f"{doubtful:,} of {len(group):,} in doubt" + ("" if group.share >= 0.5 else ", of several classes")
-
-
-def _opinions(given: dict[str, str]) -> str:
-    return ", ".join(f"{person or 'somebody'} says {label}" for person, label in given.items()) + ": what do you say?"
