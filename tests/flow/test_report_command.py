@@ -42,11 +42,3 @@ def test_the_command_on_the_page_repeats_the_run(
     assert program == "captune"
     assert captune(*words).code == 0
     assert (tmp_path / "my run-again" / "predictions.csv").read_bytes() == (run / "predictions.csv").read_bytes()
-
-
-@pytest.mark.parametrize("labels", ["nowhere.csv", None])
-def test_wrong_words_are_clear_errors(captune: Any, run: Path, tmp_path: Path, labels: str | None) -> None:
-    words = ("report", run, "--labels", tmp_path / labels) if labels else ("report", tmp_path)
-    answer = captune(*words)
-    assert answer.code == 2
-    assert answer.err.startswith("error: ")
