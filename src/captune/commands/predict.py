@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = (
     argument("--partition-size", type=int, metavar="N", help="most images of a partition (default: 10000)"),
-    argument("--engine", metavar="local|slurm|ray", help="where partitions are computed (default: local)"),
+    argument("--engine", choices=("local", "slurm", "ray"), help="where partitions are computed (default: local)"),
     argument("--processes", type=int, metavar="N", help="number of workers, each with its own model"),
 )
 
@@ -77,13 +76,11 @@ def predict(options: argparse.Namespace) -> int:
     best = top_k(predictions.probabilities, options.top_k)
     header = ["path", "label", "confidence"]
     header += [f"{what}_{rank}" for rank in range(2, best.shape[1] + 1) for what in ("label", "confidence")]
-
-    def rows() -> Iterator[Sequence[object]]:
-        for row, position in enumerate(predictions.image_index):
-            pairs = [(classifier.names[c], f"{predictions.probabilities[row, c]:.6f}") for c in best[row]]
-            yield images.name(position), *(cell for pair in pairs for cell in pair)
-
-    write_lines(table(header, rows()), options.out)
+    rows = (
+        [images.name(position), *(cell for c in chosen for cell in (classifier.names[c], f"{row[c]:.6f}"))]
+        for position, row, chosen in zip(predictions.image_index, predictions.probabilities, best, strict=True)
+    )
+    write_lines(table(header, rows), options.out)
     _print_unused(predictions)
     return 0
 
@@ -92,12 +89,7 @@ def predict(options: argparse.Namespace) -> int:
     _shared.ANY_RUN,
     argument("images", metavar="IMAGES", help=_shared.IMAGES_HELP),
     argument("--labels", required=True, metavar="folders|CSV", help=_shared.LABELS_HELP),
-    several(
-        "--rename",
-        help=f"class that a name in --labels means; {_shared.RENAME_HELP}",
-        metavar="OLD=NEW",
-        dest="renames",
-    ),
+    several("--rename", dest="renames", metavar="OLD=NEW", help=f"rename a class of --labels; {_shared.RENAME_HELP}"),
     _shared.JSON,
     _shared.WORKERS,
     _shared.QUIET,
@@ -152,11 +144,8 @@ def _run_partitions(options: argparse.Namespace, task: Literal["embed", "predict
     """Compute the partitions of a job that are not finished, and print what there is."""
     from captune.core import registry
     from captune.core.settings import full_id
-    from captune.partitions.job import ENGINES, Job, run_job
+    from captune.partitions.job import Job, run_job
 
-    engine = options.engine or "local"
-    if engine not in ENGINES:
-        raise InputError(f"--engine is {engine!r}, expected one of {', '.join(ENGINES)}.")
     names = ("partition_size", "top_k", "accelerator", "precision")
     given = {name: getattr(options, name, None) for name in names} | {"decoders": options.workers}
     if task == "embed":
@@ -166,7 +155,7 @@ def _run_partitions(options: argparse.Namespace, task: Literal["embed", "predict
     given["model"] = model
     job = Job(task, options.images, **{name: value for name, value in given.items() if value is not None})
     workers = options.processes or (1 if "://" in options.out else os.cpu_count() or 1)
-    found = run_job(job, options.out, engine, workers, options.quiet)
+    found = run_job(job, options.out, options.engine or "local", workers, options.quiet)
     say(", ".join(f"{name}: {value:,}" for name, value in found.items()))
 
 
