@@ -143,8 +143,13 @@ def make_plan(images: Images, classes: Any, labels: Any, settings: Mapping[str, 
     found = collect(lambda: collect_images(images, root, column, single=False))
     texts = collect(lambda: read_class_texts(classes))
     is_embedded = isinstance(found, Embeddings) or texts is not None
-    problems += _problems_of_embeddings(found, texts, values, describer)
+    if isinstance(found, Embeddings) and values.get("second_encoder"):
+        problems.append(
+            "The images are embeddings, which a second encoder cannot see. Pass its embeddings of the same images: "
+            "captune.Embeddings(vectors, second=...)"
+        )
     if texts is not None:
+        problems += _problems_of_texts(texts, values, found, describer)
         values["template"] = "{}"  # the text of a class is found by its name
     template = str(values.get("template", RunSettings.template))
     vocabulary = collect(lambda: read_classes(classes if texts is None else texts.names, template))
@@ -230,17 +235,10 @@ def read_class_texts(classes: object) -> ClassTexts | None:
     return classes if isinstance(classes, ClassTexts) else None
 
 
-def _problems_of_embeddings(
-    images: ImageCollection | None, texts: ClassTexts | None, values: Mapping[str, Any], describer: Describer | None
+def _problems_of_texts(
+    texts: ClassTexts, values: Mapping[str, Any], images: ImageCollection | None, describer: Describer | None
 ) -> Iterator[str]:
-    """Yield what cannot be done with images or texts that are embedded already."""
-    if isinstance(images, Embeddings) and values.get("second_encoder"):
-        yield (
-            "The images are embeddings, which a second encoder cannot see. Pass its embeddings of the same images: "
-            "captune.Embeddings(vectors, second=...)"
-        )
-    if texts is None:
-        return
+    """Yield what cannot be done with class texts that are embedded already."""
     if values.get("template", "{}") != "{}":
         yield "The class texts are embedded already, so a template cannot change them. Leave it out."
     if describer is not None or values.get("describer", "none") != "none":
@@ -277,7 +275,8 @@ def plan_for_task(task: AdaptationTask, settings: Mapping[str, Any], texts: Clas
     built = _build(values)
     for role in EXAMPLES:
         _check_id(role, values)
-    raise_all(_problems_of_embeddings(task.unlabeled, texts, values, None), "Cannot start this run")
+    if texts is not None:
+        raise_all(_problems_of_texts(texts, values, task.unlabeled, None), "Cannot start this run")
     return Plan(*built, task, task.unlabeled + task.labeled.images, class_texts=texts)
 
 
