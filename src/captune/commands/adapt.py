@@ -167,9 +167,7 @@ def read_project(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str,
     values: dict[str, Any] = {}
     if options.config:
         values = settings.resolve_paths(settings.read_yaml(options.config), Path(options.config).parent)
-    flags = {name: getattr(options, name) for name in INPUTS}
-    values |= {name: value for name, value in flags.items() if value is not None}
-    values |= given_settings(options) | settings.parse_overrides(options.set)
+    values |= given_settings(options, *INPUTS) | settings.parse_overrides(options.set)
     inputs = {name: values.pop(name, None) for name in INPUTS}
     unwanted = [name for name in (*FLAGS, "progress") if name in values]
     problems = [f"{name!r} is not a setting: pass --{name.replace('progress', 'quiet')}." for name in unwanted]
@@ -184,9 +182,9 @@ def read_project(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str,
     return inputs, values
 
 
-def given_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the run settings that were given as flags."""
+def given_settings(options: argparse.Namespace, *others: str) -> dict[str, Any]:
+    """Return the run settings, and others, that were given as flags."""
     from captune.core.settings import RunSettings
 
-    flags = {field.name: getattr(options, field.name, None) for field in dataclasses.fields(RunSettings)}
-    return {name: value for name, value in flags.items() if value is not None}
+    names = (*others, *(field.name for field in dataclasses.fields(RunSettings)))
+    return {name: value for name in names if (value := getattr(options, name, None)) is not None}

@@ -171,8 +171,6 @@ def estimate(options: argparse.Namespace) -> None:
 
     if (options.count is None) != (options.out is None):
         raise InputError("--count and --out belong together: captune estimate RUN --count 30 --out checks.csv")
-    if options.count is not None and options.count < 1:
-        raise InputError(f"--count is {options.count}, expected at least 1.")
     session = open_run(options)
     if options.source:
         session.label(Path(options.source))
