@@ -121,13 +121,13 @@ def test_a_run_without_images_or_classes_says_where_they_may_stand(captune: Any,
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("classes: 5", "got int"),
-        ("classes: true", "got bool"),
+        ("classes: 5", "got 5"),
+        ("classes: true", "got True"),
         ("classes: ''", "''"),
         ("images: ''", "images"),
         ("out: 5", "out = 5"),
         ("out: [run]", "out = ['run']"),
-        ('out: "a\\0b"', "out = 'a"),
+        ('out: "a\\0b"', r"a\x00b"),
         ("overwrite: true", "--overwrite"),
         ("progress: false", "'progress'"),
         ("out: ~no-such-user-here/run\nseed: -1", "seed = -1"),
@@ -206,8 +206,9 @@ def test_evaluate_prints_a_table_and_takes_a_csv(captune: Any, run: Path, photos
     (tmp_path / "labels.csv").write_text("path,label\ncat/000.jpg,cat\nred dog/001.png,red dog\n")
     answer = captune("evaluate", run, photos, "--labels", tmp_path / "labels.csv", "--workers", 0)
     assert answer.code == 0
-    for words in ("accuracy", "never predicted", "red dog", "images                   2"):
-        assert words in answer.out
+    rows = [line.split() for line in answer.out.splitlines()]
+    assert ["images", "2"] in rows
+    assert {"accuracy", "never", "red"} <= {row[0] for row in rows}
 
 
 def test_class_names_that_look_like_markup_are_printed_as_they_are(captune: Any, backbone: str, tmp_path: Path) -> None:
