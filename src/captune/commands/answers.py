@@ -6,7 +6,7 @@ import argparse
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from captune.commands import _shared
 from captune.commands._shared import argument, command, flag, open_run, out, say, several, write_lines
@@ -14,6 +14,7 @@ from captune.core.errors import InputError
 
 if TYPE_CHECKING:
     from captune.review.session import Session
+    from captune.review.suggestions import Suggestion
 
 FILL_IN = "Fill in the column 'answer' (a class, = if the label is right, ? if you cannot tell), then:"
 
@@ -36,18 +37,20 @@ def suggest(options: argparse.Namespace) -> None:
     if count < 1 or not 0 <= share <= 1:
         raise InputError(f"Expected --count of at least 1 and --checks from 0 to 1, got {count} and {share}.")
     session = open_run(options)
-    found: list[Any]
+    found: list[Suggestion] = []
     if options.groups:
-        found = sorted(session.groups(), key=lambda g: (not g.question, -len(g) * (1.0 - g.confidence)))[:count]
-    elif options.for_precision is not None:
-        found = session.suggest_checks(options.for_precision)[: options.count]
+        groups = sorted(session.groups(), key=lambda g: (not g.question, -len(g) * (1.0 - g.confidence)))[:count]
+        told, lines = f"{len(groups)} groups", groups_table(groups, session.images)
     else:
-        found = session.suggest(count, checks=share)
-    write_lines(groups_table(found, session.images) if options.groups else suggestions_table(found), options.out)
+        is_free = options.for_precision is None
+        found = session.suggest(count, checks=share) if is_free else session.suggest_checks(options.for_precision)
+        found = found[: options.count]
+        told, lines = f"{len(found)} images", suggestions_table(found)
+    write_lines(lines, options.out)
     if options.out is None:
         return
-    say(f"{len(found)} {'groups' if options.groups else 'images'} to look at: {options.out}")
-    if not options.groups and options.for_precision is None:
+    say(f"{told} to look at: {options.out}")
+    if found and options.for_precision is None:
         say(worth_of(session, found))
     say(f"{FILL_IN} captune label {options.run} --from {options.out}")
 
