@@ -102,7 +102,7 @@ def test_a_private_module_is_used_in_its_own_folder_only() -> None:
 
 
 def test_a_private_import_from_another_folder_is_noticed() -> None:
-    source = "from captune.tuners._prompted_texts import longest_text"
+    source = "from captune.tuners._prompted_texts import PromptedTexts"
     assert private_imports(PACKAGE / "methods" / "cap.py", source)
     assert private_imports(PACKAGE / "tuners" / "maple.py", source) == []
 

@@ -172,8 +172,8 @@ class Backbone(ABC):
 
     def prompted_sides(self) -> frozenset[Side]:
         """Return which towers of this model support prompts."""
-        towers: dict[Side, Any] = {side: getattr(self, f"{side}_tower", None) for side in ("image", "text")}
-        return frozenset(side for side, tower in towers.items() if tower is not None and tower.depth)
+        sides: tuple[Side, Side] = ("image", "text")
+        return frozenset(side for side in sides if getattr(getattr(self, f"{side}_tower", None), "depth", 0))
 
     def parts(self) -> Sequence[nn.Module | Backbone]:
         """Return what contains the weights: modules, or other backbones."""

@@ -179,15 +179,13 @@ def quiet() -> Iterator[None]:
     from transformers.utils import logging as messages
 
     had_bars, hub_had_bars = messages.is_progress_bar_enabled(), not are_progress_bars_disabled()
-    levels = {logger: logger.level for logger in map(logging.getLogger, ("transformers", "huggingface_hub"))}
+    disabled = logging.root.manager.disable
     messages.disable_progress_bar()  # of both libraries
-    for logger in levels:
-        logger.setLevel(logging.ERROR)
+    logging.disable(max(disabled, logging.WARNING))
     try:
         yield
     finally:
-        for logger, level in levels.items():
-            logger.setLevel(level)
+        logging.disable(disabled)
         with warnings.catch_warnings():  # where an environment variable decides about the bars of the hub
             warnings.simplefilter("ignore")
             if had_bars:

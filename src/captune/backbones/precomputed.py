@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from captune.backbones.base import Backbone, Edit, Side, Tokens, Tower, fingerprint_of, load_backbone
+from captune.backbones.base import Backbone, Edit, Side, Tokens, fingerprint_of, load_backbone
 from captune.core.errors import InputError, ModelError
 from captune.core.files import digest
 from captune.data.precomputed import ClassTexts
@@ -34,13 +34,6 @@ class Precomputed(Backbone):
         self._rows = {name: row for row, name in enumerate(texts.names)}
         self._table = nn.Embedding.from_pretrained(torch.from_numpy(texts.vectors))  # type: ignore[no-untyped-call]
         self._table.eval().requires_grad_(False)  # the encoder is frozen already
-
-    @property
-    def image_tower(self) -> Tower:  # type: ignore[override]
-        """Return the image tower of the encoder."""
-        if self.encoder is None:
-            raise AttributeError("image_tower")
-        return self.encoder.image_tower
 
     @classmethod
     def load(cls, name: str) -> Precomputed:

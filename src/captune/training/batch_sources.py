@@ -108,22 +108,20 @@ class EmbeddingSource(BatchSource):
         return torch.cat([tuner.refine(self.weak[part]) for part in _split(positions, 8192)])
 
 
+@dataclass(eq=False)
 class PixelSource(BatchSource):
     """Images decoded by worker processes and encoded by the student."""
 
-    def __init__(
-        self,
-        unlabeled: ImageCollection,
-        labeled: ImageCollection,
-        labels: Ints,
-        preprocessing: Preprocessing,
-        runtime: Runtime,
-    ) -> None:
-        self.labels = labels
+    unlabeled: ImageCollection
+    labeled: ImageCollection
+    labels: Ints
+    preprocessing: Preprocessing
+    runtime: Runtime
+
+    def __post_init__(self) -> None:
         # The unlabeled images are listed twice; from `strong_from` on, they are loaded in the strong view.
-        self.images = unlabeled + labeled + unlabeled
-        self.labeled_from, self.strong_from = len(unlabeled), len(unlabeled) + len(labeled)
-        self.preprocessing, self.runtime = preprocessing, runtime
+        self.images = self.unlabeled + self.labeled + self.unlabeled
+        self.labeled_from, self.strong_from = len(self.unlabeled), len(self.unlabeled) + len(self.labeled)
 
     def views(self, requests: Sequence[Request], epoch: int, first: int) -> Iterator[Views]:
         """Yield decoded and normalized views; an image that has become unreadable is left out of its step."""

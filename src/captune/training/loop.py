@@ -7,7 +7,7 @@ import signal
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -86,11 +86,10 @@ def fit(
     checkpoints: CheckpointFolder | None = None,
 ) -> None:
     """Train the objective's parameters; an interrupted fit continues from its last checkpoint, bit for bit."""
-    trained = dict(objective.named_parameters())
     groups = parameter_groups(objective, optimization.weight_decay)
     sgd = torch.optim.SGD(groups, lr=optimization.learning_rate, momentum=optimization.momentum)
     spread = runtime.spread(objective)
-    state = _TrainingState(trained, sgd, schedule, runtime, checkpoints)
+    state = _TrainingState(dict(objective.named_parameters()), sgd, schedule, runtime, checkpoints)
     epoch, step = state.restore()
     iterations = schedule.iterations
     with runtime.progress("Training", optimization.epochs * iterations) as advance, Interrupts() as interrupts:
@@ -168,21 +167,17 @@ def _step(objective: nn.Module, batch: Any, rate: float, gradient_clip: float, s
         state.sums[name] = state.sums[name] + value if name in state.sums else value.clone()
 
 
+@dataclass(eq=False)
 class _TrainingState:
     """Saves and restores everything that makes a resumed training the same as an uninterrupted one."""
 
-    def __init__(
-        self,
-        parameters: dict[str, nn.Parameter],
-        optimizer: torch.optim.Optimizer,
-        schedule: Schedule,
-        runtime: Runtime,
-        folder: CheckpointFolder | None,
-    ) -> None:
-        self.parameters, self.optimizer, self.schedule, self.folder = parameters, optimizer, schedule, folder
-        self.runtime = runtime
-        self.sums: dict[str, Tensor] = {}
-        self.last_saved = ""
+    parameters: dict[str, nn.Parameter]
+    optimizer: torch.optim.Optimizer
+    schedule: Schedule
+    runtime: Runtime
+    folder: CheckpointFolder | None
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    last_saved: str = ""
 
     def save(self, epoch: int, step: int) -> None:
         if self.folder is None:

@@ -70,8 +70,3 @@ def put_prompts(tower: TextTower, depth: int, tokens: Tensor, prompts: Tensor) -
     if depth == 0:  # later layers replace hidden states, which have no position embedding
         prompts = prompts + tower.positions()[start:stop]
     return torch.cat([tokens[:, :start], prompts.expand(tokens.shape[0], -1, -1), tokens[:, stop:]], dim=1)
-
-
-def longest_text(backbone: Backbone) -> int:
-    """Return the maximum number of tokens of a text, including start and end."""
-    return int(backbone.tokenize([f"{PLACEHOLDER} " * 1000]).ids.shape[1])

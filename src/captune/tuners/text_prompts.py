@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from captune.backbones.base import Backbone
 from captune.core.settings import Positive
 from captune.data.vocabulary import Vocabulary
-from captune.tuners._prompted_texts import PromptedTexts, longest_text, put_prompts
+from captune.tuners._prompted_texts import PLACEHOLDER, PromptedTexts, put_prompts
 from captune.tuners.base import Tuner
 
 
@@ -39,7 +39,8 @@ class TextPrompts(Tuner):
 
     def __init__(self, backbone: Backbone, vocabulary: Vocabulary, settings: TextPromptsSettings | None = None) -> None:
         super().__init__(backbone, vocabulary, settings)
-        n_context = min(self.settings.n_context, longest_text(backbone) // 2)
+        longest = backbone.tokenize([f"{PLACEHOLDER} " * 1000]).ids.shape[1]
+        n_context = min(self.settings.n_context, longest // 2)
         size = (self.settings.members, n_context, backbone.text_tower.width)
         self.context = nn.Parameter(torch.empty(size).normal_(std=0.02))
         # The context replaces the template; a class that has descriptions is still represented by them.
