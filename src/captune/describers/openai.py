@@ -96,8 +96,7 @@ class OpenAIDescriber(Describer):
         key, address = os.environ.get("OPENAI_API_KEY"), os.environ.get("OPENAI_BASE_URL")
         if not key and not address:
             raise SetupError(
-                "openai: there is no key. Set OPENAI_API_KEY; or set OPENAI_BASE_URL to a server of your own, "
-                "for example http://localhost:11434/v1 for Ollama."
+                "openai: Set OPENAI_API_KEY, or OPENAI_BASE_URL, for example http://localhost:11434/v1 for Ollama."
             )
         if address and not address.startswith(("http://", "https://")):
             raise SetupError(f"openai: OPENAI_BASE_URL is {redact(address)!r}, expected http://... or https://...")
@@ -166,13 +165,7 @@ def _explain(error: Any, model: str, attempts: int) -> DescriberError:  # noqa: 
         return ServerError(f"openai: no reply after {attempts} attempts: status {status}: {message}")
     if status == 400 and "content" in str(getattr(error, "code", "")):
         return DescriberError(f"openai: the question was refused: {message}")
-    advice = {
-        401: "Check OPENAI_API_KEY.",
-        403: "Check that the key may use this model.",
-        404: f"Check the model's name, {model!r}, and OPENAI_BASE_URL.",
-        429: "The account's quota is used up.",
-        **dict.fromkeys(range(300, 400), "Redirects are not followed: set OPENAI_BASE_URL to the final address."),
-    }.get(status, "Check the model's name and OPENAI_BASE_URL.")
+    advice = f"Check OPENAI_API_KEY, its quota, the model's name, {model!r}, and OPENAI_BASE_URL (no redirects)."
     return SetupError(f"openai: the server refused with status {status}: {message} {advice}")
 
 

@@ -140,7 +140,7 @@ def test_no_redirect_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
         with serving(monkeypatch, lambda *_: away, KEY), pytest.raises((SetupError, ServerError)):
             open_describer("openai:m", None, QUICK).describe(DescriptionRequest("river", n=1))
         with serving(monkeypatch, lambda *_: Answer(status=307, headers={"location": address}), KEY) as server:
-            with pytest.raises(SetupError, match="Redirects are not followed"):
+            with pytest.raises(SetupError, match="no redirects"):
                 open_describer("openai:m", None, QUICK).describe(DescriptionRequest("river", n=1))
             assert len(server.questions) == 1
         assert not other.questions
@@ -217,24 +217,23 @@ def test_some_bad_replies_leave_the_good_ones(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("status", "error", "advice"),
+    ("status", "error"),
     [
-        (401, {"message": f"Incorrect API key provided: {KEY}"}, "Check OPENAI_API_KEY"),
-        (403, {"message": "no"}, "may use this model"),
-        (404, {"message": "no such model"}, "Check the model's name, 'm'"),
-        (400, {"message": "bad"}, "Check the model's name"),
-        (400, {"message": "x" * (2 << 20)}, "Check the model's name"),
-        (429, {"message": "pay", "code": "insufficient_quota"}, "quota is used up"),
+        (401, {"message": f"Incorrect API key provided: {KEY}"}),
+        (403, {"message": "no"}),
+        (404, {"message": "no such model"}),
+        (400, {"message": "bad"}),
+        (400, {"message": "x" * (2 << 20)}),
+        (429, {"message": "pay", "code": "insufficient_quota"}),
     ],
 )
 def test_errors_in_the_setup_stop_everything(
-    monkeypatch: pytest.MonkeyPatch, status: int, error: dict[str, str], advice: str
+    monkeypatch: pytest.MonkeyPatch, status: int, error: dict[str, str]
 ) -> None:
     with serving(monkeypatch, lambda *_: Answer(status=status, error=error), KEY) as server:
-        with pytest.raises(SetupError) as caught:
+        with pytest.raises(SetupError, match=f"status {status}.*OPENAI_API_KEY.*'m'.*OPENAI_BASE_URL") as caught:
             open_describer("openai:m", None, QUICK).describe(DescriptionRequest("river"))
         assert len(server.questions) == 1
-        assert advice in str(caught.value)
         with pytest.raises(DescriberError, match="describer='none'") as caught_all:
             describe([f"class {i}" for i in range(500)])
         assert len(server.questions) <= 1 + QUICK.parallel
