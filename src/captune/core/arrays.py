@@ -151,12 +151,13 @@ def row_parts(n_rows: int, width: int) -> Iterator[slice]:
     yield from (slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step))
 
 
-def fill_rows(n_rows: int, width: int, part: Callable[[slice], Floats]) -> Floats:
+def fill_rows(n_rows: int, width: int, part: Callable[[slice], Floats], width_of_input: int = 0) -> Floats:
     """Return an array `(rows, width)`, computed part by part."""
-    if 4 * n_rows * width <= CHUNK_BYTES:
+    widest = max(width, width_of_input)
+    if 4 * n_rows * widest <= CHUNK_BYTES:
         return part(slice(0, n_rows))
     filled = empty_rows(n_rows, width)
-    for rows in row_parts(n_rows, width):
+    for rows in row_parts(n_rows, widest):
         filled[rows] = part(rows)
     return filled
 

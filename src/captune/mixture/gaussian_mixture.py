@@ -21,7 +21,6 @@ from captune.core.arrays import (
     Ints,
     as_embeddings,
     canonical_order,
-    empty_rows,
     evenly_spaced,
     fill_rows,
     row_parts,
@@ -311,10 +310,8 @@ class _Problem:
 
     def _scores(self, weights: Floats, offsets: Floats) -> Floats:
         """Return a linear rule's scores of the unlabeled images, `(images, classes)`."""
-        scores = empty_rows(len(self.images), len(weights))
-        for rows in row_parts(len(self.images), max(self.images.shape[1], len(weights))):
-            scores[rows] = self.images[rows] @ weights.T + offsets
-        return scores
+        images = self.images
+        return fill_rows(len(images), len(weights), lambda rows: images[rows] @ weights.T + offsets, images.shape[1])
 
     def _totals(self, probabilities: Floats) -> tuple[Floats, Floats]:
         """Return each class's count `(classes,)` and sum of centered images `(classes, width)`."""
