@@ -17,7 +17,6 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import TypeAdapter, ValidationError
 
 from captune.core.errors import InputError, ProblemList, nearest, raise_all
-from captune.core.files import is_file, is_folder
 from captune.core.text import shown
 
 T = TypeVar("T")
@@ -160,12 +159,12 @@ def build_run(
         f"{gone if key in OF_AUTHORS else explain_unknown(key) or nearest(key, known | set(ARGUMENTS))}"
         for key in unknown
     )
-    parts: list[Any] = []
-    for cls, keys in ((RunSettings, run_keys), (method_settings, own_keys)):
-        own = {key: value for key, value in values.items() if key in keys}
-        parts.append(problems.collect(lambda cls=cls, own=own: build(cls, own, "settings"), ""))  # type: ignore[misc]
+    common, own = ({key: value for key, value in values.items() if key in keys} for keys in (run_keys, own_keys))
+    run = problems.collect(lambda: build(RunSettings, common, "settings"), "")
+    method = problems.collect(lambda: build(method_settings, own, "settings"), "")
     raise_all(problems, "These settings cannot be used")
-    return parts[0], parts[1]
+    assert run is not None and method is not None  # noqa: PT018
+    return run, method
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
@@ -188,9 +187,6 @@ def resolve_paths(values: Mapping[str, Any], folder: str | Path) -> dict[str, An
     def inside(path: str) -> str:
         return str(Path(folder) / os.path.expanduser(path))  # noqa: PTH111 (a user without a home is no error here)
 
-    def exists(path: str) -> bool:
-        return is_file(inside(path)) or is_folder(inside(path))
-
     resolved = dict(values)
     for key in ("images", "labels", "out", "root", "cache"):
         value = values.get(key)
@@ -199,11 +195,11 @@ def resolve_paths(values: Mapping[str, Any], folder: str | Path) -> dict[str, An
         elif key == "images" and isinstance(value, list):
             resolved[key] = [inside(path) if isinstance(path, str) else path for path in value]
     classes = values.get("classes")
-    if isinstance(classes, str) and classes and ("," not in classes or exists(classes)):
+    if isinstance(classes, str) and classes and ("," not in classes or os.path.lexists(inside(classes))):
         resolved["classes"] = inside(classes)
     for key in ("backbone", "describer", "second_encoder"):
         source, _, name = str(values.get(key, "")).partition(":")
-        if name and (source == "file" or exists(name)):
+        if name and (source == "file" or os.path.lexists(inside(name))):
             resolved[key] = f"{source}:{inside(name)}"
     return resolved
 
