@@ -21,7 +21,7 @@ from absent import all_beds
 from beds import Bed
 from captune.core.arrays import Bools, Floats
 from captune.embeddings.embed import score
-from captune.mixture.unknown_images import fit_to_names
+from captune.mixture.open_world import fit_to_names
 from captune.review.suggestions import choose_images
 
 N_ANSWERS = 21

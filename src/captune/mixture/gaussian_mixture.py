@@ -31,9 +31,9 @@ from captune.core.errors import InputError
 from captune.core.runtime import threads_for
 from captune.core.settings import NonNegativeFloat, Positive
 from captune.labeling.selection import Classes, class_mask
-from captune.mixture.absent_names import find_absent
 from captune.mixture.calibration import evening_offsets, find_temperature, mean_confidence, mixture_temperature
 from captune.mixture.label_evidence import LabelEvidence, gather_evidence
+from captune.mixture.open_world import find_absent
 
 TOLERANCE = 0.001
 """The estimation ends when a round changes the class of no more than this share of the images."""

@@ -22,7 +22,7 @@ from captune.data.loading import load_batches
 from captune.data.partition_folder import Finished, PartitionFolder, arrow, part_name, read_embeddings, sidecar_name
 from captune.data.views import WeakView
 from captune.embeddings.embed import embed_classes, encode_pixels
-from captune.mixture.unknown_images import fit_of_new_images
+from captune.mixture.open_world import fit_of_new_images
 from captune.partitions.job import Outcome, read_plan
 from captune.partitions.sources import open_source
 from captune.results.classifier import Classifier

@@ -21,7 +21,7 @@ from captune.embeddings.embed import embed_classes, score
 from captune.embeddings.predictions import Predictions
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.methods.base import Context
-from captune.mixture.unknown_images import fit_to_names
+from captune.mixture.open_world import fit_to_names
 from captune.plan import Plan
 from captune.results.classifier import Classifier, predict_collection
 from captune.results.health import MOST_JUDGED, HealthCheck, check_health

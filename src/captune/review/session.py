@@ -15,7 +15,7 @@ from captune.data.inputs import Images
 from captune.data.task import NONE_ID
 from captune.embeddings.embed import embed_classes
 from captune.embeddings.predictions import Predictions
-from captune.mixture.unknown_images import fit_to_names
+from captune.mixture.open_world import fit_to_names
 from captune.results.classifier import Classifier
 from captune.results.run import Run
 from captune.results.run_folder import claim_folder

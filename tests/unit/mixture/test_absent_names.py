@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from captune.core.arrays import Floats, Ints, softmax_rows, unit_rows
-from captune.mixture.absent_names import even_share, expected_images, find_absent
 from captune.mixture.gaussian_mixture import MixtureSettings, fit_gaussian_mixture
+from captune.mixture.open_world import even_share, expected_images, find_absent
 
 NO_LABELS = np.empty(0, dtype=np.int64)
 

@@ -7,7 +7,7 @@ import pytest
 
 from captune.core.arrays import Bools, Floats, unit_rows
 from captune.core.errors import InputError
-from captune.mixture.unknown_images import fit_of_new_images, fit_to_names
+from captune.mixture.open_world import fit_of_new_images, fit_to_names
 
 
 def make(seed: int = 0) -> tuple[Floats, Floats, Bools]:
