@@ -20,7 +20,7 @@ from captune.core.arrays import Ints
 from captune.core.errors import InputError, ProblemList, raise_all
 from captune.core.files import is_file, is_folder, read_json
 from captune.data.decoding import ImageData, read_bytes
-from captune.data.shards import SUFFIXES, Span, expand, index_shard, is_pattern, is_shard
+from captune.data.shards import SUFFIXES, Span, expand, index_shard, is_shard
 from captune.data.tables import first_few, is_table, read_columns, read_lines
 
 PATH_COLUMNS = ("path", "image", "image_path", "file", "filename", "filepath", "file_name")
@@ -159,19 +159,18 @@ def find_images(source: str | Path, root: str | Path | None = None) -> ImageColl
     """
     path = Path(source)
     if is_folder(path):
-        shards, files, unused = list[str](), list[str](), defaultdict[str, list[str]](list)
+        tar_files, files, unused = list[str](), list[str](), defaultdict[str, list[str]](list)
         for name in walk(path, unused):
-            (shards if name.lower().endswith(".tar") else files).append(os.path.join(path, name))  # noqa: PTH118
+            (tar_files if name.lower().endswith(".tar") else files).append(os.path.join(path, name))  # noqa: PTH118
         if files:  # next to images, a tar file is usually the archive they came from
-            unused["tar files beside images"] += [Path(shard).name for shard in shards]
+            unused["tar files beside images"] += [Path(shard).name for shard in tar_files]
         kinds = [f"{kind}: {len(names)} (the first is {names[0]!r})" for kind, names in unused.items() if names]
         left = f"Not used in {str(path)!r}: {'; '.join(kinds)}." if kinds else ""
-        return _collection(files or shards, path, root, f"Cannot use the folder {str(path)!r}", unused=left)
+        return _collection(files or tar_files, path, root, f"Cannot use the folder {str(path)!r}", unused=left)
     if is_file(path) and not is_shard(path):
         entries = (row[0] for row in read_columns(path, [PATH_COLUMNS])) if is_table(path) else read_lines(path)
         return from_paths(entries, root, path.parent, f"Cannot use the manifest {str(path)!r}")
-    if is_file(path) or is_pattern(str(source)):
-        shards = [str(path)] if is_file(path) else expand(str(source))
+    if shards := [str(path)] if is_file(path) else expand(str(source)):
         folder = Path(os.path.commonpath([os.path.dirname(shard) for shard in shards]))  # noqa: PTH120
         return _collection(shards, folder, root, "Cannot use these shards")
     raise InputError(

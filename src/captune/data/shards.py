@@ -53,13 +53,13 @@ def is_shard(path: str | Path) -> bool:
     return name.endswith(".tar")
 
 
-def is_pattern(source: str) -> bool:
-    """Return whether a source is a pattern of shards: `*`, `?`, `[...]` or a range `{000..009}`, ending in .tar."""
-    return source.lower().endswith(".tar") and (glob.has_magic(source) or _RANGE.search(source) is not None)
-
-
 def expand(pattern: str) -> list[str]:
-    """Return the shards that match a pattern: ranges in their order, wildcards sorted."""
+    """Return the shards that match a pattern that ends in .tar: ranges in their order, wildcards sorted.
+
+    A pattern has `*`, `?`, `[...]` or a range `{000..009}`; another source matches nothing.
+    """
+    if not pattern.lower().endswith(".tar") or not (glob.has_magic(pattern) or _RANGE.search(pattern)):
+        return []
     names = [pattern]
     while (match := _RANGE.search(names[0])) is not None:  # leading zeros are kept
         numbers = range(int(match[1]), int(match[2]) + 1)

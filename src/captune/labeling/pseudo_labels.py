@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import Any
@@ -57,17 +56,6 @@ class PseudoLabels:
         rounds, sources = (np.full(len(image_index), value, dtype=np.int64) for value in (round_number, source))
         return cls(image_index, labels, confidence, n_classes, rounds, sources, candidates)
 
-    @classmethod
-    def empty(cls, n_classes: int) -> PseudoLabels:
-        """Return pseudo-labels for no image."""
-        nothing = np.zeros(0, dtype=np.int64)
-        return cls.create(nothing, nothing, np.zeros(0, dtype=np.float32), n_classes)
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], n_classes: int) -> PseudoLabels:
-        """Return the pseudo-labels whose `arrays` these are."""
-        return cls(n_classes=n_classes, **arrays)
-
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all arrays by name, for saving."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -78,7 +66,8 @@ class PseudoLabels:
 
     def subset(self, chosen: Ints | Bools) -> PseudoLabels:
         """Return the chosen entries, by position in these arrays or by mask."""
-        return self.from_arrays({name: array[chosen] for name, array in self.arrays().items()}, self.n_classes)
+        parts: dict[str, Any] = {name: array[chosen] for name, array in self.arrays().items()}
+        return replace(self, **parts)
 
     def reindexed(self, image_index: Ints) -> PseudoLabels:
         """Return the same labels with each position replaced by the entry of `image_index` at that position."""
@@ -93,9 +82,8 @@ class PseudoLabels:
         if self.n_classes != other.n_classes:
             raise InputError(f"Expected pseudo-labels of {self.n_classes} classes, got {other.n_classes}.")
         new = other.subset(~np.isin(other.image_index, self.image_index)).arrays()
-        both = {name: np.concatenate([array, new[name]]) for name, array in self.arrays().items() if name in new}
-        joined = self.from_arrays(both, self.n_classes)
-        return joined.subset(np.argsort(joined.image_index))
+        both: dict[str, Any] = {k: np.concatenate([v, new[k]]) for k, v in self.arrays().items() if k in new}
+        return PseudoLabels(n_classes=self.n_classes, **both).subset(np.argsort(both["image_index"]))
 
     def counts(self) -> Ints:
         """Return how many images each class has."""

@@ -237,8 +237,8 @@ class PseudoLabelSchedule(Schedule):
 
 def read_pseudo_labels(tensors: Mapping[str, Tensor], prefix: str, n_classes: int) -> PseudoLabels:
     """Return the pseudo-labels that a checkpoint holds under a prefix."""
-    arrays = {name: tensor.numpy() for name, tensor in with_prefix(tensors, prefix).items()}
-    return PseudoLabels.from_arrays(arrays, n_classes)
+    arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in with_prefix(tensors, prefix).items()}
+    return PseudoLabels(n_classes=n_classes, **arrays)
 
 
 @dataclass(frozen=True)

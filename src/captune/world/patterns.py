@@ -390,18 +390,14 @@ def damask(cloth: Cloth) -> Dyed:
     return [shape * cloth.between(0, 0.7, 1.0)], None
 
 
-def at_thread(cloth: Cloth, thread: Field) -> Field:
-    """Return the random number of each upright thread."""
-    # Two numbers are mixed because the grid alone would repeat after sixteen threads.
-    flat = thread.astype(np.int64).reshape(len(thread), -1)
-    first, second = (np.take_along_axis(cloth.grid[:, row], flat % size, 1) for row, size in ((0, 16), (1, 13)))
-    return ((first + second) % 1.0).reshape(thread.shape)
-
-
 @_pattern((22, 32), kind=MISMATCHED, turn=15)
 def ikat(cloth: Cloth) -> Dyed:
     """Nested diamonds whose edges run feathered along the threads."""
-    streak = at_thread(cloth, np.floor(cloth.x * 11.0))
+    thread = np.floor(cloth.x * 11.0)
+    flat = thread.astype(np.int64).reshape(len(thread), -1)
+    # Two random numbers of each upright thread are mixed because the grid alone would repeat after sixteen threads.
+    first, second = (np.take_along_axis(cloth.grid[:, row], flat % size, 1) for row, size in ((0, 16), (1, 13)))
+    streak = ((first + second) % 1.0).reshape(thread.shape)
     nested = fold_unit(cloth.x) + fold_unit(cloth.y * 0.8 + 0.22 * (streak - 0.5))
     return [edge(size - nested, cloth.soft * 2.2) for size in (0.40, 0.27, 0.13)], 0.86 + 0.22 * streak
 

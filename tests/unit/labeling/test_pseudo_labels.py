@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def test_counts_and_precision() -> None:
     truth = np.array([1, 9, 9, 0, 9, 1])
     assert labels.counts().tolist() == [0, 2, 1, 0]
     assert labels.precision(truth) == pytest.approx(2 / 3)
-    assert math.isnan(PseudoLabels.empty(4).precision(truth))
+    assert math.isnan(some([], []).precision(truth))
 
 
 def test_subset_by_mask_and_by_position() -> None:
@@ -49,9 +50,9 @@ def test_extend_keeps_its_own_labels() -> None:
 
 def test_extend_with_nothing_and_of_other_classes() -> None:
     labels = some([4, 1], [0, 1])
-    assert len(labels.extend(PseudoLabels.empty(4))) == len(PseudoLabels.empty(4).extend(labels)) == 2
+    assert len(labels.extend(some([], []))) == len(some([], []).extend(labels)) == 2
     with pytest.raises(InputError, match="Expected pseudo-labels of 4 classes, got 3"):
-        labels.extend(PseudoLabels.empty(3))
+        labels.extend(replace(some([], []), n_classes=3))
 
 
 def test_candidates_stay_only_when_both_have_them() -> None:
@@ -96,7 +97,7 @@ def test_all_problems_are_listed_at_once() -> None:
 @pytest.mark.parametrize("candidates", [None, np.ones((3, 4), dtype=bool)])
 def test_arrays_bring_everything_back(candidates: np.ndarray | None) -> None:
     labels = some([5, 0, 3], [1, 1, 2], round_number=4, source=Source.NAME, candidates=candidates)
-    again = PseudoLabels.from_arrays(labels.arrays(), 4)
+    again = PseudoLabels(n_classes=4, **labels.arrays())
     assert again.arrays().keys() == labels.arrays().keys()
     assert all(np.array_equal(again.arrays()[name], array) for name, array in labels.arrays().items())
     assert ("candidates" in labels.arrays()) == (candidates is not None)
