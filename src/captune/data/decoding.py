@@ -164,9 +164,9 @@ def _formats(content: bytes) -> tuple[str, ...]:
     if content[4:8] != b"ftyp":
         return FORMATS
     if content[8:12] not in HEIF_BRANDS:
-        if not features.check("avif"):
-            raise UnreadableImageError("AVIF images need a newer Pillow: pip install -U pillow")
-        return ("AVIF",)
+        if features.check("avif"):
+            return ("AVIF",)
+        raise UnreadableImageError("AVIF images need a newer Pillow: pip install -U pillow")
     try:
         from pillow_heif import register_heif_opener
     except ImportError:
@@ -181,8 +181,13 @@ def _reduce(image: Image.Image, smallest: int) -> Image.Image:
     if factor < 2 or image.width * image.height <= LARGE_PIXELS:
         return image
     image.load()
-    if image.mode.startswith("I") or image.mode == "F":
-        reduced = Image.fromarray(_block_means(image, factor))
+    if image.mode.startswith("I") or image.mode == "F":  # a strip at a time; leftover pixels are dropped
+        width, height = (side // factor * factor for side in image.size)
+        strips = (np.asarray(image.crop((0, top, width, top + factor))) for top in range(0, height, factor))
+        means = [
+            strip.reshape(factor, -1, factor).mean((0, 2), dtype=np.float64).astype(strip.dtype) for strip in strips
+        ]
+        reduced = Image.fromarray(np.stack(means))
     elif _has_alpha(image):
         rgba = image if image.mode == "RGBA" else image.convert("RGBA")
         reduced = rgba.convert("RGBa").reduce(factor).convert("RGBA")  # so that transparent pixels lend no color
@@ -192,17 +197,6 @@ def _reduce(image: Image.Image, smallest: int) -> Image.Image:
     with suppress(Exception):  # damaged EXIF data; the orientation may also be in XMP
         reduced.getexif()[ExifTags.Base.Orientation] = image.getexif()[ExifTags.Base.Orientation]
     return reduced
-
-
-def _block_means(image: Image.Image, factor: int) -> NDArray[Any]:
-    """Return the means of square blocks, in the image's own type, `(height, width)`; leftover pixels are dropped."""
-    width, height = (side // factor * factor for side in image.size)
-    rows = []
-    for top in range(0, height, factor):
-        strip = np.asarray(image.crop((0, top, width, top + factor)))
-        means = strip.reshape(factor, -1, factor).mean(axis=(0, 2), dtype=np.float64)
-        rows.append(means.astype(strip.dtype))
-    return np.stack(rows)
 
 
 def _has_alpha(image: Image.Image) -> bool:
@@ -354,8 +348,7 @@ class GuardedDecoder:
             answer = None if is_late else _receive(answers)
             if answer is not None and "error" in answer:
                 raise (CostlyImageError if answer["costly"] else UnreadableImageError)(answer["error"])
-            pixels = b"" if answer is None else answers.read(math.prod(answer["shape"]))
-            if answer is not None and len(pixels) == math.prod(answer["shape"]):
+            if answer is not None and len(pixels := answers.read(answer["size"])) == answer["size"]:
                 return np.frombuffer(pixels, dtype=np.uint8).reshape(answer["shape"])
         self.close()
         if is_late:
@@ -414,14 +407,14 @@ def work(max_memory: int) -> None:
         try:
             content = given.read(wish["size"])
             image, model = decode(content, wish["smallest"], wish["max_pixels"]), wish["preprocessing"]
-            view = np.asarray(image) if model is None else weak_view(image, as_preprocessing(model))
+            view = image if model is None else weak_view(image, as_preprocessing(model))
             pixels = np.ascontiguousarray(view)
         except UnreadableImageError as error:
             _send(answers, {"error": str(error), "costly": isinstance(error, CostlyImageError)})
         except MemoryError:
             _send(answers, {"error": "not enough memory to decode it", "costly": False})
         else:
-            _send(answers, {"shape": pixels.shape}, pixels.data)
+            _send(answers, {"shape": pixels.shape, "size": pixels.size}, pixels.data)
 
 
 def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
