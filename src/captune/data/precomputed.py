@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -120,15 +120,15 @@ class ClassTexts:
     logit_scale: float = 100.0
 
     def __post_init__(self) -> None:
-        names = tuple(str(name).strip() for name in self.names)
-        vectors, _ = unit_vectors(self.vectors, "class texts")
-        scale = float(self.logit_scale)
-        if len(names) != len(vectors):
-            raise InputError(f"Expected one text embedding per class, got {len(vectors)} for {len(names)} names.")
-        if not math.isfinite(scale) or scale <= 0:
-            raise InputError(f"logit_scale is {scale}, expected a positive number such as 100.")
-        for field, value in (("names", names), ("vectors", vectors), ("logit_scale", scale)):
-            object.__setattr__(self, field, value)
+        scale = np.asarray(self.logit_scale)
+        if scale.size != 1 or scale.dtype.kind not in "fiu" or not 0 < scale.item() < math.inf:
+            raise InputError(f"logit_scale is {shown(scale.tolist())}, expected a positive number such as 100.")
+        object.__setattr__(self, "logit_scale", float(scale.item()))
+        object.__setattr__(self, "names", tuple(str(name).strip() for name in self.names))
+        object.__setattr__(self, "vectors", unit_vectors(self.vectors, "class texts")[0])
+        if len(self.names) != len(self.vectors):
+            sizes = f"got {len(self.vectors)} for {len(self.names)} names"
+            raise InputError(f"Expected one text embedding per class, {sizes}.")
 
     @classmethod
     def from_file(cls, path: str | Path) -> ClassTexts:
@@ -140,10 +140,7 @@ class ClassTexts:
                 "(classes, width) and, optionally, 'logit_scale'."
             )
         scale: Any = stored["logit_scale"] if "logit_scale" in stored else 100.0  # noqa: SIM401 (it has no get)
-        if np.size(scale) != 1 or np.asarray(scale).dtype.kind not in "fiu":
-            raise InputError(f"'logit_scale' in {str(path)!r} is {shown(scale)}, expected one number.")
-        texts = stored.choose(TEXT_KEYS, "class texts", n_axes=2)
-        return cls(tuple(stored["names"].tolist()), texts, np.asarray(scale).item())
+        return cls(tuple(stored["names"].tolist()), stored.choose(TEXT_KEYS, "class texts", n_axes=2), scale)
 
     @property
     def width(self) -> int:
@@ -156,12 +153,9 @@ class ClassTexts:
 
 def unit_vectors(vectors: Any, what: str) -> tuple[Floats, bool]:  # noqa: ANN401 (any array)
     """Return vectors of length one in float32, and whether they had another length before."""
-    if hasattr(vectors, "detach"):
-        vectors = vectors.detach().cpu().float().numpy()
-    try:
-        array = np.asarray(vectors)
-    except ValueError:  # rows of different lengths
-        array = np.empty(0)
+    array: NDArray[Any] = np.empty(0)
+    with suppress(ValueError):  # rows of different lengths
+        array = np.asarray(vectors.detach().cpu().float().numpy() if hasattr(vectors, "detach") else vectors)
     if array.ndim != 2 or array.dtype.kind not in "fiu" or not array.size:
         raise InputError(
             f"Expected {what} as a numeric array of two axes, got shape {array.shape} and type {array.dtype}."

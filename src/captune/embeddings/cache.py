@@ -120,25 +120,17 @@ class CacheShard:
 
     def _read_part(self, path: Path, size: int) -> tuple[Keys, NDArray[Any]] | None:
         """Return the keys and the vectors of a part; one that is damaged is deleted."""
-        try:
+        with suppress(OSError):  # deleted by another process, or a temporary failure: its images are embedded again
             content = path.read_bytes()
-        except OSError:  # deleted by another process, or a temporary failure: its images are embedded again
-            return None
-        try:
-            if digest(content) != path.stem or len(content) != size:
-                raise ValueError("the content does not match the name")
-            tensors = load_tensors(content)
-            keys, vectors = tensors["keys"], tensors["vectors"]
-            shapes = (len(vectors), KEY_BYTES), (len(keys), self.width)
-            if (keys.shape, vectors.shape) != shapes or vectors.dtype != self.dtype:
-                raise ValueError("unexpected shapes")
-            if self.dtype is np.float32 and not is_embedding(vectors).all():
-                raise ValueError("vectors that are not embeddings")
-        except Exception:  # whatever is wrong with a part, embedding its images again repairs it
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
-            return None
-        return keys, vectors
+            with suppress(Exception):  # whatever is wrong with a part, embedding its images again repairs it
+                tensors = load_tensors(content) if digest(content) == path.stem and len(content) == size else {}
+                keys, vectors = tensors["keys"], tensors["vectors"]
+                are_shapes_right = keys.shape == (len(vectors), KEY_BYTES) and vectors.shape == (len(keys), self.width)
+                are_vectors = self.dtype is not np.float32 or is_embedding(vectors).all()
+                if are_shapes_right and are_vectors and vectors.dtype == self.dtype:
+                    return keys, vectors
+            path.unlink(missing_ok=True)
+        return None
 
     def find(self, keys: Keys) -> NDArray[Any]:
         """Return the vectors of known digests, `(items, width)`."""
