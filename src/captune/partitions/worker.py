@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,11 +143,10 @@ class Worker:
     def _encode(self, rows: _Rows) -> bytes:
         """Return a partition as Parquet; equal content has equal bytes."""
         arrays, is_readable = arrow(), np.asarray([reason is None for reason in rows.reasons], dtype=np.bool_)
-        place = np.cumsum(is_readable) - 1  # of the row of each readable image
 
-        def column(kind: Any, of_row: Callable[[int], Any]) -> Any:  # noqa: ANN401
-            found = (of_row(row) if good else None for row, good in zip(place.tolist(), is_readable, strict=True))
-            return arrays.array(list(found), kind)
+        def column(kind: Any, of_readable: Iterable[Any]) -> Any:  # noqa: ANN401
+            values = iter(of_readable)
+            return arrays.array([next(values) if good else None for good in is_readable.tolist()], kind)
 
         text, number = arrays.string(), arrays.float32()
         columns = {
@@ -165,14 +164,13 @@ class Worker:
         if rows.probabilities is not None and self.classifier is not None:
             names, best = self.classifier.names, top_k(rows.probabilities, self.job.top_k)
             values = np.take_along_axis(rows.probabilities, best, axis=1)
-            columns["label"] = column(text, lambda row: names[best[row, 0]])
-            columns["confidence"] = column(number, lambda row: values[row, 0].item())
+            columns["label"] = column(text, (names[c] for c in best[:, 0]))
+            columns["confidence"] = column(number, values[:, 0].tolist())
             if rows.fits is not None:
-                fits = rows.fits
-                columns["fits"] = column(number, lambda row: fits[row].item())
+                columns["fits"] = column(number, rows.fits.tolist())
             if self.job.top_k > 1:
-                columns["labels"] = column(arrays.list_(text), lambda row: [names[c] for c in best[row]])
-                columns["confidences"] = column(arrays.list_(number), lambda row: values[row].tolist())
+                columns["labels"] = column(arrays.list_(text), ([names[c] for c in row] for row in best))
+                columns["confidences"] = column(arrays.list_(number), values.tolist())
         sink = arrays.BufferOutputStream()
         arrow("parquet").write_table(arrays.table(columns), sink, **PARQUET)
         return bytes(sink.getvalue())
