@@ -56,10 +56,9 @@ class _BatchDataset:
                 key = image.key
                 is_decoded = key not in self.known
                 if is_decoded:
-                    decoded_image = image.decode()
-                    if decoded_image.info.get(RANGE):
-                        ranges[position] = decoded_image.info[RANGE]
-                    pixels.append(self.view(decoded_image, position, key))
+                    opened = image.decode()
+                    ranges |= {position: guessed} if (guessed := opened.info.get(RANGE)) else {}
+                    pixels.append(self.view(opened, position, key))
             except UnreadableImageError as error:
                 problems[position] = str(error)
                 continue
@@ -68,7 +67,7 @@ class _BatchDataset:
             decoded.append(is_decoded)
         return LoadedBatch(
             np.asarray(positions, dtype=np.int64),
-            np.stack(keys) if keys else np.empty((0, KEY_BYTES), dtype=np.uint8),
+            np.asarray(keys, dtype=np.uint8).reshape(-1, KEY_BYTES),
             np.asarray(decoded, dtype=np.bool_),
             np.stack(pixels) if pixels else np.empty((0, 0, 0, 3), dtype=np.uint8),
             problems,

@@ -74,29 +74,23 @@ class PartitionFolder:
 
     def finished(self, number: int) -> Finished | None:
         """Return the sidecar of a partition, None if it is not finished; the partition itself is not read."""
-        facts = self.read_json(sidecar_name(number))
-        try:
-            return Finished(**facts) if isinstance(facts, dict) else None
-        except TypeError:
-            return None
+        with suppress(TypeError):  # it is missing or damaged
+            return Finished(**self.read_json(sidecar_name(number)))
+        return None
 
     def is_done(self, number: int) -> bool:
         """Return whether a partition is there and matches the digest in its sidecar."""
         facts = self.finished(number)
-        content = None if facts is None else self.read(part_name(number))
-        return facts is not None and content is not None and digest(content) == facts.digest
+        return facts is not None and digest(self.read(part_name(number)) or b"") == facts.digest
 
     def read_table(self, number: int, columns: Sequence[str] | None = None) -> Any:  # noqa: ANN401 (pyarrow's Table)
         """Return a finished partition, or some of its columns."""
-        content = self.read(part_name(number))
-        if content is None:
-            raise RunFolderError(f"{part_name(number)!r} is missing in {self.address!r}. Run the same command again.")
+        name = part_name(number)
         try:
-            return arrow("parquet").read_table(arrow().BufferReader(content), columns=columns)
+            return arrow("parquet").read_table(arrow().BufferReader(self.read(name) or b""), columns=columns)
         except arrow().ArrowException as error:
-            raise RunFolderError(
-                f"{part_name(number)!r} in {self.address!r} is damaged: {error}. Run the same command again."
-            ) from error
+            problem = f"{name!r} in {self.address!r} is missing or damaged: {error}"
+            raise RunFolderError(f"{problem}. Run the same command again.") from error
 
 
 def part_name(number: int) -> str:
