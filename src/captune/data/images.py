@@ -42,8 +42,8 @@ class ImageCollection:
         files: The path of each image as text; `shard.tar/member` inside a tar shard.
         root: The folder that names are relative to.
         unused: What else was found there.
-        where: For members of tar shards `(images, 3)`: characters in the path of the shard (0 for a plain file), offset
-            and size; for items in memory `(images,)`: their rows.
+        where: For files `(images, 3)`: characters in the path of the tar shard (0 for a plain file), offset and size;
+            for items in memory `(images,)`: their rows.
         items: What images in memory are items of, such as a list, a dataset or a matrix of embeddings.
     """
 
@@ -58,7 +58,8 @@ class ImageCollection:
         items: Any = None,  # noqa: ANN401
     ) -> None:
         self.files = tuple(tidy(os.fspath(path)) for path in paths)
-        self.root, self.unused, self.where, self.items = root, unused, where, items
+        self.root, self.unused, self.items = root, unused, items
+        self.where: Ints = np.zeros((len(self.files), 3), dtype=np.int64) if where is None else where
 
     def __len__(self) -> int:
         return len(self.files)
@@ -80,15 +81,13 @@ class ImageCollection:
             return self if len(other) == 0 else other
         if type(other) is not type(self) or other.items is not self.items:
             raise InputError("Images in memory can only be joined with images of the same source.")
-        where = [np.zeros((len(part), 3), np.int64) if part.where is None else part.where for part in (self, other)]
-        is_plain = self.where is None and other.where is None
-        return self._with(files=self.files + other.files, where=None if is_plain else np.concatenate(where))
+        return self._with(files=self.files + other.files, where=np.concatenate([self.where, other.where]))
 
     def subset(self, index: Ints | Sequence[int]) -> Self:
         """Return the images at these positions, in this order."""
         chosen = np.asarray(index, dtype=np.int64)
         files = tuple(self.files[position] for position in chosen.tolist())
-        return self._with(files=files, where=None if self.where is None else self.where[chosen])
+        return self._with(files=files, where=self.where[chosen])
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
@@ -109,7 +108,7 @@ class ImageCollection:
 
     def span(self, position: int) -> Span | None:
         """Return where an image is in its shard, or None for a plain file."""
-        length, offset, size = (0, 0, 0) if self.where is None else self.where[position].tolist()
+        length, offset, size = self.where[position].tolist()
         return Span(Path(self.files[position][:length]), offset, size) if length else None
 
     def read(self, position: int) -> ImageData:

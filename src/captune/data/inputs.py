@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 from PIL import Image
 
-from captune.core.arrays import Ints, evenly_spaced
+from captune.core.arrays import evenly_spaced
 from captune.core.errors import InputError, nearest
 from captune.core.files import is_file
 from captune.data.decoding import ImageData, UnreadableImageError, as_image, is_image_array, read_bytes
@@ -126,7 +126,6 @@ class MemoryImages(ImageCollection):
     """Images in memory or in a dataset that loads them; an item that fails is skipped like an unreadable file."""
 
     kind: ClassVar[str] = "memory"
-    where: Ints
 
     def __init__(self, items: Any, names: Iterable[str] | None = None) -> None:  # noqa: ANN401 (a list or a map-style dataset)
         super().__init__(check_names(names, len(items)), Path(), where=np.arange(len(items)), items=items)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from captune.core.arrays import Floats, Ints, available_memory, fill_rows, row_parts, take_rows
+from captune.core.arrays import Floats, available_memory, fill_rows, row_parts, take_rows
 from captune.core.errors import CaptuneError, InputError, import_extra
 from captune.core.files import is_file
 from captune.core.text import is_unicode, shown
@@ -40,7 +40,6 @@ class Embeddings(ImageCollection):
     """
 
     kind: ClassVar[str] = "embeddings"
-    where: Ints
     items: Floats
     second_items: Floats | None
     was_scaled: bool

@@ -115,7 +115,7 @@ def update(session: Session, images: Images | None) -> Update:
     if source is None:
         source = known.root if known.kind == "files" else session.engine.plan.sources.get("images", "")
     joined = join(known, collect_images(source, single=False))
-    is_any_gone = known.kind == "files" and known.where is None and not all(map(os.path.exists, old.images.files))
+    is_any_gone = known.kind == "files" and not known.where.any() and not all(map(os.path.exists, old.images.files))
     before = old.predictions.labels, old.names
     if len(joined) == len(known) and here == set(old.engine.rows) and not is_any_gone:
         return Update(0, 0, {}, (), compare("nothing is new", before, before))
@@ -148,7 +148,7 @@ def join(known: ImageCollection, found: ImageCollection) -> ImageCollection:
         raise InputError(f"Expected more {known.kind}, got {found.kind}. Open a session on all of them instead.")
     there = {os.path.abspath(file) for file in known.files}  # noqa: PTH100 (millions of names)
     paths = [os.path.abspath(file) for file in found.files]  # noqa: PTH100
-    if known.root.is_absolute() and found.where is None:
+    if known.root.is_absolute() and not found.where.any():
         found = ImageCollection(paths, found.root.absolute())
     return known + found.subset([i for i, path in enumerate(paths) if path not in there])
 

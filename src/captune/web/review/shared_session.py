@@ -326,7 +326,7 @@ class SharedSession:
         while not self._closed.wait(pause):
             known = self.session.engine.all_images
             with suppress(CaptuneError, OSError):
-                if known.kind == "files" and known.where is None:
+                if known.kind == "files" and not known.where.any():
                     self.n_new_images = len(join(known, collect_images(known.root, single=False))) - len(known)
             if not self.is_saved:
                 started = time.monotonic()
