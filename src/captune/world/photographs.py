@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,54 +47,50 @@ _BRIGHTNESS = _COLORS @ np.array([0.299, 0.587, 0.114], dtype=np.float32)
 _PAIRS = np.argwhere(np.abs(_BRIGHTNESS[:, None] - _BRIGHTNESS[None, :]) > 0.28).astype(np.int64)
 
 
-class _Chance(NamedTuple):
-    """The random numbers of a batch of photographs; those of each depend on its own (seed, class, index) only."""
+def _draw(seed: int, class_id: int, indices: Ints) -> tuple[Field, Field, Field]:
+    """Return the random numbers of photographs, those of their grids, and sensor noise.
 
-    draws: Field
-    grid: Field
-    grain: Field
-    """Sensor noise, `(images, SIZE, SIZE, 3)`."""
-
-    @classmethod
-    def of(cls, seed: int, class_id: int, indices: Ints) -> _Chance:
-        shapes = (N_DRAWS,), (GRID, GRID), (SIZE, SIZE, 3)
-        chance = cls(*(np.empty((len(indices), *shape), dtype=np.float32) for shape in shapes))
-        for position, index in enumerate(indices.tolist()):
-            generator = np.random.Generator(np.random.SFC64([seed, class_id, index]))
-            generator.random(dtype=np.float32, out=chance.draws[position])
-            generator.random(dtype=np.float32, out=chance.grid[position])
-            generator.standard_normal(dtype=np.float32, out=chance.grain[position])
-        return chance
-
-    def between(self, position: int, low: float, high: float) -> Field:
-        """Return a number of the camera for every image, spread over a range, `(images, 1, 1)`."""
-        values = self.draws[:, _FIRST_CAMERA_DRAW + position]
-        return (low + (high - low) * values)[:, None, None].astype(np.float32)
+    Those of each photograph depend on its own (seed, class, index) only.
+    """
+    shapes = (N_DRAWS,), (GRID, GRID), (SIZE, SIZE, 3)
+    draws, grids, grain = (np.empty((len(indices), *shape), dtype=np.float32) for shape in shapes)
+    for position, index in enumerate(indices.tolist()):
+        generator = np.random.Generator(np.random.SFC64([seed, class_id, index]))
+        generator.random(dtype=np.float32, out=draws[position])
+        generator.random(dtype=np.float32, out=grids[position])
+        generator.standard_normal(dtype=np.float32, out=grain[position])
+    return draws, grids, grain
 
 
-def _lay(pattern: Pattern, chance: _Chance) -> tuple[Cloth, Field]:
+def _between(draws: Field, position: int, low: float, high: float) -> Field:
+    """Return a number of the camera for every image, spread over a range, `(images, 1, 1)`."""
+    return (low + (high - low) * draws[:, _FIRST_CAMERA_DRAW + position])[:, None, None].astype(np.float32)
+
+
+def _lay(pattern: Pattern, draws: Field, grids: Field) -> tuple[Cloth, Field]:
     """Return the cloth as the camera sees it, and the light on its folds, `(images, SIZE, SIZE)`."""
+    between = partial(_between, draws)
     # Perspective: the far side of a tilted cloth is smaller.
-    depth = 1.0 + chance.between(0, -0.35, 0.35) * _RIGHT + chance.between(1, -0.35, 0.35) * _DOWN
+    depth = 1.0 + between(0, -0.35, 0.35) * _RIGHT + between(1, -0.35, 0.35) * _DOWN
     x, y = _RIGHT / depth, _DOWN / depth
     # One soft fold wave across the cloth displaces it and catches the light on one side.
-    way = chance.between(2, 0.0, 2 * np.pi)
-    wave = chance.between(3, 3.0, 9.0) * (np.cos(way) * x + np.sin(way) * y) + chance.between(4, 0.0, 6.28)
-    strength = chance.between(5, 0.0, 1.0) ** 2
+    way = between(2, 0.0, 2 * np.pi)
+    wave = between(3, 3.0, 9.0) * (np.cos(way) * x + np.sin(way) * y) + between(4, 0.0, 6.28)
+    strength = between(5, 0.0, 1.0) ** 2
     shift = 0.03 * strength * np.sin(wave)
     folds = 1.0 + 0.32 * strength * np.cos(wave)
     x, y = x + shift * np.sin(way), y - shift * np.cos(way)
     limit = np.deg2rad(pattern.turn)
-    turn = chance.between(6, -limit, limit)
+    turn = between(6, -limit, limit)
     cosine, sine = np.cos(turn), np.sin(turn)
-    period = chance.between(7, *pattern.period) / SIZE
+    period = between(7, *pattern.period) / SIZE
     cut = 0.0 if pattern.is_centered else 1.0  # where the piece was cut from the bolt
     cloth = Cloth(
-        x=(cosine * x - sine * y) / period + cut * chance.between(8, 0.0, 16.0),
-        y=(sine * x + cosine * y) / period + cut * chance.between(9, 0.0, 16.0),
+        x=(cosine * x - sine * y) / period + cut * between(8, 0.0, 16.0),
+        y=(sine * x + cosine * y) / period + cut * between(9, 0.0, 16.0),
         soft=(1.0 / SIZE) / period,
-        draws=chance.draws,
-        grid=chance.grid,
+        draws=draws,
+        grid=grids,
     )
     return cloth, folds
 
@@ -119,25 +116,25 @@ def _dye(pattern: Pattern, cloth: Cloth, colors: Field) -> Field:
     return image if relief is None else image * relief[..., None]
 
 
-def _photograph(pattern: Pattern, chance: _Chance) -> tuple[Field, Ints]:
+def _photograph(pattern: Pattern, draws: Field, grids: Field, grain: Field) -> tuple[Field, Ints]:
     """Return photographs `(images, SIZE, SIZE, 3)` between 0 and 1 and their dyes `(images, 4)`."""
-    first = _FIRST_CAMERA_DRAW + 20
-    dyes = _choose_dyes(chance.draws[:, first : first + 3])
-    wobble = (chance.draws[:, first + 4 : first + 8, None] - 0.5) * 0.10  # each vat is a little different
+    first, between = _FIRST_CAMERA_DRAW + 20, partial(_between, draws)
+    dyes = _choose_dyes(draws[:, first : first + 3])
+    wobble = (draws[:, first + 4 : first + 8, None] - 0.5) * 0.10  # each vat is a little different
     colors = np.clip(_COLORS[dyes] + wobble, 0.0, 1.0).astype(np.float32)
     if pattern.is_tonal:
         dyes = np.repeat(dyes[:, :1], 4, axis=1)
         brighter = np.where(colors[:, :1].mean(axis=2, keepdims=True) > 0.5, -0.28, 0.30)
         colors = np.clip(colors[:, :1] + brighter * np.array([0.0, 1.0, 1.0, 1.0], np.float32)[None, :, None], 0, 1)
         colors = colors.astype(np.float32)
-    cloth, folds = _lay(pattern, chance)
+    cloth, folds = _lay(pattern, draws, grids)
     image = _dye(pattern, cloth, colors)
-    lamp = 1.0 + chance.between(11, -0.45, 0.45) * _RIGHT + chance.between(12, -0.45, 0.45) * _DOWN
-    light = (chance.between(13, 0.72, 1.12) * folds * lamp)[..., None]
-    tint = 1.0 + (chance.draws[:, None, None, _FIRST_CAMERA_DRAW + 14 : _FIRST_CAMERA_DRAW + 17] - 0.5) * 0.16
-    haze = chance.between(17, 0.0, 0.18)[..., None]
-    image = _blur(image * light * tint, chance.between(18, 0.0, 0.75)[..., None])
-    image = image + haze * (0.55 - image) + chance.between(19, 0.008, 0.05)[..., None] * chance.grain
+    lamp = 1.0 + between(11, -0.45, 0.45) * _RIGHT + between(12, -0.45, 0.45) * _DOWN
+    light = (between(13, 0.72, 1.12) * folds * lamp)[..., None]
+    tint = 1.0 + (draws[:, None, None, _FIRST_CAMERA_DRAW + 14 : _FIRST_CAMERA_DRAW + 17] - 0.5) * 0.16
+    haze = between(17, 0.0, 0.18)[..., None]
+    image = _blur(image * light * tint, between(18, 0.0, 0.75)[..., None])
+    image = image + haze * (0.55 - image) + between(19, 0.008, 0.05)[..., None] * grain
     return np.clip(image, 0.0, 1.0), dyes
 
 
@@ -177,7 +174,7 @@ def render(name: str, indices: Sequence[int] | Ints, seed: int) -> Photographs:
     dyes = np.empty((len(wanted), 4), dtype=np.int64)
     for start in range(0, len(wanted), _BATCH):
         rows = slice(start, start + _BATCH)
-        light, dyes[rows] = _photograph(PATTERNS[name], _Chance.of(seed, class_id, wanted[rows]))
+        light, dyes[rows] = _photograph(PATTERNS[name], *_draw(seed, class_id, wanted[rows]))
         images[rows] = np.rint(light * 255.0)
     return Photographs(images, np.full(len(wanted), class_id, dtype=np.int64), dyes)
 
