@@ -81,10 +81,10 @@ def speaks_flags() -> bool:
 
 
 @contextmanager
-def speaking_flags(is_command: bool = True) -> Iterator[None]:
+def speaking_flags() -> Iterator[None]:
     """Name flags in messages, as the command line does."""
     global _speaks_flags  # noqa: PLW0603 (not a context variable: messages also come from threads)
-    before, _speaks_flags = _speaks_flags, is_command
+    before, _speaks_flags = _speaks_flags, True
     try:
         yield
     finally:

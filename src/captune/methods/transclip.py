@@ -40,7 +40,6 @@ def solve_transclip(
     inner_iterations: int = 5,
     density_weight: float = 0.02,
     neighbor_weight: float = 1 / 3,
-    text_weight: float = 1.0,
 ) -> MixtureFit:
     """Return the assignments of all images and the linear rule without its neighbor term.
 
@@ -49,7 +48,7 @@ def solve_transclip(
     """
     n_images, width = images.shape
     zero_shot = score(images, texts, logit_scale)
-    prior = text_weight * np.log(zero_shot + 1e-12)
+    prior = np.log(zero_shot + 1e-12)
     graph = neighbor_graph(images, neighbors)
     n_top = min(n_top, n_images)
     top = np.argpartition(-zero_shot, n_top - 1, axis=0)[:n_top]

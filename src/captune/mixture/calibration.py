@@ -11,9 +11,9 @@ CONFIRMED_WEIGHT = 0.5
 EVENING_STEPS = 10
 
 
-def find_temperature(scores: Floats, confidence: float, most_rows: int = 1024) -> float:
+def find_temperature(scores: Floats, confidence: float) -> float:
     """Return the temperature at which scores `(images, classes)` have the given mean confidence."""
-    some = scores[evenly_spaced(len(scores), most_rows)]
+    some = scores[evenly_spaced(len(scores), 1024)]
     low, high = 0.02, 50.0
     for _ in range(20):  # to five digits
         middle = float(np.sqrt(low * high))
@@ -40,14 +40,14 @@ def mean_confidence(scores: Floats) -> float:
     return float(softmax_rows(scores).max(axis=1).mean())
 
 
-def evening_offsets(scores: Floats, text_scores: Floats, most_rows: int = 4096) -> Floats:
+def evening_offsets(scores: Floats, text_scores: Floats) -> Floats:
     """Return class offsets `(classes,)` that even out class sizes as far as wrong labels explain their differences.
 
     Wrong labels make equal classes look unequal: with a share e of them, sizes vary by about e times their mean. The
     ratio of e^2 to the variance that is seen says how far sizes are drawn to their mean: almost entirely if they
     hardly differ, and not at all if they differ clearly. One minus the mean confidence stands for e.
     """
-    rows = evenly_spaced(len(scores), most_rows)
+    rows = evenly_spaced(len(scores), 4096)
     temperature = np.float32(find_temperature(scores, mean_confidence(text_scores[rows])))
     allowed = np.flatnonzero(np.isfinite(scores[0]))
     some = scores[np.ix_(rows, allowed)] / temperature
