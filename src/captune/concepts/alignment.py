@@ -36,12 +36,9 @@ CLEAR_DIFFERENCE = 2.0
 class Alignment:
     """Which text represents each class, decided once for pseudo-labels, tuner, report and saved classifier.
 
-    Attributes:
-        vocabulary: The classes with the sentences that represent them.
-        described: Ids of the classes whose descriptions are used, ascending.
-        descriptions: The describer's answers and problems, by class name.
-        findings: The result of mismatch detection, None if misleading names were not looked for.
-        reason: Why all descriptions are used or none is, if labels or images decided that.
+    `described` are the ids of the classes whose descriptions are used; `descriptions` are the describer's answers and
+    problems; `findings` are None if misleading names were not looked for; `reason` says why all descriptions are used
+    or none is, if labels or images decided that.
     """
 
     vocabulary: Vocabulary

@@ -96,15 +96,11 @@ def detect_mismatch(
     classes: Sequence[int] | Ints | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> MismatchFindings:
-    """Detect the classes with misleading names among `classes` (by default all).
+    """Detect the classes with misleading names among `classes` (by default all), from `(images, width)` embeddings.
 
-    Args:
-        image_embeddings: The unlabeled images, `(images, width)`.
-        class_embeddings: The texts of all classes, `(classes, width)`.
-        logit_scale: Factor of a cosine before the softmax, 100 for CLIP.
-        settings: The settings of the detection.
-        classes: Ids of the classes that an unlabeled image can have.
-        advance: Called with the number of finished rounds, of `runs_of` times the number of these classes.
+    `class_embeddings` `(classes, width)` are of all classes, of which an unlabeled image can have `classes`; the scale
+    is the factor of a cosine before the softmax. `advance` is called with the number of finished rounds, of `runs_of`
+    times the number of these classes.
 
     Examples:
         Three classes of ten images; the text of class 2 points away from its images.
@@ -158,21 +154,17 @@ def detect_mismatch(
 
 @dataclass(frozen=True)
 class ZeroShotPredictions:
-    """What zero-shot predicts; classes are positions among the eligible ones.
-
-    Attributes:
-        predicted: The class of each image, `(images,)`.
-        odds_against: (1 - p) / p of that class, which still ranks images where p rounds to one.
-        counts: Number of images predicted as each class, `(classes,)`.
-        mean_probability: Mean probability of each class.
-        likely: Most probable images of each class, as many as a class has on average, `(classes, images per class)`.
-    """
+    """What zero-shot predicts; classes are positions among the eligible ones."""
 
     predicted: Ints
+    """The class of each image, `(images,)`."""
     odds_against: Floats
+    """(1 - p) / p of that class, which still ranks images where p rounds to one."""
     counts: Ints
+    """Number of images predicted as each class, `(classes,)`."""
     mean_probability: Floats
     likely: Ints
+    """Most probable images of each class, as many as a class has on average, `(classes, images per class)`."""
 
     def least_predicted(self, n_classes: int) -> Ints:
         """Return the classes with the fewest predicted images; ties go to the lowest mean probability."""

@@ -71,11 +71,11 @@ class KeySet:
 
     def __init__(self, keys: Keys) -> None:
         flat = _flat(keys)
-        self._rows = np.argsort(flat, kind="stable")
-        self._sorted = flat[self._rows]
+        order = np.argsort(flat, kind="stable")
+        self._sorted, self._rows = flat[order], np.append(order, -1)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._sorted)
 
     def __contains__(self, key: object) -> bool:
         return bool(self.find(np.asarray(key))[0] >= 0)
@@ -83,10 +83,8 @@ class KeySet:
     def find(self, keys: Keys) -> Ints:
         """Return the first row of each digest, -1 for unknown ones."""
         wanted = _flat(keys)
-        if not len(self):
-            return np.full(len(wanted), -1, dtype=np.int64)
-        places = np.minimum(np.searchsorted(self._sorted, wanted), len(self) - 1)
-        return np.where(self._sorted[places] == wanted, self._rows[places], -1)
+        first, end = (np.searchsorted(self._sorted, wanted, side) for side in ("left", "right"))
+        return np.where(first < end, self._rows[first], -1)
 
 
 def _flat(keys: Keys) -> NDArray[np.bytes_]:

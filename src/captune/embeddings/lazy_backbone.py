@@ -60,10 +60,7 @@ def is_remembered(identifier: str, cache: EmbeddingCache) -> bool:
 class LazyBackbone(Backbone):
     """A model in files, loaded when its towers or its tokenizer are first needed; it caches embeddings of texts.
 
-    Attributes:
-        stamp: The stamp of its files, None if they have none.
-        path: Where the cache remembers the model.
-        facts: What is remembered; None if there is nothing or it is damaged.
+    `stamp` is that of its files, None if they have none; `facts` are None if nothing is remembered about it.
     """
 
     def __init__(self, identifier: str, cache: EmbeddingCache) -> None:

@@ -40,18 +40,9 @@ _worker: Worker | None = None
 
 @dataclass(frozen=True)
 class Job:
-    """What is computed for every image, and from which input.
+    """What is computed for every image, and from which input: images, or partitions with embeddings.
 
-    Attributes:
-        task: `embed` or `predict`.
-        input: Path or address of the images, or of partitions with embeddings.
-        model: Id of the backbone, or path of the run.
-        partition_size: Most images of one partition.
-        batch_size: Images that are encoded at once.
-        top_k: Classes of each prediction.
-        accelerator: Device type.
-        precision: Precision of the encoder.
-        decoders: Processes that decode images for one worker.
+    The model is the id of a backbone or the path of a run; `decoders` are the decoding processes of one worker.
     """
 
     task: Literal["embed", "predict"]
