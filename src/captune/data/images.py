@@ -264,36 +264,37 @@ def walk(folder: Path, unused: dict[str, list[str]]) -> Iterator[str]:
     Folders that are links come last, so that a link never hides the folder that it leads to. What is not used is added
     to `unused` by kind, such as 'hidden files and folders'.
     """
-
-    def skip(error: OSError) -> None:
-        inner = os.path.relpath(error.filename, folder)
-        if inner == ".":
-            raise InputError(f"The folder {str(folder)!r} cannot be read: {error.strerror}.") from error
-        unused[f"folders that cannot be read ({error.strerror})"].append(inner)
-
-    join = os.path.join
-    visited, links = set[tuple[int, int]](), [str(folder)]
+    visited, links = set[tuple[int, int]](), [""]
     for start in links:  # grows while links are found
-        for path, folders, files in os.walk(start, onerror=skip):
-            facts, inner = os.stat(path), os.path.relpath(path, folder)  # noqa: PTH116
-            is_known = (facts.st_dev, facts.st_ino) in visited
-            is_ours = LOCK in files or any(_is_ours(Path(path, mark)) for mark in MARKS if mark in files)
-            if inner != "." and (is_known or is_ours):
+        waiting = [start]
+        while waiting:
+            inner = waiting.pop()
+            path = os.path.join(folder, inner)  # noqa: PTH118
+            try:
+                facts, entries = os.stat(path), sorted(os.scandir(path), key=lambda entry: entry.name)  # noqa: PTH116
+            except OSError as error:
+                if not inner:
+                    raise InputError(f"The folder {str(folder)!r} cannot be read: {error.strerror}.") from error
+                unused[f"folders that cannot be read ({error.strerror})"].append(inner)
+                continue
+            names, is_known = {entry.name for entry in entries}, (facts.st_dev, facts.st_ino) in visited
+            is_ours = LOCK in names or any(_is_ours(Path(path, mark)) for mark in names.intersection(MARKS))
+            if inner and (is_known or is_ours):
                 unused["links to folders that are used already" if is_known else "results of captune"].append(inner)
-                folders.clear()
                 continue
             visited.add((facts.st_dev, facts.st_ino))
-            for name in sorted((*folders, *files)):
-                place = name if inner == "." else join(inner, name)
-                if name.startswith("."):
-                    unused["hidden files and folders"].append(place)
-                elif name in folders:
-                    links += [join(path, name)] if os.path.islink(join(path, name)) else []  # noqa: PTH114
+            folders = list[str]()
+            for entry in entries:
+                name = os.path.join(inner, entry.name)  # noqa: PTH118
+                if entry.name.startswith("."):
+                    unused["hidden files and folders"].append(name)
+                elif entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and is_folder(entry.path)):
+                    (links if entry.is_symlink() else folders).append(name)
                 elif os.path.splitext(name)[1].lower() in SUFFIXES | {".tar"}:  # noqa: PTH122
-                    yield place
+                    yield name
                 else:
-                    unused["files that are not images"].append(place)
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
+                    unused["files that are not images"].append(name)
+            waiting += reversed(folders)
 
 
 def _is_ours(mark: Path) -> bool:

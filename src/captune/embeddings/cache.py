@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
+from typing_extensions import Self
 
 from captune.core.arrays import KEY_BYTES, Ints, Keys, content_key, empty_rows, is_embedding
 from captune.core.files import cache_folder, digest, drop_leftovers, write_whole
@@ -152,7 +153,7 @@ class CacheShard:
         write_whole(self.folder / f"{digest(content)}.safetensors", content)
         self._new.clear()
 
-    def __enter__(self) -> CacheShard:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -92,18 +91,15 @@ def embed_images(
     is_done = np.zeros(n_images, dtype=np.bool_)
     skipped, ranges = dict[int, str](), dict[int, str]()
     own = distributed.part(batches)
-    files = KnownFiles(images, cache)
-    with shard, files, runtime.autocast():
+    with shard, KnownFiles(images, cache) as files, runtime.autocast():
         is_unread = files.are_known & (shard.known.find(files.keys) >= 0)
-        chosen = np.concatenate([np.empty(0, dtype=np.int64), *own])
-        chosen = chosen[is_unread[chosen]]
+        chosen = np.concatenate([np.arange(0), *(batch[is_unread[batch]] for batch in own)])
         for start in range(0, len(chosen), ROWS_PER_PART):  # a part at a time: these may be large for memory
             positions = chosen[start : start + ROWS_PER_PART]
             vectors[positions] = shard.find(files.keys[positions])
         is_done[chosen] = True
         read = [batch[~is_unread[batch]] for batch in own if not is_unread[batch].all()]
-        shown = runtime.progress(title, sum(map(len, read))) if read else nullcontext()
-        with shown as advance:
+        with runtime.progress(title, sum(map(len, read))) as advance:
             for batch in load_batches(images, read, view, shard.known, runtime.workers):
                 encoded = encode_pixels(backbone, batch.pixels)
                 vectors[batch.positions[batch.is_decoded]] = encoded
@@ -114,7 +110,6 @@ def embed_images(
                 files.remember(batch.positions, batch.keys)
                 skipped.update(batch.problems)
                 ranges.update(batch.ranges)
-                assert advance is not None
                 advance(len(batch.positions) + len(batch.problems))
     if ranges and strong is None:
         first = min(ranges)
