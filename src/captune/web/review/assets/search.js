@@ -57,7 +57,7 @@ const tile = (one) => {
     type: "button", class: "tile", "aria-pressed": String(selected.has(one.position)), "data-position": String(one.position),
     "aria-label": `${one.image}: ${one.label}, ${percent(one.confidence)}`, title: one.image,
     onclick: () => { if (selected.has(one.position)) selected.delete(one.position); else selected.add(one.position); toggle.setAttribute("aria-pressed", String(selected.has(one.position))); showTools(); },
-  }, picture(one.position, 192), make("span", { class: "tile-name" }, make("span", { class: "name" }, one.is_labeled ? "✓ " : "", one.label), make("span", { class: "share" }, percent(one.confidence))));
+  }, picture(one.position, 192), make("span", { class: "tile-name" }, make("span", { class: "name" }, one.is_labeled ? "✓ " : "", one.label), make("span", { class: "share" }, ` ${percent(one.confidence)}`)));
   return make("div", { class: "tile-box" }, toggle,
     make("button", { type: "button", class: "like", "aria-label": `More like ${one.image}`, title: "More like this", onclick: () => showLike(one.position) }, "≈"));
 };
