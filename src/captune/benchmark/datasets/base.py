@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -16,10 +17,10 @@ from captune.core import registry
 from captune.core.arrays import Ints
 from captune.core.errors import InputError
 from captune.core.files import digest, is_file, is_folder, read_json
+from captune.core.settings import build, read_yaml
 from captune.data.images import ImageCollection, find_images
 from captune.data.precomputed import ClassTexts
 
-T = TypeVar("T")
 Listed = list[tuple[str, int]]
 """Paths relative to a folder, with their class ids."""
 SEEDED_REMARK = (
@@ -81,9 +82,11 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """What is known about a dataset without reading it; sizes are None if they depend on the folder.
+    """What is known about a dataset without reading it, those of captune's in `facts.yaml`.
 
-    `domain` says what the images show when a language model is asked about a class, like the setting of that name.
+    Sizes are None if they depend on the folder. `folders` are where it may be below the root, `names` the class names
+    that its files do not have. `domain` says what the images show when a language model is asked about a class, like
+    the setting of that name.
     """
 
     title: str
@@ -94,15 +97,20 @@ class DatasetFacts:
     n_test: int | None = None
     template: str = "a photo of a {}"
     domain: str = "{}"
+    folders: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     urls: tuple[RemoteFile, ...] = ()
 
 
-@dataclass(frozen=True)
-class Layout:
-    """One way to store a dataset: candidate folders, the files it needs, and the function that reads it."""
+FACTS = {
+    name: build(DatasetFacts, facts, f"facts of {name}")
+    for name, facts in read_yaml(Path(__file__).with_name("facts.yaml")).items()
+}
 
-    title: str
-    folders: tuple[str, ...]
+
+class Layout(NamedTuple):
+    """One way to store a dataset: the files it needs in its folder, and the function that reads the folder."""
+
     needs: tuple[str, ...]
     read: Callable[[Path], LoadedDataset]
 
@@ -127,31 +135,41 @@ class Dataset:
         lines = [f"{self.facts.title} was not found in {str(root)!r}. Looked for:"]
         for layout, folder, missing in self._tried(root):
             if not missing:
-                return self._with_size_remarks(layout.read(root / folder))
+                return self._read(layout, root / folder)
             note = f" (only missing: {', '.join(missing)})" if len(missing) < len(layout.needs) else ""
-            lines.append(f"{layout.title}: {', '.join(f'{folder}/{name}' for name in layout.needs)}{note}")
+            lines.append(f"{', '.join(f'{folder}/{name}' for name in layout.needs)}{note}")
         remotes = [remote for remote in self.facts.urls if not _exists(root / remote.creates)]
         commands = "".join(f"\n  {remote.command(root)}" for remote in remotes)
         raise InputError("\n  - ".join(lines) + (f"\nDownload it with:{commands}" if commands else ""))
 
     def _tried(self, root: Path) -> Iterator[tuple[Layout, str, list[str]]]:
         """Yield every layout and folder, with the files that are missing there."""
-        for layout in self.layouts:
-            for folder in layout.folders:
-                yield layout, folder, [f"{folder}/{name}" for name in layout.needs if not _exists(root / folder / name)]
+        for layout, folder in product(self.layouts, self.facts.folders):
+            files = (f"{folder}/{name}" for name in layout.needs)
+            yield layout, folder, [file for file in files if not _exists(root / file)]
 
-    def _with_size_remarks(self, data: LoadedDataset) -> LoadedDataset:
+    def _read(self, layout: Layout, folder: Path) -> LoadedDataset:
+        """Read a complete layout, with remarks about sizes that are not the published ones."""
         facts = self.facts
+        try:
+            data = layout.read(folder)
+        except InputError:
+            raise
+        except Exception as error:  # damaged lists can fail in any way
+            raise InputError(
+                f"{facts.title} in {str(folder)!r} cannot be read: {type(error).__name__}: {error}. One of these is "
+                f"damaged: {', '.join(layout.needs)}. Unpack or download it again."
+            ) from error
         sizes = (
             ("classes", len(data.names), facts.n_classes),
             ("images in the pool", len(data.pool), facts.n_pool),
             ("test images", len(data.test), facts.n_test),
         )
-        remarks = [
+        remarks = (
             f"{facts.title} has {found} {what} here instead of {n}: results are not comparable with published ones."
             for what, found, n in sizes
             if n is not None and found != n
-        ]
+        )
         return dataclasses.replace(data, remarks=(*data.remarks, *remarks))
 
 
@@ -160,12 +178,12 @@ PLUGIN_BASE = Dataset
 
 def open_dataset(identifier: str) -> Dataset:
     """Return the reader of a dataset by its id: a name, or `npz:FILE`."""
-    name, file = registry.split_id("datasets", identifier, "npz:folder/file.npz")
+    name, _, file = identifier.partition(":")
     reader: type[Dataset] = registry.load("datasets", name)
     if bool(file) != reader.takes_file:
         expected = f"{name}:folder/file.{name}" if reader.takes_file else name
         raise InputError(f"The dataset {identifier!r} cannot be used. Expected {expected!r}.")
-    return reader(file) if file else reader()
+    return reader(file)
 
 
 def _exists(path: Path) -> bool:
@@ -179,12 +197,12 @@ def class_folders(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(child.name for child in folder.iterdir() if child.is_dir() and child.name[0] != "."))
 
 
-def spaced(names: Sequence[str]) -> tuple[str, ...]:
+def spaced(names: Iterable[str]) -> tuple[str, ...]:
     """Return folder names as class names, with spaces instead of underscores."""
     return tuple(name.replace("_", " ") for name in names)
 
 
-def read_folders(folder: Path, classes: tuple[str, ...], may_be_empty: bool = False) -> tuple[ImageCollection, Ints]:
+def read_folders(folder: Path, classes: Sequence[str], may_be_empty: bool = False) -> tuple[ImageCollection, Ints]:
     """Return the images in the folders of these classes, sorted by class and name, and their class ids."""
     parts = [find_images(folder / name).paths if is_folder(folder / name) else () for name in classes]
     empty = [name for name, paths in zip(classes, parts, strict=True) if not paths]
@@ -202,59 +220,33 @@ def read_train_and_test(folder: Path) -> LoadedDataset:
 
 def read_lines(path: Path) -> list[str]:
     """Return the non-empty lines of a text file."""
-    try:
-        return [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"The list {str(path)!r} cannot be read as text: {error}.") from error
+    return [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
     """Return the first word of every line and the rest of the line."""
-    pairs = [(first, rest.strip()) for first, _, rest in (line.partition(" ") for line in read_lines(path))]
-    wrong = next((first for first, rest in pairs if not rest), None)
-    if wrong is not None:
-        raise InputError(f"The list {str(path)!r} has a line with only one word, {wrong!r}, expected two.")
-    return pairs
-
-
-def read_index(path: Path, what: str, read: Callable[[Any], T]) -> T:
-    """Return what a function reads from the content of a JSON file, or an error that says what was expected."""
-    try:
-        return read(read_json(path))
-    except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
-        raise InputError(f"{str(path)!r} is not {what}: {type(error).__name__}: {error}.") from error
+    return [(first, rest.strip()) for first, rest in (line.split(" ", 1) for line in read_lines(path))]
 
 
 def read_coop(path: Path) -> tuple[Listed, Listed]:
     """Return pool (train and val) and test of a split_zhou file: lists of [path, class id, class name]."""
-
-    def read(content: Any) -> list[Listed]:  # noqa: ANN401 (anything that JSON can hold)
-        return [[(str(e[0]), int(e[1])) for e in content[part]] for part in ("train", "val", "test")]
-
-    what = "a CoOp split file with train, val and test lists of [path, class id, name]"
-    train, val, test = read_index(path, what, read)
+    content = read_json(path)
+    train, val, test = ([(path, c) for path, c, _ in content[part]] for part in ("train", "val", "test"))
     return train + val, test
 
 
-def labeled(entries: Sequence[tuple[str, str]], classes: Sequence[str], source: Path) -> Listed:
-    """Return pairs of file and class name with class ids, or name the list that has an unknown class."""
-    unknown = [name for _, name in entries if name not in classes]
-    if unknown:
-        raise InputError(
-            f"{str(source)!r} lists the class {unknown[0]!r}, which is not one of the {len(classes)} classes."
-        )
-    return [(file, classes.index(name)) for file, name in entries]
+def by_folder(
+    images: Path, pool: Sequence[str], test: Sequence[str], names: Mapping[str, str] | None = None
+) -> LoadedDataset:
+    """Return the dataset of two lists of `<class>/<file>`, with the folders as class names if `names` has no others."""
+    folders = list(names or class_folders(images))
+    listed = ([(entry, folders.index(entry.split("/")[0])) for entry in part] for part in (pool, test))
+    return from_lists(tuple(names.values()) if names else spaced(folders), images, *listed)
 
 
-def label_by_folder(entries: Sequence[str], classes: Sequence[str], source: Path) -> Listed:
-    """Return `<class>/<file>` entries with the class ids of their folders."""
-    return labeled([(entry, entry.split("/")[0]) for entry in entries], classes, source)
-
-
-def coop_by_folder(file: Path, images: Path, classes: Sequence[str], names: Sequence[str] = ()) -> LoadedDataset:
+def coop_by_folder(file: Path, images: Path, names: Mapping[str, str] | None = None) -> LoadedDataset:
     """Return the dataset of a split_zhou file, with the class ids of the folders of its images."""
-    listed = (label_by_folder([entry for entry, _ in part], classes, file) for part in read_coop(file))
-    return from_lists(names or classes, images, *listed)
+    return by_folder(images, *([path for path, _ in part] for part in read_coop(file)), names)
 
 
 def from_lists(names: Sequence[str], folder: Path, pool: Listed, test: Listed) -> LoadedDataset:
@@ -275,14 +267,6 @@ def from_lists(names: Sequence[str], folder: Path, pool: Listed, test: Listed) -
     return LoadedDataset(tuple(names), *parts)
 
 
-def from_positions(
-    names: Sequence[str], images: ImageCollection, labels: Ints, test: Ints, remarks: tuple[str, ...] = ()
-) -> LoadedDataset:
-    """Return the dataset whose test images are at these positions and whose pool is the rest."""
-    pool = np.setdiff1d(np.arange(len(images)), test)
-    return LoadedDataset(tuple(names), images.subset(pool), labels[pool], images.subset(test), labels[test], remarks)
-
-
 def draw_split(
     folder: Path, classes: Sequence[str], share: float, remark: str, names: Sequence[str] = (), draws_pool: bool = False
 ) -> LoadedDataset:
@@ -290,12 +274,12 @@ def draw_split(
 
     The share is exact, but rounded; leftovers go to the classes with the largest remainders, the first of equal ones.
     """
-    images, labels = read_folders(folder, tuple(classes))
+    images, labels = read_folders(folder, classes)
     n_drawn, sizes = max(1, round(len(labels) * share)), np.bincount(labels)
     quotas = sizes * (n_drawn / len(labels))
     counts = np.floor(quotas + 1e-9).astype(np.int64)
     counts[np.argsort(-(quotas - counts), kind="stable")[: n_drawn - int(counts.sum())]] += 1
-    parts = [np.random.RandomState([0, c]).permutation(np.flatnonzero(labels == c))[:n] for c, n in enumerate(counts)]
-    drawn = np.sort(np.concatenate(parts))
-    test = np.setdiff1d(np.arange(len(images)), drawn) if draws_pool else drawn
-    return from_positions(names or spaced(classes), images, labels, test, (remark,))
+    drawn = [np.random.RandomState([0, c]).permutation(np.flatnonzero(labels == c))[:n] for c, n in enumerate(counts)]
+    is_pool = np.isin(np.arange(len(labels)), np.concatenate(drawn)) == draws_pool
+    parts = [(images.subset(rows), labels[rows]) for rows in (np.flatnonzero(is_pool), np.flatnonzero(~is_pool))]
+    return LoadedDataset(tuple(names) or spaced(classes), *parts[0], *parts[1], (remark,))

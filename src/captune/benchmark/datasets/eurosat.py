@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from captune.benchmark.datasets import base
-from captune.core.errors import InputError
 
-N_IMAGES, N_TEST = 27000, 5000
+SHARE = 5000 / 27000
 NAMES = {
     "AnnualCrop": "annual crop land",
     "Forest": "forest",
@@ -22,49 +19,34 @@ NAMES = {
     "River": "river",
     "SeaLake": "lake or sea",
 }
-URL = "https://huggingface.co/datasets/torchgeo/eurosat/resolve/c877bcd43f099cd0196738f714544e355477f3fd/EuroSAT.zip"
-FOLDERS = ("eurosat", "EuroSAT", "eurosat_clip")
 IMAGES = ("2750/AnnualCrop", "2750/SeaLake")
 COOP = "split_zhou_EuroSAT.json"
 
 
 def _elevater(folder: Path) -> base.LoadedDataset:
-    """Read ELEVATER's test list, with lines such as `test.zip@.../River_12.jpg 8`."""
-    images, labels = base.read_folders(folder / "2750", tuple(NAMES))
-    positions = {path.name: i for i, path in enumerate(images.paths)}
-    lines = base.read_lines(folder / "test.txt")
-    listed = [line.rsplit(" ", 1)[0].replace("@", "/").split("/")[-1] for line in lines]
-    unknown = [name for name in listed if name not in positions]
-    if unknown:
-        raise InputError(f"{len(unknown)} images of test.txt in {str(folder)!r} are missing, first {unknown[0]!r}.")
-    test = np.asarray([positions[name] for name in listed], dtype=np.int64)
-    return base.from_positions(tuple(NAMES.values()), images, labels, test)
+    """Read ELEVATER's test list, with lines such as `test.zip@.../River_12.jpg 8`; the pool has all other images."""
+    images = base.read_folders(folder / "2750", tuple(NAMES))[0].paths
+    entries = {path.name: f"{path.parent.name}/{path.name}" for path in images}
+    listed = [line.rsplit(" ", 1)[0].replace("@", "/").split("/")[-1] for line in base.read_lines(folder / "test.txt")]
+    test = [entries.pop(name) for name in listed]
+    return base.by_folder(folder / "2750", list(entries.values()), test, NAMES)
 
 
 def _coop(folder: Path) -> base.LoadedDataset:
-    return base.coop_by_folder(folder / COOP, folder / "2750", tuple(NAMES), tuple(NAMES.values()))
+    return base.coop_by_folder(folder / COOP, folder / "2750", NAMES)
 
 
 def _seeded(folder: Path) -> base.LoadedDataset:
     remark = base.SEEDED_REMARK.format(files="test.txt")
-    return base.draw_split(folder / "2750", tuple(NAMES), N_TEST / N_IMAGES, remark, tuple(NAMES.values()))
+    return base.draw_split(folder / "2750", tuple(NAMES), SHARE, remark, tuple(NAMES.values()))
 
 
 class EuroSAT(base.Dataset):
     """The pool has all images except the test images; `leaky` splits add them, as in the paper."""
 
-    facts = base.DatasetFacts(
-        title="EuroSAT",
-        source="https://github.com/phelber/EuroSAT",
-        license="MIT; contains Copernicus Sentinel data",
-        n_classes=10,
-        n_pool=N_IMAGES - N_TEST,
-        n_test=N_TEST,
-        domain="a satellite photo of {}",
-        urls=(base.RemoteFile(URL, "eurosat/2750", "c8fa014336c82ac7804f0398fcb19387"),),
-    )
+    facts = base.FACTS["eurosat"]
     layouts = (
-        base.Layout("images and ELEVATER's list", FOLDERS, (*IMAGES, "test.txt"), _elevater),
-        base.Layout("CoOp", FOLDERS, (*IMAGES, COOP), _coop),
-        base.Layout("official images", FOLDERS, IMAGES, _seeded),
+        base.Layout((*IMAGES, "test.txt"), _elevater),
+        base.Layout((*IMAGES, COOP), _coop),
+        base.Layout(IMAGES, _seeded),
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from captune.benchmark.datasets.base import Dataset, DatasetFacts, LoadedDataset
+from captune.benchmark.datasets.base import FACTS, Dataset, LoadedDataset
 from captune.core.arrays import Ints
 from captune.core.errors import InputError
 from captune.core.files import is_file
@@ -19,7 +19,7 @@ class Npz(Dataset):
     The pool are the train images. No backbone is loaded.
     """
 
-    facts = DatasetFacts("Embeddings in an .npz file", "your own", "your own", template="{}")
+    facts = FACTS["npz"]
     takes_file = True
 
     def is_found(self, root: Path) -> bool:

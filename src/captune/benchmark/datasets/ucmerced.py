@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from captune.benchmark.datasets.base import Dataset, DatasetFacts, Layout, read_train_and_test
+from captune.benchmark.datasets import base
 
 
-class UCMerced(Dataset):
+class UCMerced(base.Dataset):
     """The pool is the train folder, 60 images per class."""
 
-    facts = DatasetFacts(
-        title="UC Merced Land Use",
-        source="USGS National Map Urban Area Imagery (Yang and Newsam, 2010)",
-        license="public domain",
-        n_classes=21,
-        n_pool=1260,
-        n_test=840,
-    )
-    layouts = (Layout("folders", ("ucmerced", "data/ucmerced"), ("train", "test"), read_train_and_test),)
+    facts = base.FACTS["ucmerced"]
+    layouts = (base.Layout(("train", "test"), base.read_train_and_test),)
