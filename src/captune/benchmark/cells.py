@@ -6,14 +6,14 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import captune
 from captune.benchmark.datasets.base import LoadedDataset, open_dataset
-from captune.benchmark.splits import SETTING_TITLES, Setting, SplitSettings
+from captune.benchmark.splits import Setting, SplitSettings
 from captune.core import registry
 from captune.core.errors import InputError, RunFolderError
 from captune.core.files import DIGEST, check_digest, digest, is_file, is_folder, read_card
@@ -68,7 +68,7 @@ class Cell:
         usual |= dataclasses.asdict(SplitSettings())
         values = {**self.settings, **dataclasses.asdict(self.split)}
         own = "".join(f" {name}={value}" for name, value in values.items() if value != usual.get(name))
-        return f"{self.dataset} {SETTING_TITLES[self.setting]} {self.method}{own} seed {self.seed} ({self.key[:8]})"
+        return f"{self.dataset} {self.setting.upper()} {self.method}{own} seed {self.seed} ({self.key[:8]})"
 
 
 def resolve_settings(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Environment:
     root: Path | None = None
     models: Path | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    _digests: dict[str, str] = field(default_factory=dict)
+    _digests: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def settings_of(self, cell: Cell) -> dict[str, Any]:
         """Return a cell's settings with all paths filled in, and those of this machine."""
@@ -111,18 +111,17 @@ class Environment:
 
     def inputs(self, cell: Cell) -> dict[str, str]:
         """Return digests of the data, descriptions and weights that a cell uses, each computed once."""
-        settings = self.settings_of(cell)
-        used = {"data": self._digest(cell.dataset, lambda: self.load(cell.dataset).fingerprint)}
+        settings, known = self.settings_of(cell), self._digests
+        if ("data", cell.dataset) not in known:
+            known["data", cell.dataset] = self.load(cell.dataset).fingerprint
+        used = {"data": known["data", cell.dataset]}
         for role in ("describer", "backbone"):
             path = str(settings[role]).partition(":")[2]
             if path and (is_file(path) or is_folder(path)):
-                used[role] = self._digest(f"file {path}", lambda path=path: digest_path(Path(path)))  # type: ignore[misc]
+                if ("path", path) not in known:
+                    known["path", path] = digest_path(Path(path))
+                used[role] = known["path", path]
         return used
-
-    def _digest(self, key: str, compute: Callable[[], str]) -> str:
-        if key not in self._digests:
-            self._digests[key] = compute()
-        return self._digests[key]
 
     def _fill(self, value: str) -> str:
         for mark, folder, flag in (("{data}", self.root, "--data"), ("{models}", self.models, "--models")):

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from captune.benchmark.splits import SETTING_TITLES
 from captune.benchmark.tables import Row
 from captune.core.files import table, write_whole
 from captune.report.drawing import GREY, SERIES, Drawing, new_figure, shown, style
@@ -27,7 +27,7 @@ class Panel(NamedTuple):
     """One pair of axes: series of values at the same ticks."""
 
     ticks: Sequence[str]
-    series: Mapping[str, Sequence[float | None]]
+    series: Mapping[str, Sequence[float | None] | NDArray[np.float64]]
 
 
 def write_figures(rows: Sequence[Row], folder: Path) -> list[Path]:
@@ -38,8 +38,7 @@ def write_figures(rows: Sequence[Row], folder: Path) -> list[Path]:
         written.append(folder / f"{drawing.name}.png")
     if rows:
         header = ("dataset", "setting", "method", "classes", "misleading names", "in confused groups")
-        shares = ((row.dataset, row.setting, row.method, *_shares(row)) for row in rows)
-        write_whole(folder / SHARES, table(header, shares))
+        write_whole(folder / SHARES, table(header, map(_shares, rows)))
         written.append(folder / SHARES)
     return written
 
@@ -51,16 +50,13 @@ def draw_all(rows: Sequence[Row]) -> Iterator[Drawing]:
             yield draw(name, f"Test score by {title}.", (setting, "test score, %"), panels, has_lines=True)
     for where, own in _grouped(rows, lambda row: f"{row.table} {row.setting}"):
         methods, datasets = (list(dict.fromkeys(getattr(row, axis) for row in own)) for axis in ("method", "dataset"))
-        known = {(row.method, row.dataset): row for row in own}
-
-        def mean(number: str, method: str, dataset: str, known: Mapping[Any, Row] = known) -> float | None:
-            return known[method, dataset].mean(number) if (method, dataset) in known else None
-
         if len({row.settings["method"] for row in own} - {"zero_shot"}) > 1:
-            times = {dataset: [mean("minutes", method, dataset) for method in methods] for dataset in datasets}
+            minutes = {(row.dataset, row.method): row.mean("minutes") for row in own}
+            times = {dataset: [minutes.get((dataset, method)) for method in methods] for dataset in datasets}
             note = "Minutes of each method, without embedding."
             yield draw(f"{where} figure 13", note, ("method", "minutes"), {"": Panel(methods, times)})
-        counts = {method: [mean("mismatched", method, dataset) for dataset in datasets] for method in methods}
+        found = {(row.method, row.dataset): row.mean("mismatched") for row in own}
+        counts = {method: [found.get((method, dataset)) for dataset in datasets] for method in methods}
         counts = {method: values for method, values in counts.items() if set(values) != {None}}
         if counts:
             note = "Classes with misleading names."
@@ -78,7 +74,7 @@ def _curves(rows: Sequence[Row], setting: str) -> dict[str, Panel]:
         for _, own in _grouped(of_dataset, lambda row: json.dumps([row.setting, {**row.settings, setting: 0}])):
             curve = {float(row.settings[setting]): row.mean("score") for row in own}
             if len(curve) > 1:
-                title = f"{own[0].settings['method']} {SETTING_TITLES[own[0].setting]}"
+                title = f"{own[0].settings['method']} {own[0].setting.upper()}"
                 curves[title if title not in curves else f"{title}, {own[0].method}"] = curve
         ticks = sorted({value for curve in curves.values() for value in curve})
         series = {title: [curve.get(value) for value in ticks] for title, curve in curves.items()}
@@ -102,7 +98,7 @@ def _pair_drawings(where: str, rows: Sequence[Row]) -> Iterator[Drawing]:
             note = "Local calibration error and accuracy of classes that zero-shot confuses."
             yield draw(f"{where} figure 7 {pair}", note, ("group", ""), panels)
         first = _per_class(without)
-        order = sorted((c for c, value in enumerate(first) if value is not None), key=lambda c: (first[c], c))
+        order = [int(c) for c in np.argsort(first, kind="stable") if not np.isnan(first[c])]
         n_low = min(SHOWN, (len(order) + 1) // 2)
         halves = {"lowest": order[:n_low], "highest": order[::-1][: min(SHOWN, len(order) - n_low)]}
         panels = {f"{half} ({without.method})": _of_classes(own, without, with_it) for half, own in halves.items()}
@@ -117,10 +113,14 @@ def _pair_drawings(where: str, rows: Sequence[Row]) -> Iterator[Drawing]:
             yield draw(name, "Accuracy of classes with misleading names.", ("class", "accuracy"), panels)
 
 
-def _per_class(row: Row) -> list[float | None]:
-    """Return the accuracy of each class, the mean over seeds."""
-    columns = np.array([cell["metrics"]["per_class_accuracy"] for cell in row.cells], dtype=np.float64)
-    return [None if np.isnan(value) else float(value) for value in columns.mean(axis=0)]
+def _per_class(row: Row) -> NDArray[np.float64]:
+    """Return the accuracy of each class, the mean over seeds, nan without test images."""
+    return np.array([cell["metrics"]["per_class_accuracy"] for cell in row.cells], dtype=np.float64).mean(axis=0)
+
+
+def _of_classes(chosen: Sequence[int], *rows: Row) -> Panel:
+    names = rows[0].cells[0]["classes"]
+    return Panel([names[c] for c in chosen], {row.method: _per_class(row)[list(chosen)] for row in rows})
 
 
 def _group_numbers(row: Row, name: str) -> dict[tuple[int, ...], float]:
@@ -128,11 +128,6 @@ def _group_numbers(row: Row, name: str) -> dict[tuple[int, ...], float]:
     found = [{tuple(group["classes"]): group[name] for group in cell["groups"]} for cell in row.cells]
     common = [group for group in found[0] if all(group in own for own in found)]
     return {group: float(np.mean([own[group] for own in found])) for group in common}
-
-
-def _of_classes(chosen: Sequence[int], *rows: Row) -> Panel:
-    names, columns = rows[0].cells[0]["classes"], {row.method: _per_class(row) for row in rows}
-    return Panel([names[c] for c in chosen], {method: [own[c] for c in chosen] for method, own in columns.items()})
 
 
 def _pairs(rows: Sequence[Row], key: str) -> Iterator[tuple[Row, Row]]:
@@ -148,13 +143,13 @@ def draw(
 ) -> Drawing:
     """Return panels of bars or lines with one legend; `axes_of` names what the ticks and the values are."""
     labels = list(dict.fromkeys(label for panel in panels.values() for label in panel.series))
-    width = 0.8 / len(labels)
+    width, rows, means = 0.8 / len(labels), list[tuple[object, ...]](), list[str]()
     with style():
         figure, axes = new_figure(3.8 * len(panels), 3.2, columns=len(panels))
         for axis, (title, panel) in zip(axes, panels.items(), strict=True):
-            at = np.arange(len(panel.ticks))
-            for label, column in panel.series.items():
-                number, values = labels.index(label), np.asarray(column, dtype=np.float64)
+            at, none = np.arange(len(panel.ticks)), [None] * len(panel.ticks)
+            columns = [np.array(panel.series.get(label, none), dtype=np.float64) for label in labels]
+            for number, (label, values) in enumerate(zip(labels, columns, strict=True)):
                 mark: dict[str, Any] = {"color": COLORS[number % len(COLORS)], "label": shown(label)}
                 if has_lines:
                     axis.plot(at, values, marker="o", **mark)
@@ -162,15 +157,12 @@ def draw(
                     axis.bar(at + (number - (len(labels) - 1) / 2) * width, values, 0.95 * width, **mark)
             axis.set(title=title, ylabel=axes_of[1], xlabel=axes_of[0] if has_lines else "")
             axis.set_xticks(at, [shown(tick) for tick in panel.ticks], rotation=0 if has_lines else 90, fontsize=7)
+            for tick, *own in zip(panel.ticks, *columns, strict=True):
+                rows.append((title, tick, *("" if np.isnan(value) else round(float(value), 4) for value in own)))
+            known = ((label, own) for label, own in zip(labels, columns, strict=True) if not np.isnan(own).all())
+            means.append(f"{title}: " + ", ".join(f"{label} {np.nanmean(own):.3f}" for label, own in known))
         handles = {label: mark for axis in axes for mark, label in zip(*axis.get_legend_handles_labels(), strict=True)}
         figure.legend(handles.values(), handles, loc="outside upper center", ncols=min(4, len(handles)))
-    rows, means = list[tuple[object, ...]](), list[str]()
-    for title, panel in panels.items():
-        columns = [panel.series.get(label, [None] * len(panel.ticks)) for label in labels]
-        for tick, *own in zip(panel.ticks, *columns, strict=True):
-            rows.append((title, tick, *("" if value is None else round(float(value), 4) for value in own)))
-        known = ((label, [v for v in column if v is not None]) for label, column in panel.series.items())
-        means.append(f"{title}: " + ", ".join(f"{label} {np.mean(found):.3f}" for label, found in known if found))
     name = re.sub(r"[^a-z0-9]+", "-", name.lower().replace("+", " and ")).strip("-")
     return Drawing(name, note, f"Means, {'; '.join(means)}", figure, ("panel", axes_of[0], *labels), rows)
 
@@ -179,7 +171,8 @@ def _shares(row: Row) -> tuple[object, ...]:
     """Return the number of classes, and the shares with misleading names and in confused groups (footnote 2)."""
     n_classes, known = len(row.cells[0]["classes"]), row.mean("mismatched")
     confused = np.mean([len({c for group in own["groups"] for c in group["classes"]}) for own in row.cells])
-    return (n_classes, "" if known is None else f"{known / n_classes:.4f}", f"{confused / n_classes:.4f}")
+    shares = "" if known is None else f"{known / n_classes:.4f}", f"{confused / n_classes:.4f}"
+    return row.dataset, row.setting, row.method, n_classes, *shares
 
 
 def _grouped(rows: Sequence[Row], key: Callable[[Row], str]) -> Iterator[tuple[str, list[Row]]]:

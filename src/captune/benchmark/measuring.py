@@ -27,8 +27,9 @@ from captune.embeddings.cache import EmbeddingCache
 from captune.embeddings.embed import embed_images
 from captune.pipeline import carry_out
 from captune.plan import plan_for_task
+from captune.report.measures import group_numbers
 from captune.results.classifier import Classifier, predict_collection
-from captune.results.metrics import Metrics, expected_calibration_error, summarize
+from captune.results.metrics import Metrics, summarize
 from captune.results.run import Run
 from captune.results.run_folder import CARD, CHECKPOINTS
 from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
@@ -167,18 +168,9 @@ def _group_numbers(run: Run, probabilities: Floats, labels: Ints) -> list[dict[s
         return []
     predicted = np.asarray(arrays["before_labels"][arrays["embedded_rows"]], dtype=np.int64)
     vectors = np.asarray(arrays["vectors"], dtype=np.float32)
-    found = []
-    for group in groups_of_predictions(vectors, predicted, arrays["class_vectors"], arrays["before"]):
-        inside = np.isin(labels, group.classes)
-        if inside.any():
-            own, truth = probabilities[inside], labels[inside]
-            numbers = {
-                "images": len(truth),
-                "accuracy": float(np.mean(own.argmax(axis=1) == truth)),
-                "ece": expected_calibration_error(own, truth),
-            }
-            found.append({"classes": list(group.classes), **numbers})
-    return found
+    groups = groups_of_predictions(vectors, predicted, arrays["class_vectors"], arrays["before"])
+    found = [{"classes": list(group.classes), **group_numbers(group, probabilities, labels)} for group in groups]
+    return [numbers for numbers in found if numbers["images"]]
 
 
 def _findings(run: Run, split: Split) -> dict[str, Any]:
@@ -187,11 +179,7 @@ def _findings(run: Run, split: Split) -> dict[str, Any]:
     label_of = dict(zip(split.task.unlabeled.paths, split.truth.unlabeled_labels.tolist(), strict=True))
     truth = np.asarray([label_of.get(path, -1) for path in run.readable.paths], dtype=np.int64)
     steps = [
-        {
-            "epoch": epoch,
-            "images": len(labels),
-            "precision": labels.precision(truth) if len(labels) else None,
-        }
+        {"epoch": epoch, "images": len(labels), "precision": labels.precision(truth) if len(labels) else None}
         for epoch, labels in run.history
     ]
     return {"mismatched": mismatched, "health": run.health, "pseudo_labels": steps}

@@ -39,13 +39,10 @@ MESSAGES = {
 
 def commit() -> str | None:
     """Return the commit of the checkout that captune runs from, with a plus if files have been changed."""
-    git = ["git", "-C", str(PACKAGE)]
-    try:
-        found = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        changed = subprocess.run([*git, "status", "--porcelain", "-uno", "."], capture_output=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return f"{found}+" if changed else found
+    git = ["git", "-C", str(PACKAGE), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
+    with suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    return None
 
 
 @dataclass

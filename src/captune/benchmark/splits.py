@@ -20,8 +20,6 @@ from captune.data.task import AdaptationTask, LabeledImages, no_labels
 from captune.data.vocabulary import Vocabulary
 
 Setting = Literal["ul", "ssl", "trzsl"]
-SETTING_TITLES = {"ul": "UL", "ssl": "SSL", "trzsl": "TRZSL"}
-
 PUBLISHED_SPLIT_SEEDS: Mapping[Setting, int] = {"ul": 0, "ssl": 0, "trzsl": 500}
 """The seeds of the published splits, which are the same in all runs."""
 
@@ -104,7 +102,11 @@ def make_split(
     unlabeled = np.setdiff1d(np.arange(len(labels)), labeled)
     absent = np.random.default_rng(seed).permutation(n_classes)[: int(n_classes * options.absent_share)]
     unlabeled = unlabeled[~np.isin(labels[unlabeled], absent)]
-    unlabeled = _thin(unlabeled, labels[unlabeled], seed, options)
+    # A fraction of every class, at least one image; smaller fractions are nested in larger ones.
+    classes, sizes = np.unique(labels[unlabeled], return_counts=True)
+    most = options.images_per_class or len(labels)
+    kept = [min(max(1, round(options.unlabeled_share * size)), most) for size in sizes.tolist()]
+    unlabeled = unlabeled[_draw_by_class(labels[unlabeled], classes, kept, seed)]
     if options.imbalance != 1.0:
         unlabeled = unlabeled[long_tail(labels[unlabeled], options.imbalance, seed)]
     used, n_unlabeled = _copy_subset(pool, np.concatenate([unlabeled, labeled])), len(unlabeled)
@@ -142,14 +144,6 @@ def draw_seen_classes(n_classes: int, seen_share: float, seed: int) -> Ints:
     """Return the labeled classes, drawn as in the published tables."""
     chosen = np.random.RandomState(seed).choice(n_classes, size=int(n_classes * seen_share), replace=False)
     return np.asarray(chosen, dtype=np.int64)
-
-
-def _thin(positions: Ints, labels: Ints, seed: int, options: SplitSettings) -> Ints:
-    """Return a fraction of every class, at least one image, ascending; smaller fractions are nested in larger ones."""
-    classes, sizes = np.unique(labels, return_counts=True)
-    most = options.images_per_class or len(labels)
-    kept = [min(max(1, round(options.unlabeled_share * int(size))), most) for size in sizes]
-    return positions[_draw_by_class(labels, classes, kept, seed)]
 
 
 def long_tail(labels: Ints, ratio: float, seed: int = 0) -> Ints:
@@ -194,18 +188,18 @@ def _check(n_classes: int, labels: Ints, setting: str, options: SplitSettings) -
 
 def shared_images(pool: ImageCollection, test: ImageCollection) -> list[tuple[int, int]]:
     """Return (pool position, test position) of each test image that is in the pool byte for byte."""
+    contents: list[dict[int, object]]
     if isinstance(pool, Embeddings) and isinstance(test, Embeddings):
-        known = {vector.tobytes(): i for i, vector in enumerate(pool.vectors)}
-        found = ((known.get(vector.tobytes()), i) for i, vector in enumerate(test.vectors))
-        return [(duplicate, i) for duplicate, i in found if duplicate is not None]
-    try:
-        sizes = [[path.stat().st_size for path in images.paths] for images in (pool, test)]
-        common = set(sizes[0]) & set(sizes[1])  # only files whose size occurs on both sides are read
-        digests: list[dict[int, str]] = [
-            {i: digest(images.paths[i].read_bytes()) for i, size in enumerate(own) if size in common}
-            for images, own in zip((pool, test), sizes, strict=True)
-        ]
-    except OSError as error:
-        raise InputError(f"{error.filename!r} cannot be read: {error.strerror}.") from error
-    first = {content: i for i, content in reversed(digests[0].items())}
-    return [(first[content], i) for i, content in digests[1].items() if content in first]
+        contents = [{i: vector.tobytes() for i, vector in enumerate(part.vectors)} for part in (pool, test)]
+    else:
+        try:
+            sizes = [[path.stat().st_size for path in images.paths] for images in (pool, test)]
+            common = set(sizes[0]) & set(sizes[1])  # only files whose size occurs on both sides are read
+            contents = [
+                {i: digest(images.paths[i].read_bytes()) for i, size in enumerate(own) if size in common}
+                for images, own in zip((pool, test), sizes, strict=True)
+            ]
+        except OSError as error:
+            raise InputError(f"{error.filename!r} cannot be read: {error.strerror}.") from error
+    first = {content: i for i, content in reversed(contents[0].items())}
+    return [(first[content], i) for i, content in contents[1].items() if content in first]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import product, starmap
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple
 
 from annotated_types import MinLen
 
@@ -18,9 +18,8 @@ from captune.benchmark.splits import PUBLISHED_SPLIT_SEEDS, Setting, SplitSettin
 from captune.core import registry
 from captune.core.errors import InputError, ProblemList, UnknownNameError, nearest, raise_all
 from captune.core.files import is_file, is_folder
-from captune.core.settings import RunSettings, Seed, build, read_yaml
+from captune.core.settings import Seed, build, read_yaml
 
-T = TypeVar("T")
 FOLDER = Path(__file__).parent / "suites"
 PUBLISHED = Path(__file__).parent / "published.yaml"
 Shown = Literal["score", "pool_accuracy", "kept_accuracy", "kept_pool_accuracy", "balanced_accuracy", "ece", "pool_ece"]
@@ -52,11 +51,12 @@ def suite_title(path: Path) -> str:
     return str(read_yaml(path).get("title", "")) or path.stem
 
 
-class PublishedNumber(NamedTuple):
-    """A mean in percent, with the standard deviation over seeds if it was printed."""
+class Number(NamedTuple):
+    """A mean over seeds, in percent or seconds, with the standard deviation (n - 1) if it is known."""
 
     mean: float
     deviation: float | None = None
+    n_seeds: int = 0
 
 
 @cache
@@ -65,10 +65,10 @@ def published_tables() -> dict[str, dict[str, Any]]:
     return read_yaml(PUBLISHED)
 
 
-def published_number(label: str, method: str, dataset: str, setting: str) -> PublishedNumber | None:
+def published_number(label: str, method: str, dataset: str, setting: str) -> Number | None:
     """Return the number of a published table, if it has one there."""
     value = published_tables()[label]["rows"].get(method, {}).get(dataset, {}).get(setting)
-    return None if value is None else PublishedNumber(*(value if isinstance(value, list) else [value]))
+    return None if value is None else Number(*(value if isinstance(value, list) else [value]))
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,9 @@ class TableFile:
         published: Label of the published table to compare with.
     """
 
-    datasets: Annotated[dict[str, dict[str, Any] | None], MinLen(1)]
+    datasets: Annotated[dict[str, dict[str, Any]], MinLen(1)]
     settings: Annotated[tuple[Setting, ...], MinLen(1)]
-    methods: Annotated[dict[str, dict[str, Any] | None], MinLen(1)]
+    methods: Annotated[dict[str, dict[str, Any]], MinLen(1)]
     seeds: Annotated[tuple[Seed, ...], MinLen(1)] = (0, 1, 2)
     split_seeds: Literal["own", "paper"] = "own"
     defaults: dict[str, Any] = field(default_factory=dict)
@@ -106,6 +106,14 @@ class TableFile:
     title: str = ""
     shows: Annotated[tuple[Shown, ...], MinLen(1)] = ("score",)
     published: str = ""
+
+    def dataset_id(self, label: str) -> str:
+        """Return the id of a dataset by its row label."""
+        return str(self.datasets[label].get("dataset", label))
+
+    def method_id(self, label: str) -> str:
+        """Return the id of a method by its row label."""
+        return str(self.methods[label].get("method", label))
 
 
 class Place(NamedTuple):
@@ -131,10 +139,9 @@ class Table:
 
     def published_name(self, axis: Literal["datasets", "methods"], label: str) -> str:
         """Return the name of a dataset or method in the published table."""
-        values: Mapping[str, Any] = getattr(self.file, axis)[label] or {}
-        return str(values.get("published", label))
+        return str(getattr(self.file, axis)[label].get("published", label))
 
-    def published(self, dataset: str, setting: str, method: str) -> PublishedNumber | None:
+    def published(self, dataset: str, setting: str, method: str) -> Number | None:
         """Return the published number of a row of cells, if the suite names a table that has one."""
         names = self.published_name("methods", method), self.published_name("datasets", dataset)
         return published_number(self.file.published, *names, setting) if self.file.published else None
@@ -157,110 +164,99 @@ class Suite:
 
 def read_suite(name: str | Path, only: Mapping[str, Any] | None = None) -> Suite:
     """Read a suite by name or path; one error lists all mistakes. `only` keeps the matching cells."""
-    path, only = find_suite(name), only or {}
+    path = find_suite(name)
     content = read_yaml(path)
-    tables = content.pop("tables", None) or {"": {}}
-    if not isinstance(tables, dict) or not all(isinstance(own, (dict, type(None))) for own in tables.values()):
+    tables, problems, made = content.pop("tables", None) or {"": None}, ProblemList(), list[Table]()
+    if not isinstance(tables, dict):
         raise InputError(f"The suite {str(path)!r}: 'tables' must map names to the keys of a table.")
-    for axis in only:
-        if axis not in Place._fields:
-            raise InputError(
-                f"--only {axis}: expected one of {', '.join(Place._fields)}.{nearest(axis, Place._fields)}"
-            )
-    problems, made = ProblemList(), []
     for label, own in tables.items():
-        shared = {key: value for key, value in content.items() if key != "title" or not own}
-        defaults = {**_mapping(shared.get("defaults")), **_mapping((own or {}).get("defaults"))}
-        merged = {**shared, **(own or {}), "defaults": defaults}
-        place = f"table {label}: " if label else ""
-        table = problems.collect(lambda n=label, m=merged: _make_table(str(n), m, only), place)  # type: ignore[misc]
+        table = problems.collect(partial(_make_table, str(label), content, own), f"table {label}: " if label else "")
         made += [table] if table else []
     raise_all(dict.fromkeys(problems), f"The suite {str(path)!r} cannot be used")
+    return Suite(path.stem, str(content.get("title", "")) or path.stem, _select(made, only or {}, str(path)))
+
+
+def _select(tables: Sequence[Table], only: Mapping[str, Any], path: str) -> Sequence[Table]:
+    """Return the cells that match, in the tables that have any; every value must be one of the suite's."""
+    known, problems = _labels(place for table in tables for place in table.cells), list[str]()
     for axis, wanted in only.items():
-        known = list(dict.fromkeys(label for table in made for label in _labels(table.file)[axis]))
-        missing = [value for value in _listed(wanted) if value not in known]
-        problems += [f"{axis} {value!r}.{nearest(value, known)} It has: {', '.join(known)}" for value in missing]
-    raise_all(problems, f"The suite {str(path)!r} does not have what --only asks for")
-    made = [table for table in made if table.cells]
-    if not made:
+        if axis not in known:
+            raise InputError(f"--only {axis}: expected one of {', '.join(known)}.{nearest(axis, known)}")
+        missing = [value for value in _listed(wanted) if value not in known[axis]]
+        problems += [f"{axis} {v!r}.{nearest(v, known[axis])} It has: {', '.join(known[axis])}" for v in missing]
+    raise_all(problems, f"The suite {path!r} does not have what --only asks for")
+    matching = (dataclasses.replace(t, cells={p: c for p, c in t.cells.items() if p.matches(only)}) for t in tables)
+    selected = [table for table in matching if table.cells]
+    if not selected:
         wanted = " ".join(f"{axis}={','.join(_listed(values))}" for axis, values in only.items())
-        raise InputError(f"No cell of the suite {str(path)!r} matches --only {wanted}.")
-    return Suite(path.stem, str(content.get("title", "")) or path.stem, made)
+        raise InputError(f"No cell of the suite {path!r} matches --only {wanted}.")
+    return selected
 
 
-def _make_table(name: str, content: dict[str, Any], only: Mapping[str, Any]) -> Table:
-    for role in ("datasets", "methods"):
-        if isinstance(content.get(role), list):
-            content[role] = {str(label): None for label in content[role]}
+def _make_table(name: str, shared: Mapping[str, Any], own: object) -> Table:
+    own = _mapping(own)
+    defaults = {**_mapping(shared.get("defaults")), **_mapping(own.get("defaults"))}
+    content = {**shared, "title": "", **own, "defaults": defaults}
+    for axis in ("datasets", "methods"):
+        rows = content.get(axis)
+        if isinstance(rows, (list, dict)):
+            rows = dict.fromkeys(rows) if isinstance(rows, list) else rows
+            content[axis] = {str(label): values or {} for label, values in rows.items()}
     file = build(TableFile, content, "keys")
-    problems = ProblemList(_problems(file))
+    places = list(starmap(Place, product(file.datasets, file.settings, file.methods, file.seeds)))
+    problems = ProblemList(_problems(file, _labels(places)))
+    for label in file.datasets:
+        problems.collect(partial(open_dataset, file.dataset_id(label)), "")
+    for label in file.methods:
+        problems.collect(partial(registry.load, "methods", file.method_id(label)), "")
     raise_all(problems, "wrong")
     cells: dict[Place, Cell] = {}
-    for place in starmap(Place, product(file.datasets, file.settings, file.methods, file.seeds)):
-        seeds = (file.methods[place.method] or {}).get("seeds", file.seeds)
-        if place.matches(only) and place.seed in seeds:
-            where = f"{place.dataset}, {place.method}: "
-            cell = problems.collect(lambda p=place: _make_cell(file, p), where)  # type: ignore[misc]
+    for place in places:
+        if place.seed in file.methods[place.method].get("seeds", file.seeds):
+            cell = problems.collect(partial(_make_cell, file, place), f"{place.dataset}, {place.method}: ")
             cells |= {place: cell} if cell else {}
     raise_all(dict.fromkeys(problems), "wrong")
     return Table(name, file, cells)
 
 
-def _problems(file: TableFile) -> Iterator[str]:
-    """Yield problems that the types do not catch: unknown ids and overrides that would never apply."""
-    roles: tuple[tuple[registry.Role, Mapping[str, Any]], ...] = (
-        ("datasets", file.datasets),
-        ("methods", file.methods),
-    )
-    for role, rows in roles:
-        available = registry.names(role)
-        for label, values in rows.items():
-            name = str((values or {}).get(role[:-1], label)).partition(":")[0]
-            if name not in available:
-                yield f"no {role[:-1]} {name!r}.{nearest(name, available)} Available: {', '.join(available)}"
-            own = (values or {}).get("seeds", [])
-            if role == "methods" and (not isinstance(own, list) or any(seed not in file.seeds for seed in own)):
-                yield f"{label}: seeds = {own!r}: expected a list of some of the table's seeds {list(file.seeds)}"
+def _problems(file: TableFile, known: Mapping[str, list[str]]) -> Iterator[str]:
+    """Yield problems that the types do not catch: unknown labels and overrides that would never apply."""
+    for label, values in file.methods.items():
+        own = values.get("seeds", [])
+        if not isinstance(own, list) or any(seed not in file.seeds for seed in own):
+            yield f"{label}: seeds = {own!r}: expected a list of some of the table's seeds {list(file.seeds)}"
     if file.published and file.published not in published_tables():
         yield f"no published table {file.published!r}.{nearest(file.published, published_tables())}"
-    known = _labels(file)
     for override in file.overrides:
         if "method" in override.set:
             yield "override sets 'method': add a row with its own name to methods instead"
-        for axis, value in ((axis, value) for axis, wanted in override.when.items() for value in _listed(wanted)):
+        for axis, wanted in override.when.items():
             if axis not in known:
                 yield f"override for {axis!r}: expected {', '.join(known)}.{nearest(axis, known)}"
-            elif value not in known[axis]:
+            for value in set(_listed(wanted)) - set(known.get(axis, _listed(wanted))):
                 yield f"override for {axis} {value!r}, which the table does not have.{nearest(value, known[axis])}"
 
 
-def _labels(file: TableFile) -> dict[str, list[str]]:
-    """Return the values of each axis of a table."""
-    axes = (file.datasets, file.settings, file.methods, file.seeds)
-    return {name: [str(value) for value in values] for name, values in zip(Place._fields, axes, strict=True)}
+def _labels(places: Iterable[Place]) -> dict[str, list[str]]:
+    """Return the values of each axis."""
+    columns = zip(Place._fields, zip(*places, strict=True), strict=True)
+    return {axis: [str(value) for value in dict.fromkeys(values)] for axis, values in columns}
 
 
-def _shared_values(file: TableFile, of_dataset: Mapping[str, Any], method: str) -> dict[str, Any]:
-    """Return the values given for all methods, without settings that only other methods of the table have."""
-
-    def names_of(method: str) -> set[str]:
-        settings = (registry.load("methods", method).Settings, RunSettings)
-        return {entry.name for cls in settings for entry in dataclasses.fields(cls)}
-
-    methods = {str((values or {}).get("method", label)) for label, values in file.methods.items()}
-    of_others = {name for other in methods for name in names_of(other)} - names_of(method)
-    shared = {**file.defaults, **of_dataset}
-    return {key: value for key, value in shared.items() if key not in of_others}
+def _own_settings(method: str) -> set[str]:
+    return {entry.name for entry in dataclasses.fields(registry.load("methods", method).Settings)}
 
 
 def _make_cell(file: TableFile, place: Place) -> Cell:
-    of_dataset, of_method = file.datasets[place.dataset] or {}, file.methods[place.method] or {}
-    dataset, method = str(of_dataset.get("dataset", place.dataset)), str(of_method.get("method", place.method))
+    dataset, method = file.dataset_id(place.dataset), file.method_id(place.method)
     facts = open_dataset(dataset).facts
     values: dict[str, Any] = {"template": facts.template, "domain": facts.domain}
     split: dict[str, Any] = {}
+    # Values for all methods reach those that have the setting; a name that no method has is a mistake.
+    of_others = set().union(*(_own_settings(file.method_id(label)) for label in file.methods)) - _own_settings(method)
+    shared = {k: v for k, v in {**file.defaults, **file.datasets[place.dataset]}.items() if k not in of_others}
     overrides = [override.set for override in file.overrides if place.matches(override.when)]
-    for layer in (_shared_values(file, of_dataset, method), of_method, *overrides):
+    for layer in (shared, file.methods[place.method], *overrides):
         values |= {key: value for key, value in layer.items() if key not in NOT_SETTINGS}
         split |= _mapping(layer.get("split"))
     for name in values.keys() & EXCLUDED_SETTINGS:

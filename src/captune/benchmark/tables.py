@@ -7,12 +7,12 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from captune.benchmark.cells import Results
-from captune.benchmark.splits import SETTING_TITLES
-from captune.benchmark.suite import PublishedNumber, Suite, Table, published_tables
+from captune.benchmark.suite import Number, Suite, Table, published_tables
 from captune.core.files import DIGEST, write_whole
 from captune.core.files import table as csv_table
 
@@ -70,14 +70,6 @@ check finds that adaptation helps. The pool are the unlabeled images.
 """
 
 
-class Number(NamedTuple):
-    """The mean over seeds, and the standard deviation (n - 1) if there are at least two."""
-
-    mean: float
-    deviation: float | None
-    n: int
-
-
 @dataclass(frozen=True)
 class Row:
     """The results of one method on one dataset and learning setting of a table.
@@ -94,7 +86,7 @@ class Row:
     settings: Mapping[str, Any]
     cells: Sequence[Content] = ()
     n_seeds: int = 1
-    published: PublishedNumber | None = None
+    published: Number | None = None
 
     def number(self, name: str) -> Number | None:
         """Return one of `NUMBERS` over the seeds that have it."""
@@ -114,10 +106,6 @@ class Row:
         """Return our mean score minus the published one, in percentage points."""
         score = self.mean("score")
         return None if score is None or self.published is None else score - self.published.mean
-
-    def remarks(self) -> list[str]:
-        """Return what the cells say about their data, each remark once."""
-        return list(dict.fromkeys(remark for cell in self.cells for remark in cell["remarks"]))
 
 
 def read_rows(suite: Suite, results: Results) -> list[Row]:
@@ -149,25 +137,13 @@ def write_tables(suite: Suite, rows: Sequence[Row], folder: Path, command: str) 
     return list(files)
 
 
-ORIGINS: Mapping[str, Callable[[Content], object]] = {
-    "captune": lambda e: e["versions"]["captune"],
-    "commit": lambda e: e["commit"] and e["commit"][:9] + e["commit"][40:],
-    "torch": lambda e: e["versions"]["torch"],
-    "device": lambda e: e["device"],
-}
-"""What is told about the environment of the cells."""
-
-
 def as_markdown(suite: Suite, rows: Sequence[Row], command: str) -> str:
     """Return the page of a suite: scores first, then details."""
     finished = finished_cells(rows)
-    found = {what: {read(cell["environment"]) for cell in finished} for what, read in ORIGINS.items()}
-    known = {what: sorted(str(value) for value in values if value) for what, values in found.items()}
-    origins = "; ".join(f"{what} {', '.join(values)}" for what, values in known.items() if values)
     lines = [
         f"# {suite.title}",
         "",
-        f"{len(finished)} of {len(suite.cells())} cells. {origins}. Written by:",
+        f"{len(finished)} of {len(suite.cells())} cells. {_origins(finished)}. Written by:",
         "",
         f"    {command}",
         "",
@@ -180,60 +156,78 @@ def as_markdown(suite: Suite, rows: Sequence[Row], command: str) -> str:
         if label := table.file.published:
             title = f"{published_tables()[label]['title']}; {label}"
             lines += ["", f"*paper*: published numbers ({title}), not ours; *diff*: ours − paper."]
-        for heading, grid, datasets in _score_grids(table, own):
-            lines += ["", f"**{heading}**"] if heading else []
-            header, *others = (f"| {' | '.join(word.replace('|', '∣') for word in line)} |" for line in grid)
-            lines += ["", header, f"|{'---|' * len(grid[0])}", *others, ""]
-            lines += [_about_data(dataset, own) for dataset in datasets]
+        for heading, name, columns, datasets in _grids(table, own):
+            if grid := _grid(columns, name):
+                header, *others = (f"| {' | '.join(word.replace('|', '∣') for word in line)} |" for line in grid)
+                lines += ["", f"**{heading}**"] if heading else []
+                lines += ["", header, f"|{'---|' * len(grid[0])}", *others, ""]
+                lines += [_about_data(dataset, own) for dataset in datasets]
     return "\n".join(lines) + "\n"
 
 
-def _score_grids(table: Table, rows: Sequence[Row]) -> Iterator[tuple[str, list[list[str]], list[str]]]:
-    """Yield heading, grid and datasets: one grid if there is a single learning setting, else one per dataset."""
+def _origins(finished: Sequence[Content]) -> str:
+    """Return versions, commits and devices of the cells."""
+    found: dict[str, set[str]] = {"captune": set(), "commit": set(), "torch": set(), "device": set()}
+    for facts in (cell["environment"] for cell in finished):
+        found["captune"].add(facts["versions"]["captune"])
+        found["commit"] |= {facts["commit"][:9] + facts["commit"][40:]} if facts["commit"] else set()
+        found["torch"].add(facts["versions"]["torch"])
+        found["device"].add(facts["device"])
+    return "; ".join(f"{what} {', '.join(sorted(values))}" for what, values in found.items() if values)
+
+
+def _grids(table: Table, rows: Sequence[Row]) -> Iterator[tuple[str, str, dict[str, list[Row]], list[str]]]:
+    """Yield heading, number, rows by column and datasets: a grid of all datasets or, with several settings, of each."""
     file = table.file
     if len(file.settings) == 1:
-        for number in file.shows:
-            columns = {dataset: [row for row in rows if row.dataset == dataset] for dataset in file.datasets}
-            if grid := _score_grid(file.methods, columns, number):
-                heading = SHOWN_TITLES[number].format(SETTING_TITLES[file.settings[0]])
-                yield heading, grid, list(file.datasets) if number == "score" else []
+        columns = {dataset: [row for row in rows if row.dataset == dataset] for dataset in file.datasets}
+        for name in file.shows:
+            heading = SHOWN_TITLES[name].format(file.settings[0].upper())
+            yield heading, name, columns, list(file.datasets) if name == "score" else []
         return
     for dataset in file.datasets:
-        of_dataset = [row for row in rows if row.dataset == dataset]
-        columns = {SETTING_TITLES[one]: [row for row in of_dataset if row.setting == one] for one in file.settings}
-        if grid := _score_grid(file.methods, columns):
-            yield (dataset if len(file.datasets) > 1 else ""), grid, [dataset]
+        places = {setting.upper(): (dataset, setting) for setting in file.settings}
+        columns = {title: [r for r in rows if (r.dataset, r.setting) == place] for title, place in places.items()}
+        yield dataset if len(file.datasets) > 1 else "", "score", columns, [dataset]
 
 
-def _score_grid(methods: Mapping[str, Any], columns: Mapping[str, list[Row]], name: str = "score") -> list[list[str]]:
-    """Return a header and the methods with results, in columns of datasets or settings beside published ones."""
-    columns = {title: rows for title, rows in columns.items() if rows}
-    has_paper = {title: name == "score" and any(row.published for row in rows) for title, rows in columns.items()}
-    header, lines = ["method"], []
-    for title in columns:
-        header += [title, f"*{title} paper*", "diff"] if has_paper[title] else [title]
-    for method in methods:
-        line = [method]
-        for title, rows in columns.items():
-            row = next((row for row in rows if row.method == method), None)
-            line.append(_shown(row, name))
-            if has_paper[title]:
-                published, difference = (row.published, row.difference) if row else (None, None)
-                line.append(f"*{_published(published)}*" if published else MISSING)
-                line.append(MISSING if difference is None else f"{difference:+.1f}")
-        if set(line[1:]) != {MISSING}:
-            lines.append(line)
+def _grid(columns: Mapping[str, list[Row]], name: str) -> list[list[str]]:
+    """Return a header and the methods with results, in columns beside the published ones; every column has a method."""
+    header, parts = ["method"], [[[row.method] for row in next(filter(None, columns.values()), [])]]
+    for title, rows in columns.items():
+        has_paper = name == "score" and any(row.published for row in rows)
+        header += [title, f"*{title} paper*", "diff"] if has_paper else [title] if rows else []
+        parts += [[_entries(row, name, has_paper) for row in rows]] if rows else []
+    lines = [list(chain(*entries)) for entries in zip(*parts, strict=True)]
+    lines = [line for line in lines if set(line[1:]) != {MISSING}]
     return [header, *lines] if lines else []
+
+
+def _entries(row: Row, name: str, has_paper: bool) -> list[str]:
+    """Return a number of a row, with that of the paper and the difference."""
+    ours, theirs, shown, printed = row.number(name), row.published, MISSING, MISSING
+    if ours:
+        shown = f"{ours.mean:.1f}" if ours.deviation is None else f"{ours.mean:.1f} ± {ours.deviation:.1f}"
+        shown += f" ({ours.n_seeds} of {row.n_seeds})" if ours.n_seeds < row.n_seeds else ""
+    if theirs:
+        printed = f"*{theirs.mean}*" if theirs.deviation is None else f"*{theirs.mean:.2f} ± {theirs.deviation:.2f}*"
+    difference = MISSING if row.difference is None else f"{row.difference:+.1f}"
+    return [shown, printed, difference] if has_paper else [shown]
 
 
 def _about_data(dataset: str, rows: Sequence[Row]) -> str:
     """Return how many test images of a dataset are also in the pool, and remarks about the data."""
-    measured = [row for row in rows if row.dataset == dataset and row.cells]
-    if not measured:
+    cells = [cell for row in rows if row.dataset == dataset for cell in row.cells]
+    if not cells:
         return f"- {dataset}: not measured yet."
-    n_shared, n_test = max((int(c["leakage"]), int(c["counts"]["test"])) for row in measured for c in row.cells)
+    n_shared, n_test = max((int(cell["leakage"]), int(cell["counts"]["test"])) for cell in cells)
     told = f"{n_shared or 'none'} of the {n_test} test images {'are' if n_shared > 1 else 'is'} also in the pool."
-    return " ".join((f"- {dataset}: {told}", *dict.fromkeys(words for row in measured for words in row.remarks())))
+    return " ".join((f"- {dataset}: {told}", *_remarks(cells)))
+
+
+def _remarks(cells: Sequence[Content]) -> list[str]:
+    """Return what cells say about their data, each remark once."""
+    return list(dict.fromkeys(remark for cell in cells for remark in cell["remarks"]))
 
 
 def as_csv(suite: Suite, rows: Sequence[Row]) -> str:
@@ -244,34 +238,20 @@ def as_csv(suite: Suite, rows: Sequence[Row]) -> str:
         line: dict[str, object] = {axis: getattr(row, axis) for axis in ("table", "dataset", "setting", "method")}
         line |= {"seeds": len(row.cells), "seeds_planned": row.n_seeds}
         for name in NUMBERS:
-            mean, deviation, _ = row.number(name) or (None, None, 0)
-            line |= {name: _digits(mean), f"{name}_deviation": _digits(deviation)}
-        mean, deviation = row.published or (None, None)
+            line |= _digits(name, row.number(name))
         line["published_table"] = labels[row.table] if row.published else ""
-        line |= {"published": _digits(mean), "published_deviation": _digits(deviation)}
-        line["difference"] = _digits(row.difference)
+        line |= _digits("published", row.published)
+        line["difference"] = "" if row.difference is None else f"{row.difference:.4f}"
         line["leakage"] = max((cell["leakage"] for cell in row.cells), default="")
         line["n_test"] = max((cell["counts"]["test"] for cell in row.cells), default="")
         verdicts = Counter(cell["health"]["verdict"] for cell in row.cells if cell["health"])
-        line["remarks"] = " ".join(row.remarks())
+        line["remarks"] = " ".join(_remarks(row.cells))
         line["health"] = " ".join(f"{verdict}:{n}" for verdict, n in sorted(verdicts.items()))
         lines.append(line)
     return "".join(csv_table(list(lines[0]), (list(line.values()) for line in lines)))
 
 
-def _shown(row: Row | None, name: str) -> str:
-    """Return `mean ± deviation` of a number, with the number of finished seeds if some are missing."""
-    number = row.number(name) if row else None
-    if row is None or number is None:
-        return MISSING
-    missing = f" ({number.n} of {row.n_seeds})" if number.n < row.n_seeds else ""
-    return f"{number.mean:.1f}{'' if number.deviation is None else f' ± {number.deviation:.1f}'}{missing}"
-
-
-def _published(number: PublishedNumber) -> str:
-    """Return a published number as it was printed."""
-    return f"{number.mean}" if number.deviation is None else f"{number.mean:.2f} ± {number.deviation:.2f}"
-
-
-def _digits(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
+def _digits(name: str, number: Number | None) -> dict[str, object]:
+    mean, deviation = number[:2] if number else (None, None)
+    values = {name: mean, f"{name}_deviation": deviation}
+    return {key: "" if value is None else f"{value:.4f}" for key, value in values.items()}

@@ -104,8 +104,8 @@ def test_every_mistake_is_listed_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read(tmp_path, wrong)
     for expected in (
-        "table one: no dataset 'paterns'. Did you mean 'patterns'",
-        "no method 'capp'",
+        "table one: No 'paterns' in datasets. Did you mean 'patterns'",
+        "No 'capp' in methods",
         "table two: seeds",
     ):
         assert expected in str(caught.value)
@@ -258,7 +258,7 @@ def test_datasets_may_be_files(tmp_path: Path) -> None:
     for wrong, problem in (
         ("npz", "The dataset 'npz' cannot be used. Expected 'npz:folder/file.npz'"),
         ("patterns:x.npz", "The dataset 'patterns:x.npz' cannot be used. Expected 'patterns'"),
-        ("npy:x.npy", "no dataset 'npy'"),
+        ("npy:x.npy", "No 'npy' in datasets"),
     ):
         with pytest.raises(InputError, match=re.escape(problem)):
             read(tmp_path, {**SMALL, "datasets": {"cars": {"dataset": wrong}}})
