@@ -49,14 +49,17 @@ def class_columns(measures: Measures) -> list[Column]:
         columns += [Column("Accuracy before", accuracies[0], style="{:.1%}")] if run.is_adapted else []
         columns.append(Column("Accuracy after" if run.is_adapted else "Accuracy", accuracies[1], style="{:.1%}"))
         for title, labels in measures.first_labels().items():
-            columns.append(Column(f"Right {title}", known(measures.precision_of(labels)), style="{:.0%}"))
+            own, is_right = measures.checked(labels)
+            n_own, n_right = (np.bincount(part, minlength=run.n_classes) for part in (own, own[is_right]))
+            shares = [right / n if n else None for right, n in zip(n_right, n_own, strict=True)]
+            columns.append(Column(f"Right {title}", shares, style="{:.0%}"))
     if run.pseudo_labels is not None:
         columns.append(Column("Pseudo-labels", run.pseudo_labels.tolist()))
     if run.alignment:
         columns.append(Column("Misleading", known(measures.frequency), style="{:.0%}"))
         columns.append(Column("In one cluster", known(measures.concentration), style="{:.0%}"))
-        described = run.alignment.get("descriptions", {})
-        columns.append(Column("Described as", [tuple(described.get(name, ())) for name in run.names], "sentences"))
+        texts = [tuple(measures.described.get(name, ())) for name in run.names]
+        columns.append(Column("Described as", texts, "sentences"))
     if measures.groups:
         groups = {c: group.classes for group in measures.groups for c in group.classes}
         others = [[run.names[o] for o in groups.get(c, ()) if o != c] for c in range(run.n_classes)]
@@ -144,8 +147,7 @@ def exchange(
         found = found[evenly_spaced(len(found), MOST_OF_PAIR)]
         a, b = divmod(int(codes[which]), run.n_classes)
         places[a, b] = number
-        texts = None if words is None else [words(int(row)) for row in found]
-        pairs.append(Pair(run.names[a], run.names[b], int(counts[which]), pictures_of(run, found.tolist(), texts)))
+        pairs.append(Pair(run.names[a], run.names[b], int(counts[which]), pictures_of(run, found.tolist(), words)))
     involved = sum(np.bincount(labels[moved], minlength=run.n_classes) for labels in (first, second))
     n_involved = int(np.count_nonzero(involved))
     chosen = np.sort(np.argsort(-involved, kind="stable")[: min(MOST_CLASSES, n_involved)]).tolist()

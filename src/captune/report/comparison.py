@@ -11,10 +11,9 @@ import numpy as np
 from captune.core.arrays import Ints
 from captune.core.errors import InputError
 from captune.core.runtime import duration
-from captune.report.class_table import Column, Exchange, capped, exchange, known
+from captune.report.class_table import Column, Exchange, capped, exchange
 from captune.report.measures import Measures
 from captune.report.sections import METRICS, as_text, metric
-from captune.report.summary import count
 from captune.results.run import Run
 
 MOST_MATRICES = 3
@@ -32,11 +31,10 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
     columns = [Column("Class", runs[0].names, "name")]
     for name, one in zip(names, measures, strict=True):
         counts = one.counts(after=True).tolist()
-        columns.append(
-            Column(name, known(one.accuracies(after=True)), style="{:.1%}") if has_truth else Column(name, counts)
-        )
+        accuracies = one.metrics[1].per_class_accuracy if has_truth else counts
+        columns.append(Column(name, accuracies, style="{:.1%}" if has_truth else "{:d}"))
     columns, left_out = capped(columns, np.sum([one.counts(after=True) for one in measures], axis=0))
-    differences, settings = _differences(runs)
+    differences, settings = _differences(measures)
     labels = [run.labels[rows] for run, rows in zip(runs, same, strict=True)] if len(same[0]) else []
     shares = [
         {"name": name, "values": [f"{(own != other).mean():.1%}" for other in labels]}
@@ -46,8 +44,11 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
     sections += [("disagreements", "Disagreements")] if shares else []
     return {
         "title": f"captune: {len(runs)} runs compared",
-        "headline": _headline(names, measures, has_truth, labels),
-        "notes": _notes(runs, has_truth, len(same[0])),
+        "accuracies": [one.metrics[1].accuracy for one in measures] if has_truth else [],
+        "n_common": len(same[0]),
+        "agreement": (np.stack(labels) == labels[0]).all(axis=0).mean() if labels else 0.0,
+        "is_same_data": len({run.environment.get("data_fingerprint") for run in runs}) == 1,
+        "were_trained_with_labels": any(run.sources.get("labels") for run in runs),
         "contents": [*sections, ("classes", "Classes")],
         "n_classes": f"{runs[0].n_classes:,}",
         "names": names,
@@ -68,28 +69,6 @@ def _same_images(runs: Sequence[Run]) -> list[Ints]:
     places = [{run.readable.name(row): row for row in range(len(run.labels))} for run in runs]
     common = [name for name in places[0] if all(name in place for place in places[1:])]
     return [np.asarray([place[name] for name in common], dtype=np.int64) for place in places]
-
-
-def _headline(names: Sequence[str], measures: Sequence[Measures], has_truth: bool, labels: Sequence[Ints]) -> str:
-    if has_truth:
-        accuracies = [one.metrics[1].accuracy for one in measures]
-        told = ", ".join(f"{name} {value:.1%}" for name, value in zip(names, accuracies, strict=True))
-        return f"{names[int(np.argmax(accuracies))]} gets the most labeled images right ({told})."
-    if not labels:
-        return "The runs have no image in common."
-    agree = (np.stack(labels) == labels[0]).all(axis=0)
-    return f"The runs agree on {agree.mean():.1%} of {count(len(agree), 'image')}."
-
-
-def _notes(runs: Sequence[Run], has_truth: bool, n_common: int) -> list[str]:
-    notes = []
-    if len({run.environment.get("data_fingerprint") for run in runs}) > 1:
-        notes.append(f"The runs used different images, {n_common:,} of them in common: compare them with care.")
-    if not has_truth:
-        notes.append("Which run is right was not verified. To check: captune report RUN RUN --labels folders")
-    elif any(run.sources.get("labels") for run in runs):
-        notes.append("Some of the labeled images were used for training, which favors the runs that used them.")
-    return notes
 
 
 def _disagreements(names: Sequence[str], runs: Sequence[Run], same: Sequence[Ints]) -> list[Exchange]:
@@ -137,15 +116,15 @@ def _numbers(measures: Sequence[Measures], has_truth: bool) -> list[dict[str, An
     return [{"name": name, "note": notes.get(name, ""), "values": values} for name, values in rows.items()]
 
 
-def _differences(runs: Sequence[Run]) -> list[list[dict[str, Any]]]:
+def _differences(measures: Sequence[Measures]) -> list[list[dict[str, Any]]]:
     """Return what differs: first images, labels, descriptions and method, then all other settings."""
-    described = [sum(1 for texts in run.alignment.get("descriptions", {}).values() if texts) for run in runs]
+    runs = [one.run for one in measures]
     keys = list(dict.fromkeys(key for run in runs for key in run.settings))
     others = {key: [as_text(run.settings.get(key)) for run in runs] for key in keys}
     first: dict[str, list[str]] = {
         "Labels for training": [str(run.sources.get("labels") or "none") for run in runs],
         "Answers of people": [as_text((run.card.get("review") or {}).get("n_labels")) for run in runs],
-        "Classes with descriptions": [f"{n:,}" for n in described],
+        "Classes with descriptions": [f"{len(one.described):,}" for one in measures],
         "Images": [str(run.sources.get("images", "–")) for run in runs],
         "Result that was kept": [run.kept.replace("_", "-") for run in runs],
         **{key.capitalize(): others.pop(key) for key in FIRST if key in others},

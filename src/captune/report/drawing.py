@@ -143,7 +143,11 @@ def draw_concentration(measures: Measures) -> Drawing | None:
     """Draw Figure 1 of the paper: the lowest classes, and the share of their images in one cluster."""
     share = measures.concentration
     if measures.has_truth:
-        values, what, note = measures.accuracies(after=False), "zero-shot accuracy", LOW_BUT_VISIBLE
+        values, what, note = (
+            np.array(measures.metrics[0].per_class_accuracy, dtype=float),
+            "zero-shot accuracy",
+            LOW_BUT_VISIBLE,
+        )
         chosen = np.argsort(values, kind="stable")[: min(LOWEST, int((~np.isnan(values)).sum()))]  # nan comes last
     else:
         values, what, note = measures.frequency, FREQUENCY, MISLEADING
@@ -225,7 +229,7 @@ def density(confidence: Floats) -> NDArray[np.float64]:
 
 def draw_training(measures: Measures) -> Drawing | None:
     """Draw loss, accepted share, imbalance and, with labels, the accuracy of pseudo-labels by epoch."""
-    epochs, truth = measures.run.epochs, measures.run.truth
+    epochs = measures.run.epochs
     at = [int(facts["epoch"]) for facts in epochs]
     curves: list[tuple[str, str, list[int], list[float]]] = []
     for key, (title, color) in CURVES.items():
@@ -234,10 +238,10 @@ def draw_training(measures: Measures) -> Drawing | None:
             values = [max(value) * len(value) / sum(value) for value in values]
         if values and all(isinstance(value, (int, float)) for value in values):
             curves.append((title, color, at, values))
-    history = [] if truth is None else measures.run.history
-    known = [(epoch, one) for epoch, one in history if truth is not None and (truth[one.image_index] >= 0).any()]
+    history = [] if measures.run.truth is None else measures.run.history
+    known = [(epoch, is_right) for epoch, one in history if len(is_right := measures.checked(one)[1])]
     if known:
-        right = [float(measures.precision_of(one, by_class=False)[0]) for _, one in known]
+        right = [float(is_right.mean()) for _, is_right in known]
         curves.append(("accuracy of pseudo-labels", BLUE, [epoch for epoch, _ in known], right))
     if not epochs or not curves:
         return None

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from captune.concepts.confusion import ConfusedGroup, groups_of_predictions
-from captune.concepts.mismatch import MismatchFindings, detect_mismatch
-from captune.core.arrays import Floats, Ints
+from captune.concepts.mismatch import detect_mismatch
+from captune.core.arrays import Bools, Floats, Ints
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.results.metrics import Metrics, expected_calibration_error, summarize
 from captune.results.run import Run
@@ -53,17 +53,15 @@ class Measures:
         return self.run.truth[self.rows][self.known]
 
     @cached_property
+    def labeled(self) -> tuple[Floats, Floats]:
+        """Return the probabilities of the images in `known` before and after adaptation."""
+        return self.run.arrays["before"][self.known], self.run.arrays["after"][self.known]
+
+    @cached_property
     def metrics(self) -> tuple[Metrics, Metrics]:
         """Return the metrics before and after adaptation."""
-        before, after = (
-            summarize(self.run.arrays[name][self.known], self.truth, self.run.n_classes) for name in ("before", "after")
-        )
+        before, after = (summarize(part, self.truth, self.run.n_classes) for part in self.labeled)
         return before, after
-
-    def accuracies(self, after: bool) -> NDArray[np.float64]:
-        """Return the accuracy of each class, nan for classes without labeled images."""
-        values = self.metrics[after].per_class_accuracy
-        return np.asarray([np.nan if value is None else value for value in values], dtype=np.float64)
 
     def counts(self, after: bool) -> Ints:
         """Return the number of images predicted as each class."""
@@ -96,17 +94,6 @@ class Measures:
         )
         return tuple(replace(group, classes=tuple(int(classes[c]) for c in group.classes)) for group in found)
 
-    def group_measures(self, group: ConfusedGroup) -> dict[str, Any]:
-        """Return the number of labeled images of a group, and their accuracy and calibration error."""
-        inside = np.flatnonzero(np.isin(self.truth, group.classes))
-        numbers: dict[str, Any] = {"n_images": len(inside)}
-        for name in ("before", "after"):
-            probabilities, truth = self.run.arrays[name][self.known][inside], self.truth[inside]
-            has_any = len(inside) > 0
-            numbers[f"accuracy_{name}"] = float((probabilities.argmax(axis=1) == truth).mean()) if has_any else None
-            numbers[f"ece_{name}"] = expected_calibration_error(probabilities, truth) if has_any else None
-        return numbers
-
     @cached_property
     def concentration(self) -> NDArray[np.float64]:
         """Return the share of each class's images in its largest cluster, nan where unknown (Figure 1).
@@ -134,48 +121,55 @@ class Measures:
         np.maximum.at(highest, self.run.labels, self.run.confidence)
         return highest
 
-    @cached_property
+    @property
     def frequency(self) -> NDArray[np.float64]:
         """Return how often each class name was found to be misleading, nan where unknown."""
         return self._recorded("frequency")
 
+    def _recorded(self, key: str) -> NDArray[np.float64]:
+        values = self.run.alignment.get(key, {})
+        return np.asarray([values.get(name, np.nan) for name in self.run.names], dtype=np.float64)
+
     @cached_property
-    def _detected(self) -> MismatchFindings | None:
-        """Return what the audit finds in the saved sample of a run whose method does not look for misleading names."""
-        arrays = self.run.arrays
-        if self.run.alignment or "logit_scale" not in arrays or self.run.n_classes > MOST_COMPARED:
-            return None
-        return detect_mismatch(self.vectors, arrays["class_vectors"], float(arrays["logit_scale"][0]))
+    def mismatched(self) -> list[int]:
+        """Return the classes with misleading names, the most frequently found first.
+
+        If the method of the run did not look for them, they are what the audit finds in the saved sample.
+        """
+        arrays, alignment = self.run.arrays, self.run.alignment
+        if not alignment and "logit_scale" in arrays and self.run.n_classes <= MOST_COMPARED:
+            found = detect_mismatch(self.vectors, arrays["class_vectors"], float(arrays["logit_scale"][0]))
+            return [int(c) for c in found.mismatched]
+        ids = [self.run.names.index(name) for name in alignment.get("mismatched", [])]
+        return sorted(ids, key=lambda c: (-self.frequency[c], c))
+
+    @property
+    def described(self) -> dict[str, list[str]]:
+        """Return the descriptions of the classes that have any."""
+        return {name: texts for name, texts in self.run.alignment.get("descriptions", {}).items() if texts}
 
     def first_labels(self) -> dict[str, PseudoLabels]:
         """Return the first pseudo-labels that an audit recorded, by name and by description."""
         history = self.run.history if self.run.method == "audit" else ()
         return {"by name": history[0][1], "by description": history[-1][1]} if history else {}
 
-    def precision_of(self, labels: PseudoLabels, by_class: bool = True) -> NDArray[np.float64]:
-        """Return the share of right pseudo-labels of each class, or of all; nan where no true label is known."""
-        assert self.run.truth is not None
-        truth = self.run.truth[labels.image_index]
-        given = labels.labels[truth >= 0] if by_class else np.zeros(int((truth >= 0).sum()), dtype=np.int64)
-        n_groups = self.run.n_classes if by_class else 1
-        counts = np.bincount(given, minlength=n_groups)
-        right = np.bincount(given, weights=(labels.labels == truth)[truth >= 0], minlength=n_groups)
-        return np.where(counts > 0, right / np.maximum(counts, 1), np.nan)
-
     def first_labels_precision(self) -> dict[str, float]:
         """Return the share of right first pseudo-labels by name and by description, empty without true labels."""
         found = self.first_labels() if self.has_truth else {}
-        return {title: float(self.precision_of(labels, by_class=False)[0]) for title, labels in found.items()}
+        return {title: float(self.checked(labels)[1].mean()) for title, labels in found.items()}
 
-    def _recorded(self, key: str) -> NDArray[np.float64]:
-        values = self.run.alignment.get(key, {})
-        return np.asarray([values.get(name, np.nan) for name in self.run.names], dtype=np.float64)
+    def checked(self, labels: PseudoLabels) -> tuple[Ints, Bools]:
+        """Return the pseudo-labels of images with a true label, and which of them are right."""
+        assert self.run.truth is not None
+        truth = self.run.truth[labels.image_index]
+        return labels.labels[truth >= 0], (labels.labels == truth)[truth >= 0]
 
-    @property
-    def mismatched(self) -> list[int]:
-        """Return the classes with misleading names, the most frequently found first."""
-        if self._detected is not None:
-            return [int(c) for c in self._detected.mismatched]
-        place = {name: class_id for class_id, name in enumerate(self.run.names)}
-        ids = [place[name] for name in self.run.alignment.get("mismatched", [])]
-        return sorted(ids, key=lambda c: (-self.frequency[c], c))
+
+def group_numbers(group: ConfusedGroup, probabilities: Floats, truth: Ints) -> dict[str, Any]:
+    """Return the number of labeled images of a group, and their accuracy and calibration error, None without any."""
+    inside = np.isin(truth, group.classes)
+    own, labels = probabilities[inside], truth[inside]
+    if not len(labels):
+        return {"images": 0, "accuracy": None, "ece": None}
+    accuracy = float((own.argmax(axis=1) == labels).mean())
+    return {"images": len(labels), "accuracy": accuracy, "ece": expected_calibration_error(own, labels)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from captune import __version__
 from captune.core.errors import CaptuneError, InputError, RunFolderError
 from captune.core.files import read_json, write_json, write_whole
+from captune.core.runtime import duration
 from captune.report.comparison import compare_runs
 from captune.report.drawing import Drawing
 from captune.report.sections import describe_run
+from captune.report.summary import count
 from captune.results.run import Run
 from captune.results.run_folder import REPORT
 
@@ -115,15 +118,24 @@ def _describe(run: Run) -> tuple[dict[str, Any], list[Drawing]]:
         ) from error
 
 
+def one_line(text: object) -> str:
+    """Return text as Markdown that is only text, in one line."""
+    return " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
+
+
+FILTERS = {"one_line": one_line, "count": count, "duration": duration, "shell": shlex.join}
+
+
 def render(template: str, content: Mapping[str, Any]) -> str:
     """Return a page; everything but our own figures is escaped."""
     environment = Environment(
         loader=PackageLoader("captune.report", ""),
-        autoescape=True,
+        autoescape=select_autoescape(("html.j2",)),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= FILTERS
     here = Path(__file__).parent
     script = (here / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")

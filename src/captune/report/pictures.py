@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from captune.core.arrays import evenly_spaced
 from captune.data.decoding import UnreadableImageError, decode, read_bytes
@@ -53,19 +56,6 @@ class Picture:
     words: str
 
 
-@dataclass(frozen=True)
-class ClassGallery:
-    """Pictures of the images predicted as a class: the most confident first, the least confident last."""
-
-    name: str
-    words: str
-    pictures: list[Picture]
-    facts: dict[str, float | None]
-    """Numbers to sort by: images, confidence, moved, accuracy."""
-    is_misleading: bool
-    is_unsure: bool
-
-
 def encode_picture(path: Path) -> str | None:
     """Return a JPEG of an image file as a data URL, or None if it cannot be read."""
     try:
@@ -81,13 +71,12 @@ def encode_picture(path: Path) -> str | None:
     return f"data:image/jpeg;base64,{base64.b64encode(target.getvalue()).decode('ascii')}"
 
 
-def pictures_of(run: Run, rows: Iterable[int], words: Iterable[str] | None = None) -> list[Picture]:
+def pictures_of(run: Run, rows: Iterable[int], words: Callable[[int], str] | None = None) -> list[Picture]:
     """Return pictures of the images that can be read; the words are the predicted class unless given."""
-    rows = list(rows)
-    words = [predicted_words(run, row) for row in rows] if words is None else words
-    files = [run.shown_file(row) for row in rows]
-    found = ((row, text, file and encode_picture(file)) for row, text, file in zip(rows, words, files, strict=True))
-    return [Picture(data, run.readable.name(row), text) for row, text, data in found if data]
+    files = ((row, run.shown_file(row)) for row in rows)
+    found = ((row, encode_picture(file)) for row, file in files if file)
+    words = words or partial(predicted_words, run)
+    return [Picture(data, run.readable.name(row), words(row)) for row, data in found if data]
 
 
 def predicted_words(run: Run, row: int) -> str:
@@ -97,31 +86,32 @@ def predicted_words(run: Run, row: int) -> str:
 
 def unsure_pictures(measures: Measures) -> list[Picture]:
     """Return the least confident images, each with its class and the next best one."""
-    run = measures.run
-    rows = np.argsort(run.confidence, kind="stable")[:MOST_UNSURE]
-    place = {int(row): i for i, row in enumerate(measures.rows)}
-    words = []
-    for row in rows.tolist():
-        text = predicted_words(run, row)
-        if row in place and run.n_classes > 1:
-            probabilities = run.arrays["after"][place[row]].copy()
-            probabilities[run.labels[row]] = -1
-            text += f"; or {run.names[int(probabilities.argmax())]}, {probabilities.max():.0%}"
-        words.append(text)
-    return pictures_of(run, rows.tolist(), words)
+    run, place = measures.run, {row: i for i, row in enumerate(measures.rows.tolist())}
+
+    def words(row: int) -> str:
+        if row not in place or run.n_classes < 2:
+            return predicted_words(run, row)
+        probabilities = run.arrays["after"][place[row]].copy()
+        probabilities[run.labels[row]] = -1
+        best = probabilities.argmax()
+        return f"{predicted_words(run, row)}; or {run.names[best]}, {probabilities[best]:.0%}"
+
+    return pictures_of(run, np.argsort(run.confidence, kind="stable")[:MOST_UNSURE].tolist(), words)
 
 
-def class_galleries(measures: Measures) -> list[ClassGallery]:
-    """Return pictures of the classes with the most images, fewer of each if there are many classes."""
+def class_galleries(measures: Measures) -> list[dict[str, Any]]:
+    """Return pictures of the classes with the most images, fewer of each if there are many classes.
+
+    The most confident images of a class come first, the least confident last; `facts` are numbers to sort by.
+    """
     run, counts, before = measures.run, measures.counts(after=True), measures.counts(after=False)
     chosen = np.sort(np.argsort(-counts, kind="stable")[:MOST_GALLERIES])
     each = max(2, min(MOST_OF_CLASS, MOST_OF_CLASSES // max(1, len(chosen))))
     order = np.lexsort((-run.confidence, run.labels))  # by class, then from the most to the least confident image
-    ends, misleading = np.cumsum(counts), set(measures.mismatched)
-    accuracies = measures.metrics[1].per_class_accuracy if measures.has_truth else [None] * run.n_classes
-    found = []
+    ends, found = np.cumsum(counts), []
     for c in chosen.tolist():
-        rows, accuracy = order[ends[c] - counts[c] : ends[c]], accuracies[c]
+        rows = order[ends[c] - counts[c] : ends[c]]
+        accuracy = measures.metrics[1].per_class_accuracy[c] if measures.has_truth else None
         shown = rows if len(rows) <= each else np.concatenate([rows[: (each + 1) // 2], rows[len(rows) - each // 2 :]])
         words = f"{len(rows):,} images" + (f", {before[c]:,} before" if run.is_adapted else "")
         words += "" if accuracy is None else f"; {accuracy:.0%} of its labeled images are found"
@@ -131,44 +121,25 @@ def class_galleries(measures: Measures) -> list[ClassGallery]:
             "moved": abs(len(rows) - int(before[c])),
             "accuracy": accuracy,
         }
-        is_unsure = bool(measures.highest_confidence[c] < TRUSTED)
-        pictures = pictures_of(run, shown.tolist())
-        found.append(ClassGallery(run.names[c], words, pictures, facts, c in misleading, is_unsure))
-    return found if any(gallery.pictures for gallery in found) else []
+        found.append(
+            {
+                "name": run.names[c],
+                "words": words,
+                "pictures": pictures_of(run, shown),
+                "facts": facts,
+                "is_misleading": c in measures.mismatched,
+                "is_unsure": measures.highest_confidence[c] < TRUSTED,
+            }
+        )
+    return found if any(gallery["pictures"] for gallery in found) else []
 
 
-@dataclass(frozen=True)
-class Mark:
-    """How the images of a class are drawn."""
+def image_map(measures: Measures) -> dict[str, Any] | None:
+    """Return the map of an evenly spaced sample of the images, None without saved embeddings.
 
-    id: int
-    name: str
-    color: str
-    shape: str
-    n_images: int
-
-
-@dataclass(frozen=True)
-class ImageMap:
-    """Places in percent from the left and the top: of points with their classes, and of some pictures."""
-
-    points: list[tuple[float, float, int, int]]
-    """Place, class before adaptation, class after it."""
-    pictures: list[tuple[float, float, Picture, str]]
-    marks: dict[int, Mark]
-    """The largest class first."""
-    is_adapted: bool
-    n_images: int
-    shapes = SHAPES
-
-    @property
-    def legend(self) -> list[Mark]:
-        """Return the marks of the largest classes."""
-        return list(self.marks.values())[:MOST_CHOICES]
-
-
-def image_map(measures: Measures) -> ImageMap | None:
-    """Return the map of an evenly spaced sample of the images, None without saved embeddings."""
+    Places are in percent from the left and the top: of points, with their classes before and after adaptation, and of
+    some pictures. The marks say how the images of each class are drawn, the largest class first.
+    """
     run = measures.run
     if len(measures.embedded_rows) < FEWEST_POINTS:
         return None
@@ -183,30 +154,29 @@ def image_map(measures: Measures) -> ImageMap | None:
     present = np.unique(np.concatenate([before, after]))
     marks = {}
     for place, c in enumerate(present[np.argsort(-counts[present], kind="stable")].tolist()):
-        shape = list(SHAPES)[place // len(COLORS) % len(SHAPES)]
-        marks[c] = Mark(c, run.names[c], COLORS[place % len(COLORS)], shape, int(counts[c]))
-    points = [(*place, b, a) for place, b, a in zip(places.tolist(), before.tolist(), after.tolist(), strict=True)]
-    found = [
-        (*places[i].tolist(), pictures_of(run, [int(rows[i])]), run.names[after[i]]) for i in _one_per_cell(places)
-    ]
-    return ImageMap(
-        points=points,
-        pictures=[(x, y, pictures[0], name) for x, y, pictures, name in found if pictures],
-        marks=marks,
-        is_adapted=run.is_adapted,
-        n_images=len(run.labels),
-    )
+        shape, color = list(SHAPES)[place // len(COLORS) % len(SHAPES)], COLORS[place % len(COLORS)]
+        marks[c] = {"id": c, "name": run.names[c], "color": color, "shape": shape, "n_images": int(counts[c])}
+    chosen = _one_per_cell(places)
+    pictures = [(*places[i], picture, run.names[after[i]]) for i in chosen for picture in pictures_of(run, [rows[i]])]
+    return {
+        "points": list(zip(*places.T.tolist(), before.tolist(), after.tolist(), strict=True)),
+        "pictures": pictures,
+        "marks": marks,
+        "legend": list(marks.values())[:MOST_CHOICES],
+        "shapes": SHAPES,
+        "is_adapted": run.is_adapted,
+        "n_images": len(run.labels),
+    }
 
 
-def _one_per_cell(places: np.ndarray) -> list[int]:
+def _one_per_cell(places: NDArray[np.float64]) -> list[int]:
     """Return the point nearest to the middle of each cell of a grid, if it is apart from those of other cells."""
     size = np.array([100 / COLUMNS, 100 / ROWS])
     cells = np.floor(places / size).astype(np.int64)
     distance = np.square(places / size - cells - 0.5).sum(axis=1)
     order = np.lexsort((distance, cells[:, 1], cells[:, 0]))
-    _, first = np.unique(cells[order], axis=0, return_index=True)
-    chosen = np.empty(0, dtype=np.int64)
-    for i in order[first]:
+    chosen = list[int]()
+    for i in order[np.unique(cells[order], axis=0, return_index=True)[1]].tolist():
         if distance[i] < 0.18 and (np.abs(places[chosen] - places[i]) >= APART).any(axis=1).all():
-            chosen = np.append(chosen, i)
-    return [int(i) for i in chosen]
+            chosen.append(i)
+    return chosen

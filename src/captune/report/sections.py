@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from captune.report.class_table import Column, capped, changes, class_columns, hesitations, listing, mistakes
 from captune.report.drawing import Drawing, draw_concentration, draw_confidence, draw_training
-from captune.report.measures import MOST_COMPARED, Measures
+from captune.report.measures import MOST_COMPARED, Measures, group_numbers
 from captune.report.pictures import class_galleries, image_map, unsure_pictures
 from captune.report.summary import chosen_method, count, describe_top, repeating
 from captune.results.metrics import Metrics
@@ -49,27 +48,18 @@ HEALTH = (
     ("confidence", "Mean confidence", "{:.2f}", "mean probability of the predicted class, right or wrong"),
 )
 
-IMAGES_GONE = "The image files could not be read, so there are no pictures."
-NO_PICTURES = {
-    "embeddings": "This run was made from embeddings, so there are no pictures.",
-    "memory": "The images of this run were in memory and are not part of the run folder, so there are no pictures.",
-}
-"""Why a report shows no pictures, by the source of the images."""
-
 
 def describe_run(run: Run) -> tuple[dict[str, Any], list[Drawing]]:
     """Return the content of a run's page, and all its figures."""
     measures = Measures(run)
-    galleries, is_audit = class_galleries(measures), run.method == "audit"
-    what = "audit" if is_audit else f"report: {chosen_method(run)}"
+    what = "audit" if run.method == "audit" else f"report: {chosen_method(run)}"
     columns, left_out = capped(class_columns(measures), measures.counts(after=True))
     content: dict[str, Any] = {
         "title": f"captune {what} on {count(run.n_classes, 'class')}",
+        "run": run,
+        "measures": measures,
+        "method": chosen_method(run),
         "top": describe_top(measures),
-        "is_adapted": run.is_adapted,
-        "is_audit": is_audit,
-        "has_alignment": bool(run.alignment),
-        "has_pseudo_labels": run.pseudo_labels is not None,
         "numbers": _numbers(measures),
         "health": _health(measures),
         "map": image_map(measures),
@@ -78,32 +68,19 @@ def describe_run(run: Run) -> tuple[dict[str, Any], list[Drawing]]:
         "changes": changes(measures),
         "unsure": unsure_pictures(measures),
         "classes": columns,
-        "galleries": galleries,
+        "galleries": class_galleries(measures),
         "left_out": left_out,
-        "no_pictures": "" if galleries else _why_no_pictures(run),
         "mismatch": _mismatch(measures),
         "confusion": _confusion(measures),
         "training": draw_training(measures),
         "skipped": _skipped(run.skipped_files),
         "settings": _settings(run),
     }
-    found_first = ("numbers", "mismatch", "confusion") if is_audit else ()
+    found_first = ("numbers", "mismatch", "confusion") if run.method == "audit" else ()
     order = sorted(SECTIONS, key=lambda entry: entry[0] not in found_first)
     content["contents"] = [entry for entry in order if content.get(entry[0])]
     figures = [(content[name] or {}).get("drawing") for name in ("mismatch", "confusion")]
     return content, [figure for figure in (*figures, content["training"]) if figure]
-
-
-def _why_no_pictures(run: Run) -> str:
-    if run.card.get("image_source", "files") in NO_PICTURES:
-        return NO_PICTURES[run.card["image_source"]]
-    if len(run.readable) and run.shown_file(0) is None:
-        words = ["captune", "report", str(run.folder), "--images", str(run.card.get("image_root", "IMAGES"))]
-        return (
-            "You did not make this run in this place, so pictures from the folder that it names are not shown. If that "
-            f"folder is the right one: {shlex.join(words)}"
-        )
-    return IMAGES_GONE
 
 
 def metric(metrics: Metrics, key: str) -> float:
@@ -162,7 +139,7 @@ def _mismatch(measures: Measures) -> dict[str, Any] | None:
         sentence = "No misleading class name was found."
     elif found:
         names = [measures.run.names[c] for c in measures.mismatched]
-        n_described = sum(1 for name in names if found.get("descriptions", {}).get(name))
+        n_described = sum(name in measures.described for name in names)
         sentence = f"{len(names)} of {measures.run.n_classes} class names are misleading: {listing(names)}."
         sentence += f" Descriptions were used for {n_described} of them."
     return {
@@ -182,11 +159,12 @@ def _confusion(measures: Measures) -> dict[str, Any] | None:
         Column("Similarity", [group.closeness for group in groups], style="{:.1f}"),
     ]
     if measures.has_truth:
-        found = [measures.group_measures(group) for group in groups]
-        columns.append(Column("Labeled images", [numbers["n_images"] for numbers in found]))
+        parts = zip(WHEN, measures.labeled, strict=True)
+        found = {when: [group_numbers(group, part, measures.truth) for group in groups] for when, part in parts}
+        columns.append(Column("Labeled images", [numbers["images"] for numbers in found["after"]]))
         for title, key, style in (("Accuracy", "accuracy", "{:.1%}"), ("Local ECE", "ece", "{:.3f}")):
-            for when in ("before", "after") if run.is_adapted else ("after",):
-                columns.append(Column(f"{title} {when}", [n[f"{key}_{when}"] for n in found], style=style))
+            for when in WHEN if run.is_adapted else WHEN[1:]:
+                columns.append(Column(f"{title} {when}", [numbers[key] for numbers in found[when]], style=style))
     columns = [replace(column, values=column.values[:MOST_GROUPS]) for column in columns]
     notes = [f"The {MOST_GROUPS} most similar of {len(groups):,} groups."] if len(groups) > MOST_GROUPS else []
     if run.n_classes > MOST_COMPARED:

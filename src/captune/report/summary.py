@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from captune.core.arrays import evenly_spaced
-from captune.core.runtime import duration
 from captune.core.settings import RunSettings
 from captune.embeddings.similarity import find_outliers_and_duplicates
 from captune.report.class_table import Column, listing
@@ -38,45 +37,15 @@ HEADLINES = {
 
 
 def describe_top(measures: Measures) -> dict[str, Any]:
-    """Return the first section: inputs, outputs, the verdict with its evidence, and the next commands."""
-    run = measures.run
+    """Return the first section: model, the verdict with its evidence, what to look at, and the next commands."""
+    source, colon, name = str(measures.run.settings.get("backbone", "?")).partition(":")
     return {
-        "inputs": _inputs(run),
-        "outputs": _outputs(measures),
+        "model": source + colon + (PurePath(name).name if PurePath(name).is_absolute() else name),
         "verdict": _verdict(measures),
         "findings": findings(measures),
-        "shipping": _shipping(run),
+        "shipping": _shipping(measures.run),
         "next": next_steps(measures),
-        "n_classes": run.n_classes,
     }
-
-
-def _inputs(run: Run) -> list[str]:
-    skipped = f" ({count(len(run.skipped_files), 'file')} skipped)" if run.skipped_files else ""
-    source, colon, name = str(run.settings.get("backbone", "?")).partition(":")
-    model = f"{source}:{PurePath(name).name}" if PurePath(name).is_absolute() else f"{source}{colon}{name}"
-    n_described = sum(1 for texts in run.alignment.get("descriptions", {}).values() if texts)
-    return [
-        f"{count(len(run.labels), 'image')}{skipped}",
-        f"{count(run.n_classes, 'class name')}",
-        f"the image and text model {model}",
-        *(["labels for training"] if run.sources.get("labels") else []),
-        *([f"descriptions of {count(n_described, 'class')}"] if n_described else []),
-    ]
-
-
-def _outputs(measures: Measures) -> list[str]:
-    run = measures.run
-    found = ["a class for each image, with a confidence (predictions.csv)"]
-    if run.is_adapted:
-        n_changed = int((run.labels != run.before_labels).sum())
-        share = n_changed / max(1, len(run.labels))
-        found.append(f"adaptation changed the class of {count(n_changed, 'image')} ({share:.0%})")
-    n_used = int((measures.counts(after=True) > 0).sum())
-    found.append(f"{n_used:,} of {count(run.n_classes, 'class')} predicted for at least one image")
-    seconds = run.environment.get("seconds")
-    time = f", in {duration(seconds)}" if isinstance(seconds, (int, float)) else ""
-    return [*found, f"a classifier for new images, made by the method {chosen_method(run)}{time}"]
 
 
 def chosen_method(run: Run) -> str:
@@ -177,8 +146,7 @@ def next_steps(measures: Measures) -> list[dict[str, str]]:
 
 def _after_audit(measures: Measures) -> list[dict[str, str]]:
     run, steps = measures.run, []
-    described = run.alignment.get("descriptions", {})
-    undescribed = [run.names[c] for c in measures.mismatched if not described.get(run.names[c])]
+    undescribed = [run.names[c] for c in measures.mismatched if run.names[c] not in measures.described]
     if undescribed:
         why = f"Describe what {listing(undescribed)} look like: with a language model, or in a YAML file (file:FILE)."
         audit = command_of(run, "audit", "--describer", "openai:gpt-4o-mini", "--out", str(run.folder), "--overwrite")
@@ -186,7 +154,7 @@ def _after_audit(measures: Measures) -> list[dict[str, str]]:
     if measures.groups:
         why = "Look at the confused classes in your browser, and merge those that even you cannot tell apart."
         steps.append({"why": why, "command": shlex.join(["captune", "review", str(run.folder)])})
-    texts = ["--describer", f"file:{run.folder / DESCRIPTIONS}"] if any(described.values()) else []
+    texts = ["--describer", f"file:{run.folder / DESCRIPTIONS}"] if measures.described else []
     why = f"Check and edit {DESCRIPTIONS}, then adapt with it." if texts else "Adapt the model to these images."
     return [*steps, {"why": why, "command": command_of(run, "adapt", *texts, "--out", "captune-run")}]
 
