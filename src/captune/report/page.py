@@ -17,14 +17,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from captune import __version__
-from captune.core.errors import CaptuneError, InputError, RunFolderError
+from captune.core.errors import InputError
 from captune.core.files import read_json, write_json, write_whole
 from captune.core.runtime import duration
 from captune.report.comparison import compare_runs
 from captune.report.drawing import Drawing
 from captune.report.sections import describe_run
 from captune.report.summary import count
-from captune.results.run import Run
+from captune.results.run import Run, noticing_damage
 from captune.results.run_folder import REPORT
 
 COMPARISON = "captune-comparison.html"
@@ -88,34 +88,18 @@ def write_report(
     if len(runs) > 1:
         page, template, content = Path(out or COMPARISON), "compare.html.j2", compare_runs(runs)
     else:
-        content, drawings = _describe(runs[0])
-        now, before = _read_states(runs[0])
-        content["since"] = _describe_changes(now, before)
+        with noticing_damage(runs[0].folder):  # run.json may have been edited by hand
+            content, drawings = describe_run(runs[0])
+        states, content["since"] = _since_last(runs[0])
         page, template = Path(folders[0]) / REPORT if out is None else Path(out), "page.html.j2"
     if page.is_dir():
         raise InputError(f"The report {str(page)!r} is a folder, expected the path of an HTML file.")
     write_whole(page, render(template, content))
     if out is None and len(runs) == 1:
-        write_json(runs[0].folder / LAST_REPORT, {"now": now, "before": before})
+        write_json(runs[0].folder / LAST_REPORT, states)
     for drawing in drawings if figures is not None else ():
         drawing.write(Path(str(figures)))
     return page
-
-
-def _describe(run: Run) -> tuple[dict[str, Any], list[Drawing]]:
-    try:
-        return describe_run(run)
-    except CaptuneError:
-        raise
-    except MemoryError as error:
-        raise CaptuneError(
-            f"There is not enough memory to write the report of {str(run.folder)!r}. The run itself is whole."
-        ) from error
-    except Exception as error:  # run.json may have been edited by hand
-        raise RunFolderError(
-            f"The run {str(run.folder)!r} is damaged ({type(error).__name__}: {error}). If you did not change its "
-            "files, please report this."
-        ) from error
 
 
 def one_line(text: object) -> str:
@@ -148,8 +132,8 @@ def render(template: str, content: Mapping[str, Any]) -> str:
     return environment.get_template(template).render(**content, **frame)
 
 
-def _read_states(run: Run) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return the present state of a run, and the one to compare it with: the last one that was different."""
+def _since_last(run: Run) -> tuple[dict[str, Any], list[str]]:
+    """Return the states of a run to keep, and what changed since the last state that was different, as lines."""
     review = run.card.get("review") or {}
     accuracy = (review.get("accuracy") or {}).get("accuracy")
     facts = {
@@ -161,23 +145,17 @@ def _read_states(run: Run) -> tuple[dict[str, Any], dict[str, Any] | None]:
         "Accuracy by random checks": "not measured" if accuracy is None else f"{accuracy:.1%}",
     }
     counts = np.bincount(run.labels, minlength=run.n_classes).tolist()
-    now = {"facts": facts, "classes": dict(zip(run.names, counts, strict=True)) if len(counts) <= MOST_CLASSES else {}}
+    classes = dict(zip(run.names, counts, strict=True)) if len(counts) <= MOST_CLASSES else {}
+    now: dict[str, Any] = {"facts": facts, "classes": classes}
     try:
-        kept = read_json(run.folder / LAST_REPORT)
-        return now, kept["before"] if kept["now"] == now else kept["now"]
-    except (OSError, ValueError, TypeError, KeyError):
-        return now, None
-
-
-def _describe_changes(now: dict[str, Any], before: dict[str, Any] | None) -> list[str]:
-    """Return what changed, as lines; nothing for a first report or a file that was edited."""
-    if before is None:
-        return []
-    try:
-        facts, old, new = before["facts"], before["classes"], now["classes"]
-        lines = [f"{name}: {facts[name]} → {fact}" for name, fact in now["facts"].items() if fact != facts[name]]
-        moved = {name: (old.get(name, 0), new.get(name, 0)) for name in {**new, **old}}
-        largest = sorted(moved, key=lambda name: -abs(moved[name][1] - moved[name][0]))[:MOST_LISTED]
-        return lines + [f"{name}: {a:,} → {b:,} images" for name in largest for a, b in (moved[name],) if a != b]
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return []
+        last = read_json(run.folder / LAST_REPORT)
+        before = last["before"] if last["now"] == now else last["now"]
+        told = before["facts"]
+        lines = [f"{name}: {told[name]} → {fact}" for name, fact in facts.items() if fact != told[name]]
+        counted = before["classes"]
+        moved = {name: (counted.get(name, 0), classes.get(name, 0)) for name in {**classes, **counted}}
+        largest = sorted(moved.items(), key=lambda entry: -abs(entry[1][1] - entry[1][0]))[:MOST_LISTED]
+        lines += [f"{name}: {old:,} → {new:,} images" for name, (old, new) in largest if old != new]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # a first report, or a file that was edited
+        before, lines = None, []
+    return {"now": now, "before": before}, lines

@@ -111,7 +111,7 @@ class Run(Displayed):
         """
         path = Path(folder)
         card = read_run_card(path)
-        with _noticing_damage(path):
+        with noticing_damage(path):
             names, root = tuple(card["classes"]), Path(card.get("image_root", ".")) if images is None else Path(images)
             inside, predicted, confidence, fits = read_predictions(path / "predictions.csv", root, names)
             n = len(inside)
@@ -188,7 +188,7 @@ class Run(Displayed):
     @cached_property
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """Return the evidence that reports are made from; may be empty."""
-        with _noticing_damage(self.folder):
+        with noticing_damage(self.folder):
             return load_file(self.folder / EVIDENCE) if (self.folder / EVIDENCE).is_file() else {}
 
     @cached_property
@@ -196,7 +196,7 @@ class Run(Displayed):
         """Return epochs that changed the pseudo-labels, with those of readable images afterward (not how confident)."""
         changes = np.asarray(self.arrays.get("history", np.empty((0, 3))), dtype=np.int64)
         labels, states = np.full_like(self.labels, -1), []
-        with _noticing_damage(self.saved_in):
+        with noticing_damage(self.saved_in):
             for part in np.split(changes, np.flatnonzero(np.diff(changes[:, 0])) + 1) if len(changes) else ():
                 labels[part[:, 1]] = part[:, 2]
                 rows = np.flatnonzero(labels >= 0)
@@ -410,11 +410,11 @@ class Run(Displayed):
 
 
 @contextmanager
-def _noticing_damage(folder: Path | None) -> Iterator[None]:
+def noticing_damage(folder: Path | None) -> Iterator[None]:
     """Raise one error for a folder that was edited by hand, which can fail in any way."""
     try:
         yield
-    except (InputError, RunFolderError, MemoryError):
+    except (CaptuneError, MemoryError):
         raise
     except Exception as error:
         raise RunFolderError(f"The run {str(folder)!r} is damaged: {type(error).__name__}: {error}.") from error
