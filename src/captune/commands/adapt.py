@@ -54,7 +54,7 @@ def print_audit(measures: Measures) -> None:
     columns = [column for column in class_columns(measures) if column.kind in ("name", "number")]
     order = np.lexsort((measures.counts(after=True), -np.nan_to_num(measures.frequency)))
     print_table(([column.text(c) for column in columns] for c in order), *(column.title.lower() for column in columns))
-    say(f"\nMisleading class names: {', '.join(found.names[c] for c in measures.mismatched) or 'none'}.")
+    say(f"\nMisleading class names: {', '.join(measures.mismatched_names) or 'none'}.")
     for group in measures.groups[:MOST_GROUPS]:
         say(f"Confused classes: {', '.join(found.names[c] for c in group.classes)}.")
     for title, share in measures.first_labels_precision().items():

@@ -144,6 +144,11 @@ class Measures:
         return sorted(ids, key=lambda c: (-self.frequency[c], c))
 
     @property
+    def mismatched_names(self) -> list[str]:
+        """Return the misleading names, the most frequently found first."""
+        return [self.run.names[c] for c in self.mismatched]
+
+    @property
     def described(self) -> dict[str, list[str]]:
         """Return the descriptions of the classes that have any."""
         return {name: texts for name, texts in self.run.alignment.get("descriptions", {}).items() if texts}

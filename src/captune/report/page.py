@@ -20,6 +20,7 @@ from captune import __version__
 from captune.core.errors import InputError
 from captune.core.files import read_json, write_json, write_whole
 from captune.core.runtime import duration
+from captune.report.class_table import listing
 from captune.report.comparison import compare_runs
 from captune.report.drawing import Drawing
 from captune.report.sections import describe_run
@@ -107,7 +108,7 @@ def one_line(text: object) -> str:
     return " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
 
 
-FILTERS = {"one_line": one_line, "count": count, "duration": duration, "shell": shlex.join}
+FILTERS = {"one_line": one_line, "count": count, "duration": duration, "listing": listing, "shell": shlex.join}
 
 
 def render(template: str, content: Mapping[str, Any]) -> str:

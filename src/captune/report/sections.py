@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from captune.report.class_table import Column, capped, changes, class_columns, hesitations, listing, mistakes
+from captune.report.class_table import Column, capped, changes, class_columns, hesitations, mistakes
 from captune.report.drawing import Drawing, draw_concentration, draw_confidence, draw_training
 from captune.report.measures import MOST_COMPARED, Measures, group_numbers
 from captune.report.pictures import class_galleries, image_map, unsure_pictures
@@ -54,6 +53,8 @@ def describe_run(run: Run) -> tuple[dict[str, Any], list[Drawing]]:
     measures = Measures(run)
     what = "audit" if run.method == "audit" else f"report: {chosen_method(run)}"
     columns, left_out = capped(class_columns(measures), measures.counts(after=True))
+    skipped, clusters = run.skipped_files[:MOST_FILES], draw_concentration(measures)
+    files, reasons = ([entry[i] for entry in skipped] for i in range(2))
     content: dict[str, Any] = {
         "title": f"captune {what} on {count(run.n_classes, 'class')}",
         "run": run,
@@ -70,10 +71,10 @@ def describe_run(run: Run) -> tuple[dict[str, Any], list[Drawing]]:
         "classes": columns,
         "galleries": class_galleries(measures),
         "left_out": left_out,
-        "mismatch": _mismatch(measures),
+        "mismatch": {"drawing": clusters} if run.alignment or clusters else None,
         "confusion": _confusion(measures),
         "training": draw_training(measures),
-        "skipped": _skipped(run.skipped_files),
+        "skipped": [Column("File", files, "name"), Column("Reason", reasons, "text")] if files else None,
         "settings": _settings(run),
     }
     found_first = ("numbers", "mismatch", "confusion") if run.method == "audit" else ()
@@ -129,26 +130,6 @@ def _health(measures: Measures) -> list[dict[str, Any]] | None:
     ]
 
 
-def _mismatch(measures: Measures) -> dict[str, Any] | None:
-    found = measures.run.alignment
-    drawing = draw_concentration(measures)
-    if not found and not drawing:
-        return None
-    sentence = ""
-    if found and not measures.mismatched:
-        sentence = "No misleading class name was found."
-    elif found:
-        names = [measures.run.names[c] for c in measures.mismatched]
-        n_described = sum(name in measures.described for name in names)
-        sentence = f"{len(names)} of {measures.run.n_classes} class names are misleading: {listing(names)}."
-        sentence += f" Descriptions were used for {n_described} of them."
-    return {
-        "sentence": sentence,
-        "drawing": drawing,
-        "problems": sorted(found.get("problems", {}).items())[:MOST_FILES],
-    }
-
-
 def _confusion(measures: Measures) -> dict[str, Any] | None:
     run, groups = measures.run, measures.groups
     if "before" not in run.arrays or run.n_classes < 2:
@@ -170,15 +151,6 @@ def _confusion(measures: Measures) -> dict[str, Any] | None:
     if run.n_classes > MOST_COMPARED:
         notes.append(f"Groups were looked for among the {MOST_COMPARED:,} classes with the most images.")
     return {"columns": columns, "drawing": draw_confidence(measures), "note": " ".join(notes)}
-
-
-def _skipped(skipped: Sequence[tuple[str, str]]) -> dict[str, Any] | None:
-    if not skipped:
-        return None
-    rest = f" The first {MOST_FILES} are listed here, all of them in skipped.csv." if len(skipped) > MOST_FILES else ""
-    paths, reasons = zip(*skipped[:MOST_FILES], strict=True)
-    columns = [Column("File", paths, "name"), Column("Reason", reasons, "text")]
-    return {"sentence": f"{count(len(skipped), 'file')} could not be used.{rest}", "columns": columns}
 
 
 def _settings(run: Run) -> dict[str, Any]:

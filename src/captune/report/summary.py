@@ -60,11 +60,10 @@ def findings(measures: Measures) -> list[dict[str, Any]]:
     absent = run.absent_names
     empty = [name for name, n in zip(run.names, counts, strict=True) if n == 0 and name not in set(absent)]
     unsure = np.flatnonzero((counts > 0) & (measures.highest_confidence < TRUSTED))
-    misleading = [run.names[c] for c in measures.mismatched]
     found: list[dict[str, Any]] = [
         {"title": f"{title} ({len(names):,})", "names": listing(names), "section": section, "pictures": []}
         for title, names, section in (
-            ("Names that mislead the model", misleading, "mismatch" if run.alignment else ""),
+            ("Names that mislead the model", measures.mismatched_names, "mismatch" if run.alignment else ""),
             ("Names that no image seems to show", absent, "classes"),
             ("Classes that no image was given", empty, "classes"),
             (f"Classes without an image above {TRUSTED:.0%} confidence", [run.names[c] for c in unsure], "classes"),
@@ -146,7 +145,7 @@ def next_steps(measures: Measures) -> list[dict[str, str]]:
 
 def _after_audit(measures: Measures) -> list[dict[str, str]]:
     run, steps = measures.run, []
-    undescribed = [run.names[c] for c in measures.mismatched if run.names[c] not in measures.described]
+    undescribed = [name for name in measures.mismatched_names if name not in measures.described]
     if undescribed:
         why = f"Describe what {listing(undescribed)} look like: with a language model, or in a YAML file (file:FILE)."
         audit = command_of(run, "audit", "--describer", "openai:gpt-4o-mini", "--out", str(run.folder), "--overwrite")

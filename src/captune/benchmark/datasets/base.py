@@ -246,7 +246,8 @@ def by_folder(
 
 def coop_by_folder(file: Path, images: Path, names: Mapping[str, str] | None = None) -> LoadedDataset:
     """Return the dataset of a split_zhou file, with the class ids of the folders of its images."""
-    return by_folder(images, *([path for path, _ in part] for part in read_coop(file)), names)
+    pool, test = ([path for path, _ in part] for part in read_coop(file))
+    return by_folder(images, pool, test, names)
 
 
 def from_lists(names: Sequence[str], folder: Path, pool: Listed, test: Listed) -> LoadedDataset:
