@@ -123,7 +123,7 @@ def _differences(measures: Sequence[Measures]) -> list[list[dict[str, Any]]]:
     others = {key: [as_text(run.settings.get(key)) for run in runs] for key in keys}
     first: dict[str, list[str]] = {
         "Labels for training": [str(run.sources.get("labels") or "none") for run in runs],
-        "Answers of people": [as_text((run.card.get("review") or {}).get("n_labels")) for run in runs],
+        "Answers of people": [as_text(one.review.get("n_labels")) for one in measures],
         "Classes with descriptions": [f"{len(one.described):,}" for one in measures],
         "Images": [str(run.sources.get("images", "–")) for run in runs],
         "Result that was kept": [run.kept.replace("_", "-") for run in runs],

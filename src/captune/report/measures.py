@@ -144,6 +144,11 @@ class Measures:
         return sorted(ids, key=lambda c: (-self.frequency[c], c))
 
     @property
+    def review(self) -> dict[str, Any]:
+        """Return what people's answers say, empty if nobody was asked."""
+        return self.run.card.get("review") or {}
+
+    @property
     def mismatched_names(self) -> list[str]:
         """Return the misleading names, the most frequently found first."""
         return [self.run.names[c] for c in self.mismatched]

@@ -12,6 +12,7 @@ from captune.report.pictures import class_galleries, image_map, unsure_pictures
 from captune.report.summary import chosen_method, count, describe_top, repeating
 from captune.results.metrics import Metrics
 from captune.results.run import Run
+from captune.review.estimate import FEWEST_CHECKS
 
 MOST_FILES = 300
 MOST_GROUPS = 50
@@ -60,6 +61,7 @@ def describe_run(run: Run) -> tuple[dict[str, Any], list[Drawing]]:
         "run": run,
         "measures": measures,
         "method": chosen_method(run),
+        "fewest_checks": FEWEST_CHECKS,
         "top": describe_top(measures),
         "numbers": _numbers(measures),
         "health": _health(measures),

@@ -17,7 +17,7 @@ from captune.report.pictures import pictures_of
 from captune.results.health import ADVICE
 from captune.results.run import Run
 from captune.results.run_folder import DESCRIPTIONS
-from captune.review.estimate import FEWEST_CHECKS, describe_accuracy
+from captune.review.estimate import describe_accuracy
 
 GOOD_ENOUGH = 0.9
 """From this accuracy on, the next step is to use the classifier."""
@@ -43,7 +43,7 @@ def describe_top(measures: Measures) -> dict[str, Any]:
         "model": source + colon + (PurePath(name).name if PurePath(name).is_absolute() else name),
         "verdict": _verdict(measures),
         "findings": findings(measures),
-        "shipping": _shipping(measures.run),
+        "shipping": _shipping(measures),
         "next": next_steps(measures),
     }
 
@@ -82,11 +82,12 @@ def findings(measures: Measures) -> list[dict[str, Any]]:
     return found
 
 
-def _shipping(run: Run) -> dict[str, Any] | None:
+def _shipping(measures: Measures) -> dict[str, Any] | None:
     """Return how many labels are certain to be right, or how to find out; the curve has a row for each zone."""
+    run, found = measures.run, measures.review.get("accepted")
     if run.card.get("image_source", "files") != "files" or run.method == "audit":
         return None
-    found, folder = (run.card.get("review") or {}).get("accepted"), shlex.quote(str(run.folder))
+    folder = shlex.quote(str(run.folder))
     if not found:
         why = f"Nobody knows yet. Check the images that this command lists to certify labels at {CERTIFIED:.0%}:"
         command = f"captune suggest {folder} --for-precision {CERTIFIED:g} --out checks.csv"
@@ -97,33 +98,24 @@ def _shipping(run: Run) -> dict[str, Any] | None:
     return {"why": str(found["sentence"]), "command": command, "curve": curve}
 
 
-def _verdict(measures: Measures) -> dict[str, Any]:
-    run = measures.run
-    health, review = run.health, (run.card.get("review") or {}).get("accuracy")
+def _verdict(measures: Measures) -> dict[str, str]:
+    """Return whether adaptation helped and what is known about the result, with the finding of the health check."""
+    run, health, review = measures.run, measures.run.health, measures.review.get("accuracy")
     state = health["verdict"] if health and run.is_adapted else ""
     headline = HEADLINES.get(state, DISCARDED if health else UNADAPTED)
-    evidence, unverified = [], f"Not verified: whether the names are right. To find out, check {FEWEST_CHECKS} images."
-    if health:
-        sentence = health["sentence"].removesuffix(f" {ADVICE}")
-        evidence.append(f"Without labels: {sentence.partition(': ')[2] or sentence}")
-    if review:
-        headline = f"Checked by people: {describe_accuracy(review, str(run.folder))}"
-        unverified = "Not verified: the images that nobody looked at; the range says how far off they may be."
+    sentence = health["sentence"].removesuffix(f" {ADVICE}") if health else ""
     if measures.has_truth:
         before, after = (f"{one.accuracy:.1%}" for one in measures.metrics)
-        new = f"{after} of the labeled images get the right class"
-        state, headline = "", f"{new}."
+        state, headline = "", f"{after} of the labeled images get the right class."
         if run.is_adapted and before == after:
-            state, headline = "unclear", f"Accuracy stayed the same: {new}, as before adaptation."
+            state, headline = "unclear", f"Accuracy stayed the same: {headline[:-1]}, as before adaptation."
         elif run.is_adapted:
             is_better = measures.metrics[1].accuracy > measures.metrics[0].accuracy
             state, verb = ("helpful", "rose") if is_better else ("harmful", "fell")
-            headline = f"Accuracy {verb}: {new}, {before} before adaptation."
-        evidence = [f"Measured on {len(measures.known):,} labeled images of {len(run.labels):,}."]
-        if run.sources.get("labels"):
-            evidence.append("Some of these images were used for training with their labels: new ones will fare worse.")
-        unverified = "Not verified: other images than these. Keep some labeled images apart to measure that."
-    return {"state": state, "headline": headline, "evidence": evidence, "unverified": unverified}
+            headline = f"Accuracy {verb}: {headline[:-1]}, {before} before adaptation."
+    elif review:
+        headline = f"Checked by people: {describe_accuracy(review, str(run.folder))}"
+    return {"state": state, "headline": headline, "finding": sentence.partition(": ")[2] or sentence}
 
 
 def next_steps(measures: Measures) -> list[dict[str, str]]:
@@ -131,7 +123,7 @@ def next_steps(measures: Measures) -> list[dict[str, str]]:
     run, folder = measures.run, shlex.quote(str(measures.run.folder))
     if run.method == "audit":
         return _after_audit(measures)
-    review = (run.card.get("review") or {}).get("accuracy")
+    review = measures.review.get("accuracy")
     accuracy = measures.metrics[1].accuracy if measures.has_truth else review["accuracy"] if review else None
     is_good = accuracy is not None and accuracy >= GOOD_ENOUGH
     if is_good or run.card.get("image_source", "files") != "files":
