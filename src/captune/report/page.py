@@ -87,15 +87,16 @@ def write_report(
         raise InputError("Expected at least one run folder.")
     runs, drawings = [Run.read(folder, labels, images) for folder in folders], list[Drawing]()
     if len(runs) > 1:
-        page, template, content = Path(out or COMPARISON), "compare.html.j2", compare_runs(runs)
+        page, text = Path(out or COMPARISON), render("compare.html.j2", compare_runs(runs))
     else:
+        page = Path(folders[0]) / REPORT if out is None else Path(out)
         with noticing_damage(runs[0].folder):  # run.json may have been edited by hand
             content, drawings = describe_run(runs[0])
-        states, content["since"] = _since_last(runs[0])
-        page, template = Path(folders[0]) / REPORT if out is None else Path(out), "page.html.j2"
+            states, since = _since_last(runs[0])
+            text = render("page.html.j2", {**content, "since": since})
     if page.is_dir():
         raise InputError(f"The report {str(page)!r} is a folder, expected the path of an HTML file.")
-    write_whole(page, render(template, content))
+    write_whole(page, text)
     if out is None and len(runs) == 1:
         write_json(runs[0].folder / LAST_REPORT, states)
     for drawing in drawings if figures is not None else ():
