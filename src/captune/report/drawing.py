@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette: safe for color blindness, on light and on dark backgrounds.
 BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE = "#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7"
 GREY = "#8a929c"
-BEFORE, AFTER = GREY, BLUE
 SERIES = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
 INK = "#1d2a36"
 """Text color in files; in a page it is replaced by the color of the surrounding text."""
@@ -46,7 +45,6 @@ MISLEADING = (
 FREQUENCY = "detection runs that found it"
 BINS = 200
 BANDWIDTH = 0.03
-SHARES = ("accepted share of predictions", "accuracy of pseudo-labels")
 CURVES = {
     "loss": ("loss", BLUE),
     "accepted_share": ("accepted share of predictions", GREEN),
@@ -143,16 +141,13 @@ def draw_concentration(measures: Measures) -> Drawing | None:
     """Draw Figure 1 of the paper: the lowest classes, and the share of their images in one cluster."""
     share = measures.concentration
     if measures.has_truth:
-        values, what, note = (
-            np.array(measures.metrics[0].per_class_accuracy, dtype=float),
-            "zero-shot accuracy",
-            LOW_BUT_VISIBLE,
-        )
-        chosen = np.argsort(values, kind="stable")[: min(LOWEST, int((~np.isnan(values)).sum()))]  # nan comes last
+        what, note = "zero-shot accuracy", LOW_BUT_VISIBLE
+        values = np.array(measures.metrics[0].per_class_accuracy, dtype=np.float64)
+        chosen = np.argsort(values, kind="stable")[:LOWEST]  # nan comes last
     else:
         values, what, note = measures.frequency, FREQUENCY, MISLEADING
         chosen = np.asarray(measures.mismatched[:SHOWN_CLASSES], dtype=np.int64)
-    chosen = chosen[~np.isnan(share[chosen])]
+    chosen = chosen[~np.isnan(values[chosen] + share[chosen])]
     if not len(chosen):
         return None
     names, left, share = [measures.run.names[c] for c in chosen], values[chosen], share[chosen]
@@ -189,7 +184,7 @@ def draw_confidence(measures: Measures) -> Drawing | None:
             sure, right = confidence[measures.known][inside], (predicted[measures.known] == measures.truth)[inside]
             curves += [(state, "right", BLUE, sure[right]), (state, "wrong", VERMILION, sure[~right])]
         else:
-            color = BEFORE if state == "before" else AFTER
+            color = GREY if state == "before" else BLUE
             curves.append(("", state, color, confidence[np.isin(predicted, members)]))
     curves = [curve for curve in curves if len(curve[3])]
     if not curves:
@@ -256,7 +251,7 @@ def draw_training(measures: Measures) -> Drawing | None:
             axis.ticklabel_format(axis="y", useOffset=False)
             if title.startswith("imbalance"):
                 axis.set_ylim(min(0.95, *y), max(1.05, 1.03 * max(y)))
-            if title in SHARES:
+            elif title.startswith(("accepted share", "accuracy")):
                 axis.set_ylim(0, 1)
             axis.locator_params(axis="x", nbins=5, integer=True)
         for axis in axes[len(curves) :]:

@@ -194,7 +194,7 @@ def test_a_class_without_images_is_named_beside_the_verdict(run_folder: Any) -> 
     named = {one["title"].rpartition(" (")[0]: one["names"] for one in top["findings"]}
     assert named["Classes that no image was given"] == "c"
     assert named["Names that mislead the model"] == "a"
-    assert "2 of 3 classes predicted for at least one image" in top["outputs"]
+    assert "2 of 3 classes predicted for at least one image" in read(write_report([folder])).text
 
 
 def test_near_duplicates_are_shown_as_pictures(run_folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,4 +278,4 @@ def test_a_model_on_this_machine_is_told_by_its_last_name(run_folder: Any) -> No
     for given, told in (("dual:/models/of/mine/aerial", "dual:aerial"), ("hf:openai/clip", "hf:openai/clip")):
         card["settings"]["backbone"] = given
         (folder / "run.json").write_text(json.dumps(card), encoding="utf-8")
-        assert f"the image and text model {told}" in describe_run(Run.read(folder))[0]["top"]["inputs"]
+        assert describe_run(Run.read(folder))[0]["top"]["model"] == told
