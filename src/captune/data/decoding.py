@@ -263,10 +263,8 @@ def as_image(source: object) -> Image.Image:
             return _to_rgb(_upright(source))
     array = np.asarray(source) if hasattr(source, "__array__") else np.empty(0)
     if not is_image_array(array):
-        raise InputError(
-            "Expected an image as a path, a Pillow image or a numeric array of shape (height, width) or "
-            f"(height, width, 1|3|4), got {type(source).__name__} of shape {getattr(source, 'shape', None)}."
-        )
+        found = f"{type(source).__name__} of shape {getattr(source, 'shape', None)}"
+        raise InputError(f"Expected a path, a Pillow image or an array (height, width[, 1, 3 or 4]), got {found}.")
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[..., 0]
     with _pillow_errors():

@@ -194,10 +194,8 @@ def from_paths(
         else:
             files.append(os.path.join(base, line))  # noqa: PTH118 (this runs once per image)
     if len(files) > MOST_NAMES:
-        raise InputError(
-            f"{heading}: it lists more than {MOST_NAMES:,} images, and all names would be in memory. Embed them by "
-            "partitions (captune embed), then adapt to a sample of the partitions."
-        )
+        advice = "Embed them by partitions (captune embed), then adapt to a sample of these"
+        raise InputError(f"{heading}: it lists more than {MOST_NAMES:,} images. {advice}.")
     repeated = (f"{path!r} is listed {n} times" for path, n in Counter(map(real_path(), files)).items() if n > 1)
     return _collection(files, base, root, heading, [*first_few(invalid), *first_few(repeated)])
 

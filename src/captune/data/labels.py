@@ -108,9 +108,8 @@ def _aligned(source: Any, images: ImageCollection) -> Iterator[tuple[int, Any]]:
         labels = source.tolist() if hasattr(source, "tolist") else list(source)
         n_labels = len(labels)
     except TypeError:
-        raise InputError(
-            f"Expected labels as 'folders', a path, a mapping or one label per image, got {type(source).__name__}."
-        ) from None
+        found = f"got {type(source).__name__}"
+        raise InputError(f"Expected labels as 'folders', a path, a mapping or one per image, {found}.") from None
     if n_labels != len(images):
         raise InputError(
             f"Expected {len(images)} labels, one per image, got {n_labels}. Use None for images without a label, or a "

@@ -105,10 +105,8 @@ def load_batches(
         yield from loaded
     except RuntimeError as error:
         if "worker" in str(error).lower():
-            raise CaptuneError(
-                f"A worker process that decodes images died ({error}). This is often a lack of memory: try again with "
-                "workers set to 0."
-            ) from error
+            advice = "This is often a lack of memory: try again with workers set to 0"
+            raise CaptuneError(f"A worker process that decodes images died ({error}). {advice}.") from error
         raise
 
 

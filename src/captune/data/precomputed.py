@@ -156,9 +156,7 @@ def unit_vectors(vectors: Any, what: str) -> tuple[Floats, bool]:  # noqa: ANN40
     with suppress(ValueError):  # rows of different lengths
         array = np.asarray(vectors.detach().cpu().float().numpy() if hasattr(vectors, "detach") else vectors)
     if array.ndim != 2 or array.dtype.kind not in "fiu" or not array.size:
-        raise InputError(
-            f"Expected {what} as a numeric array of two axes, got shape {array.shape} and type {array.dtype}."
-        )
+        raise InputError(f"Expected {what} as numbers (rows, width), got shape {array.shape}, type {array.dtype}.")
     largest, wrong = 0.0, list[str]()
 
     def scale(rows: slice) -> Floats:
@@ -214,10 +212,8 @@ def check_memory(n_bytes: int, what: str) -> None:
     """Raise an InputError if an array needs more memory than is available."""
     available = available_memory()
     if n_bytes > available:
-        raise InputError(
-            f"{what} needs {n_bytes / 1e9:.1f} GB of memory, but only {available / 1e9:.1f} GB are available. Save it "
-            "as a plain .npy file, which is read in parts, or use a machine with more memory."
-        )
+        advice = f"only {available / 1e9:.1f} GB are available. Save it as a plain .npy file, which is read in parts"
+        raise InputError(f"{what} needs {n_bytes / 1e9:.1f} GB of memory, but {advice}.")
 
 
 class ArrayFile:
@@ -279,9 +275,7 @@ class ArrayFile:
             chosen = fitting[0]
         array = self[chosen]
         if array.ndim != n_axes:
-            raise InputError(
-                f"{chosen!r} in {str(self.file)!r} has shape {array.shape}, expected {n_axes} axes for {what}."
-            )
+            raise InputError(f"{chosen!r} in {str(self.file)!r} has shape {array.shape}, expected {n_axes} axes.")
         return array
 
 

@@ -46,10 +46,8 @@ def is_shard(path: str | Path) -> bool:
     """Return whether a file name is that of a tar shard; compressed shards are an error."""
     name = str(path)[-8:].lower()
     if name.endswith(_COMPRESSED):
-        raise InputError(
-            f"The shard {str(path)!r} is compressed, but images are read in place. Decompress it to a .tar file; since "
-            "images are compressed already, it will hardly grow."
-        )
+        advice = "Decompress it to a .tar file, which will hardly be larger"
+        raise InputError(f"The shard {str(path)!r} is compressed, but images are read in place. {advice}.")
     return name.endswith(".tar")
 
 
@@ -133,9 +131,7 @@ def scan_shard(shard: Path, start: int = 0) -> Iterator[tuple[Member, str]]:
                 if file.read(BLOCK) != bytes(BLOCK):  # a truncated shard has no end-of-archive block
                     raise tarfile.ReadError(f"no header or end of archive at byte {tar.offset:,}")
     except (OSError, EOFError, ValueError, OverflowError, tarfile.TarError) as error:
-        raise InputError(
-            f"The shard {str(shard)!r} is damaged or not an uncompressed tar file ({error}). Copy or create it again."
-        ) from error
+        raise InputError(f"The shard {str(shard)!r} is damaged ({error}). Copy or create it again.") from error
 
 
 def _problem(member: tarfile.TarInfo, path: PurePosixPath) -> str:

@@ -89,10 +89,8 @@ def read_classes(source: Any, template: str = DEFAULT_TEMPLATE) -> Vocabulary:  
         rows = _rows(source, [NAME_COLUMNS, *((column.strip().lower(),) for column in columns)])
     rows = [tuple(one_form(cell) if isinstance(cell, str) else cell for cell in row) for row in rows]
     if columns and any(len(row) == 1 for row in rows):
-        raise InputError(
-            f"The template {shown(template)} has the placeholders {', '.join(columns)}, but these classes are names. "
-            "Pass a table (CSV, Parquet or a list of mappings) with these columns, or use {} for the name."
-        )
+        advice = "Pass a table (CSV, Parquet or mappings) with these columns, or use {} for the name"
+        raise InputError(f"These classes are names, but {shown(template)} needs {', '.join(columns)}. {advice}.")
     texts = [(rows[c][0], "a description", sentence) for c, found in descriptions.items() for sentence in found]
     texts += [(name, column, cell) for name, *cells in rows for column, cell in zip(columns, cells, strict=True)]
     wrong = (
@@ -142,9 +140,7 @@ def _read_names(source: str | Path) -> Iterable[Any]:
             content = content.get("classes", content.get("names")) if isinstance(content, Mapping) else content
             if isinstance(content, list):
                 return content
-            raise InputError(
-                f"The class file {str(path)!r} must contain a YAML list of names, or 'classes:' followed by one."
-            )
+            raise InputError(f"The class file {str(path)!r} must contain a YAML list of names, also as 'classes:'.")
     except OSError as error:
         raise InputError(f"Cannot read the class names in {str(source)!r}: {error.strerror}.") from error
     if "," in str(source):

@@ -92,9 +92,7 @@ class LazyBackbone(Backbone):
         with torch.inference_mode(False):  # whoever asks first, training needs gradients through these weights
             found = self.load_now()
         if found.fingerprint() != self.fingerprint():
-            raise ModelError(
-                f"The weights of {self.identifier!r} changed while they were in use. Start again with the new ones."
-            )
+            raise ModelError(f"The weights of {self.identifier!r} changed while they were in use. Start again.")
         return found.to(self._device)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (the towers, and what only some backbones have)

@@ -43,10 +43,8 @@ class Predictions(Displayed):
 
     def __post_init__(self) -> None:
         if self.probabilities.ndim != 2 or len(self.image_index) != len(self.probabilities):
-            raise InputError(
-                f"Expected probabilities of shape ({len(self.image_index)}, classes), one row per image, "
-                f"got {self.probabilities.shape}."
-            )
+            expected = f"({len(self.image_index)}, classes), one row per image"
+            raise InputError(f"Expected probabilities of shape {expected}, got {self.probabilities.shape}.")
         if self.fits is not None and self.fits.shape != self.image_index.shape:
             raise InputError(f"Expected {len(self.image_index)} values of fits, one per image, got {self.fits.shape}.")
         for rows in row_parts(*self.probabilities.shape):

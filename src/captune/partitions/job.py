@@ -167,11 +167,9 @@ def run_job(job: Job, out: str, engine: str = "local", workers: int = 1, quiet: 
             tell(f"{n_done} of {len(pending)} partitions, {rate:,.0f} images/s, {left} left on {where}.")
             last = now
     if failed:
-        listed = [f"{part_name(number)}: {problem}" for number, problem in sorted(failed.items())[:5]]
-        raise CaptuneError(
-            "\n  - ".join([f"{len(failed)} of {len(partitions)} partitions failed:", *listed])
-            + "\nThe others are finished; run the same command again for the rest."
-        )
+        listed = "".join(f"\n  - {part_name(number)}: {problem}" for number, problem in sorted(failed.items())[:5])
+        heading = f"{len(failed)} of {len(partitions)} partitions failed"
+        raise CaptuneError(f"{heading}:{listed}\nThe others are finished; run the same command again for the rest.")
     return {**summarize(folder), "computed": computed}
 
 
@@ -191,10 +189,8 @@ def compute_locally(out: str, pending: Sequence[int], workers: int) -> Iterator[
         try:
             yield from (future.result() for future in as_completed(waiting))
         except BrokenProcessPool as error:
-            raise CaptuneError(
-                "A worker was killed, or could not load the model; memory may have run out. What is finished stays: "
-                "run the same command again, with fewer workers if memory is short."
-            ) from error
+            reason = "A worker was killed, or could not load the model; memory may have run out"
+            raise CaptuneError(f"{reason}. Run the same command again, maybe with fewer workers.") from error
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -35,9 +35,7 @@ def cut(address: str, size: int, out: PartitionFolder) -> Iterator[Source]:
     name = path.lower()
     has_magic = any(sign in path for sign in "*?[")
     if not has_magic and not fs.exists(path):
-        raise InputError(
-            f"Nothing at {address!r}. Expected a folder, .tar shards, Parquet tables, a manifest, or partitions."
-        )
+        raise InputError(f"Nothing at {address!r}. Expected a folder, .tar shards, tables, a manifest or partitions.")
     if not has_magic and is_partition_folder(address):
         n_partitions = len(PartitionFolder(address).plan()["partitions"])
         yield from ({"kind": "partition", "folder": address, "number": number} for number in range(n_partitions))

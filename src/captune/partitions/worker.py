@@ -184,10 +184,8 @@ class Worker:
         if known is None:
             self.folder.write(MODEL, json.dumps({"fingerprint": own}).encode("ascii"))
         elif known.get("fingerprint") != own:
-            raise RunFolderError(
-                f"The weights of {self.job.model!r} have changed since {self.folder.address!r} was begun. Use the same "
-                "model, or another --out."
-            )
+            changed = f"The weights of {self.job.model!r} have changed since {self.folder.address!r} was begun"
+            raise RunFolderError(f"{changed}. Use the same model, or another --out.")
         if self.partitions[0]["kind"] == "partition" and self.backbone is not None and self.backbone.has_image_encoder:
             encoder = PartitionFolder(self.job.input).read_json(MODEL) or {}
             if not str(encoder.get("fingerprint")).endswith(self.backbone.fingerprint()):
