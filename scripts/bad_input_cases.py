@@ -145,13 +145,13 @@ CASES = (
     Case(
         "manifest: empty and repeated rows",
         adapt(images="rows.csv"),
-        ("row 1", "'photos/cat/0.png'"),
+        ("row 1", "photos/cat/0.png'"),
         write("rows.csv", "path,n\n,1\nphotos/cat/0.png,2\nphotos/cat/0.png,3\n"),
     ),
     Case(
         "manifest: one file under two names",
         adapt(images="twice.csv"),
-        ("'photos/cat/0.png'",),
+        ("photos/cat/0.png'",),
         write("twice.csv", "path\nphotos/cat/0.png\nphotos/dog/../cat/0.png\n"),
     ),
     Case(
@@ -234,7 +234,7 @@ CASES = (
     Case("predict: not a run folder", ("predict", "photos", "photos"), ("'photos'", "captune adapt")),
     Case("predict: a tampered classifier", ("predict", "tampered", "photos"), ("classifier.safetensors",), _tamper),
     Case("predict: a run of a newer version", ("predict", "future", "photos"), ("version 9",), _age),
-    Case("predict: other model weights", ("predict", "moved", "photos"), ("'hf:model'",), _swap_model),
+    Case("predict: other model weights", ("predict", "moved", "photos"), ("moved/classifier",), _swap_model),
     Case("predict: swapped class names", ("predict", "swapped", "photos"), ("classifier.json",), _swap_names),
     Case("predict: no class to show", ("predict", "run", "photos", "--top-k", "0"), ("--top-k",)),
     Case(

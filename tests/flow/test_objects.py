@@ -92,7 +92,7 @@ def test_a_run_is_evaluated_on_the_images_that_could_be_read(run: Run) -> None:
 def test_the_report_is_one_page(run: Run, tmp_path: Path) -> None:
     report = run.report(LABELS)
     assert f"{run.evaluate(LABELS).accuracy:.1%}" in report.html
-    assert "captune.adapt(images, classes, **yaml.safe_load(open(&#39;settings.yaml&#39;)))" in report.html
+    assert "captune.adapt(images, classes, **yaml.safe_load(open('settings.yaml')))" in Tags(report.html).text
     assert "/tmp" not in report.html
     assert report.save(tmp_path / "report.html").read_text(encoding="utf-8") == report.html
     shown = Tags(report._repr_html_())
