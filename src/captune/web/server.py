@@ -78,10 +78,7 @@ def say(message: str) -> None:
 class Service:
     """A bound socket; `running` serves an application on it.
 
-    Attributes:
-        hosts: The allowed names in Host headers; None allows all.
-        address: The URL of the page.
-        link: The URL to open in a browser, with the token if there is one.
+    `hosts` are the allowed names in Host headers (None allows all), and `link` is the URL with the token.
     """
 
     def __init__(
@@ -97,7 +94,7 @@ class Service:
         self.limits, self.say, self.log = limits or Limits(), say, log or (lambda line: None)
         self.origins = tuple(map(_check_origin, origins))
         self.token = token or os.environ.get(TOKEN_VARIABLE, "")
-        address = _resolve(host, port)
+        family, address = _resolve(host, port)
         self.is_loopback = ipaddress.ip_address(address).is_loopback
         if not self.token and not self.is_loopback:
             raise InputError(
@@ -108,9 +105,7 @@ class Service:
             raise InputError(f"--token: expected at least {SHORTEST_TOKEN} letters and digits.")
         self.server: Server | None = None
         try:
-            self.socket = socket.create_server(
-                (address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET
-            )
+            self.socket = socket.create_server((address, port), family=family)
         except OSError as error:
             raise CaptuneError(
                 f"The service cannot listen on {host} port {port}: {error.strerror}. Choose another --host or --port."
@@ -206,14 +201,14 @@ def serve_until_stopped(service: Service, app: FastAPI, greeting: str) -> None:
     service.say("Stopped.")
 
 
-def _resolve(host: str, port: int) -> str:
+def _resolve(host: str, port: int) -> tuple[int, str]:
     if not 0 <= port <= 65535:
         raise InputError(f"--port is {port}, expected 0 to 65535.")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise InputError(f"--host {host!r} is not an address of this machine: {error}. Try 127.0.0.1.") from error
-    return str(found[0][4][0])
+    return found[0][0], str(found[0][4][0])
 
 
 def _check_origin(origin: str) -> str:
