@@ -98,7 +98,8 @@ def confusion_margin(
     ratios = np.where(is_rival & (largest > 0), counts / max(largest, 1), 1.0)
     neglect = 1.0 - ratios  # delta of Eq. 4
     imbalance = float(neglect.max(initial=0.0))  # Delta of Eq. 5
-    matrix = np.asarray(similarity * (margin * imbalance * neglect)[:, None], dtype=np.float32)  # Eqs. 6 and 7
+    matrix = np.empty_like(similarity)
+    np.multiply(similarity, (margin * imbalance * neglect)[:, None], out=matrix, casting="same_kind")  # Eqs. 6 and 7
     np.fill_diagonal(matrix, 0.0)
     return ConfusionMargin(matrix, similarity, counts, neglect, imbalance)
 

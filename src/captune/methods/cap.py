@@ -202,7 +202,7 @@ class CapSchedule(PseudoLabelSchedule):
 
     def _grow(self, epoch: int) -> PseudoLabels:
         settings, targets, n_images = self.settings, self.task.target_classes, self.n_images
-        _, probabilities, _ = self.objective.predict(np.arange(n_images))
+        probabilities = self.objective.predict(*self.objective.embed(np.arange(n_images)))
         if self.mixture is None:
             n_new = max(1, int(n_images * settings.grow_every / (settings.epochs * len(targets))))
             return add_confident(self.pseudo_labels, probabilities, n_new, targets, epoch)
@@ -217,13 +217,16 @@ class CapSchedule(PseudoLabelSchedule):
     def _margin(self) -> ConfusionMargin:
         """Return the margin from the similarity of the classes and their confident predictions (Eqs. 2 to 7)."""
         settings, labels = self.settings, self.pseudo_labels
-        images, probabilities, classes = self.objective.predict(labels.image_index)
-        rows = None
+        images, classes = self.objective.embed(labels.image_index)
+        counts, rows = self.accepted, None
+        if settings.count_on == "pseudo_labeled":
+            counts = confident_counts(self.objective.predict(images, classes), settings.tau)
+        texts = classes.cpu().numpy()
         if self.mixture_labels is not None:  # no image is labeled as another class, so the margin of others is not read
             rows = np.unique(np.concatenate([self.mixture_labels, labels.labels, self.objective.source.labels]))
         return confusion_margin(
-            class_similarity(class_prototypes(images, labels.labels, classes), classes, rows),
-            self.accepted if settings.count_on == "accepted" else confident_counts(probabilities, settings.tau),
+            class_similarity(class_prototypes(images.cpu().numpy(), labels.labels, texts), texts, rows),
+            counts,
             margin=settings.margin_scale,
             logit_scale=self.tuner.backbone.logit_scale,
             labeled=self.task.seen_classes,
@@ -265,6 +268,7 @@ class CapSchedule(PseudoLabelSchedule):
             largest_margin=round(float(margin.max()), 4),
             mean_margin=round(float(margin.sum()) / max(1, n_pairs), 4),
         )
+        self.objective.margin = None  # the next epoch has its own, so no checkpoint between them holds a matrix
 
     def progress(self, epoch: int, sums: Mapping[str, Tensor]) -> str:
         """Return loss and accepted share so far in this epoch."""

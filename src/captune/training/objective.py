@@ -87,12 +87,15 @@ class ConfusionObjective(nn.Module):
         return logits.masked_fill(~self.allowed, -torch.inf).softmax(dim=-1)
 
     @torch.inference_mode()
-    def predict(self, positions: Ints) -> tuple[Floats, Floats, Floats]:
-        """Return the main adapter's embeddings and probabilities of unlabeled images, and the class embeddings."""
+    def embed(self, positions: Ints) -> tuple[Tensor, Tensor]:
+        """Return the main adapter's embeddings of unlabeled images, and the class embeddings."""
         images = self.main_adapter(self.source.embed_unlabeled(self.tuner, positions))
-        classes = self.text_adapter(self.tuner.class_embeddings())
-        probabilities = self.probabilities(self.logits(images, classes))
-        return images.cpu().numpy(), probabilities.cpu().numpy(), classes.cpu().numpy()
+        return images, self.text_adapter(self.tuner.class_embeddings())
+
+    @torch.inference_mode()
+    def predict(self, images: Tensor, classes: Tensor) -> Floats:
+        """Return the probabilities of embedded images."""
+        return self.probabilities(self.logits(images, classes)).cpu().numpy()
 
 
 class PseudoLabelBatch(NamedTuple):
