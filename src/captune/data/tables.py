@@ -31,11 +31,11 @@ def read_columns(path: Path, wanted: Sequence[Sequence[str]]) -> Iterator[tuple[
     """Yield some columns of a CSV or Parquet table; each column is given by the names it may have."""
     rows = _parquet(path, wanted) if path.suffix.lower() == ".parquet" else _csv(path)
     header = next(rows, [])
-    lowered = [name.strip().lower() for name in header]
+    lowered, found = [name.strip().lower() for name in header], ", ".join(first_few(header)) or "nothing"
     columns = [next((lowered.index(name) for name in options if name in lowered), -1) for options in wanted]
     raise_all(
         (
-            f"no {options[0]!r} column (accepted: {', '.join(options)}), found: {', '.join(header) or 'nothing'}"
+            f"no {options[0]!r} column (accepted: {', '.join(options)}), found: {found}"
             for options, column in zip(wanted, columns, strict=True)
             if column < 0
         ),
@@ -59,8 +59,10 @@ def read_lines(path: Path) -> Iterator[str]:
     except OSError as error:
         raise InputError(f"Cannot read the list {str(path)!r}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        advice = "To classify one image, use captune predict; save embeddings as .npy, .npz or .safetensors"
-        raise InputError(f"{str(path)!r} is not a text file ({error.reason}). {advice}.") from error
+        raise InputError(
+            f"{str(path)!r} is not a text file with one entry per line ({error.reason}). To classify one image, use "
+            "captune predict; save embeddings as .npy, .npz or .safetensors."
+        ) from error
 
 
 def _lines(file: TextIO, path: Path) -> Iterator[str]:

@@ -317,3 +317,16 @@ def test_more_names_than_memory_is_meant_for(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "list.txt").write_text("".join(f"{i}.jpg\n" for i in range(5)), encoding="utf-8")
     with pytest.raises(InputError, match="captune embed"):
         find_images(tmp_path / "list.txt")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_table_of_ten_thousand_columns_is_one_short_error(tmp_path: Path, suffix: str) -> None:
+    names = [f"column {i}" for i in range(10_000)]
+    if suffix == "csv":
+        (tmp_path / "x.csv").write_text(",".join(names) + "\n")
+    else:
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(arrow.table({name: [1] for name in names}), tmp_path / "x.parquet")
+    with pytest.raises(InputError, match="no 'path' column") as error:
+        find_images(tmp_path / f"x.{suffix}")
+    assert len(str(error.value)) < 1000
