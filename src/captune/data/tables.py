@@ -59,10 +59,8 @@ def read_lines(path: Path) -> Iterator[str]:
     except OSError as error:
         raise InputError(f"Cannot read the list {str(path)!r}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{str(path)!r} is not a text file with one entry per line ({error.reason}). To classify one image, use "
-            "captune predict; save embeddings as .npy, .npz or .safetensors."
-        ) from error
+        advice = "To classify one image, use captune predict; save embeddings as .npy, .npz or .safetensors"
+        raise InputError(f"{str(path)!r} is not a text file ({error.reason}). {advice}.") from error
 
 
 def _lines(file: TextIO, path: Path) -> Iterator[str]:
