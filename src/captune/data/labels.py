@@ -74,10 +74,8 @@ def read_labels(
             )
         else:
             labels[position] = class_id
-    not_classes = first_few(
-        f"{label!r} is not a class (images: {count}).{nearest(str(label), names)}"
-        for label, count in sorted(unknown.items(), key=lambda entry: str(entry[0]))
-    )
+    counts = sorted(unknown.items(), key=lambda entry: str(entry[0]))
+    not_classes = first_few(f"{name!r} is not a class (images: {n}).{nearest(str(name), names)}" for name, n in counts)
     if left_out is not None and (labels >= 0).any():
         left_out += not_classes
         not_classes = []

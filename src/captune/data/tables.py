@@ -33,14 +33,9 @@ def read_columns(path: Path, wanted: Sequence[Sequence[str]]) -> Iterator[tuple[
     header = next(rows, [])
     lowered, found = [name.strip().lower() for name in header], ", ".join(first_few(header)) or "nothing"
     columns = [next((lowered.index(name) for name in options if name in lowered), -1) for options in wanted]
-    raise_all(
-        (
-            f"no {options[0]!r} column (accepted: {', '.join(options)}), found: {found}"
-            for options, column in zip(wanted, columns, strict=True)
-            if column < 0
-        ),
-        f"Cannot use the table {str(path)!r}",
-    )
+    missing = (wanted[i] for i, column in enumerate(columns) if column < 0)
+    problems = (f"no {names[0]!r} column (accepted: {', '.join(names)}), found: {found}" for names in missing)
+    raise_all(problems, f"Cannot use the table {str(path)!r}")
     short, last = list[str](), max(columns)
     for number, row in enumerate(rows, start=2):
         if len(row) <= last:

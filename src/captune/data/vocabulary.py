@@ -34,11 +34,8 @@ class Vocabulary:
 
     def __post_init__(self) -> None:
         problems = [*name_problems(self.names), *_template_problems(self.templates)]
-        problems += [
-            f"description for class {c}, but class ids are 0 to {len(self.names) - 1}"
-            for c in self.descriptions
-            if not 0 <= c < len(self.names)
-        ]
+        wrong, last = [c for c in self.descriptions if not 0 <= c < len(self.names)], len(self.names) - 1
+        problems += [f"description for class {c}, but class ids are 0 to {last}" for c in wrong]
         raise_all(problems, "Cannot use these class names and templates")
 
     def __len__(self) -> int:
