@@ -101,9 +101,10 @@ def read_bytes(path: Path, span: Span | None = None) -> bytes:
         span = span or locate(path) or Span(path, 0, path.stat().st_size)
         if not span.shard.is_file():
             raise UnreadableImageError("not a regular file")  # reading a pipe could block forever
-        if not 0 < span.size <= MOST_BYTES:
-            is_large = f"has {span.size:,} bytes, the limit is {MOST_BYTES:,}"
-            raise UnreadableImageError(f"the file {is_large if span.size else 'is empty'}")
+        if not span.size:
+            raise UnreadableImageError("the file is empty")
+        if span.size > MOST_BYTES:
+            raise UnreadableImageError(f"the file has {span.size:,} bytes, the limit is {MOST_BYTES:,}")
         with span.shard.open("rb") as file:
             file.seek(span.offset)
             content = file.read(span.size)

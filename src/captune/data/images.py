@@ -188,9 +188,10 @@ def from_paths(
     invalid, files = list[str](), list[str]()
     for number, path in enumerate(islice(paths, MOST_NAMES + 1), start=1):
         line = os.fspath(path).strip()
-        if not line or len(line) > MOST_CHARACTERS or "\0" in line:
-            long = f"a path of {len(line):,} characters" if line else "an empty path"
-            invalid.append(f"row {number} has {'a NUL character in its path' if chr(0) in line else long}")
+        if len(line) > MOST_CHARACTERS:
+            invalid.append(f"row {number} has a path of {len(line):,} characters")
+        elif not line or "\0" in line:
+            invalid.append(f"row {number} has {'a NUL character in its path' if line else 'an empty path'}")
         else:
             files.append(os.path.join(base, line))  # noqa: PTH118 (this runs once per image)
     if len(files) > MOST_NAMES:

@@ -117,8 +117,8 @@ def read_sample(address: str | Path, most: int = MOST_ROWS, seed: int = 0) -> tu
     found = [folder.finished(number) for number in range(len(folder.plan()["partitions"]))]
     missing = [number for number, facts in enumerate(found) if facts is None]
     if missing or not found:
-        few = f"{len(missing)} of {len(found)} partitions in {folder.address!r} are not finished"
-        raise InputError(f"{few}, the first is {part_name(missing[0] if missing else 0)}. Run captune embed again.")
+        problem = f"{len(missing)} of {len(found)} partitions in {folder.address!r} are not finished"
+        raise InputError(f"{problem}, the first is {part_name(missing[0] if missing else 0)}. Run captune embed again.")
     sizes, widths = [facts.readable for facts in found if facts], {facts.width for facts in found if facts} - {0}
     total = sum(sizes)
     if not total or len(widths) != 1:

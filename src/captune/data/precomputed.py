@@ -119,10 +119,12 @@ class ClassTexts:
     logit_scale: float = 100.0
 
     def __post_init__(self) -> None:
-        scale = np.asarray(self.logit_scale)
-        if scale.size != 1 or scale.dtype.kind not in "fiu" or not 0 < scale.item() < math.inf:
-            raise InputError(f"logit_scale is {shown(scale.tolist())}, expected a positive number such as 100.")
-        object.__setattr__(self, "logit_scale", float(scale.item()))
+        scale = math.nan
+        with suppress(TypeError, ValueError):
+            scale = float(self.logit_scale)
+        if not 0 < scale < math.inf:
+            raise InputError(f"logit_scale is {scale}, expected a positive number such as 100.")
+        object.__setattr__(self, "logit_scale", scale)
         object.__setattr__(self, "names", tuple(str(name).strip() for name in self.names))
         object.__setattr__(self, "vectors", unit_vectors(self.vectors, "class texts")[0])
         if len(self.names) != len(self.vectors):
