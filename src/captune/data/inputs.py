@@ -115,8 +115,10 @@ def _items(source: Any, column: str) -> tuple[Any, Sequence[str] | None]:  # noq
 def _choose(columns: Sequence[str], wanted: str) -> str:
     lowered = {str(name).lower(): name for name in columns}
     found = [lowered[name] for name in (*PATH_COLUMNS, *IMAGE_KEYS) if name in lowered]
-    if wanted in columns or (found and not wanted):
-        return wanted or found[0]
+    if wanted in columns:
+        return wanted
+    if found and not wanted:
+        return found[0]
     problem = f"No column {wanted!r}.{nearest(wanted, lowered)}" if wanted else "Which column has the images?"
     listed = ", ".join(map(str, columns)) or "none"
     raise InputError(f"{problem} Found: {listed}. Name it with image_column, or call it 'image' or 'path'.")

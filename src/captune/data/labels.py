@@ -131,7 +131,8 @@ def _located(
         elif isinstance(entry, (str, os.PathLike)):
             if not positions:
                 positions = {real(images.files[i]): i for i in reversed(range(len(images)))}
-            found = positions.get(real(folder / entry), positions.get(real(images.root / entry), -1))
+            beside = positions.get(real(folder / entry))
+            found = positions.get(real(images.root / entry), -1) if beside is None else beside
         if found >= 0:
             yield found, label
         else:
