@@ -254,3 +254,13 @@ def test_prompts_are_refused_by_a_tower_without_layers() -> None:
         tower.words(torch.ones(1))
     with pytest.raises(ModelError, match="prompts"):
         tower.positions()
+
+
+def test_a_torchvision_of_another_torch_is_named(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", fail)
+    monkeypatch.setattr("transformers.AutoImageProcessor.from_pretrained", fail)
+    with pytest.raises(ModelError, match="installed torchvision was built for another torch.*same index"):
+        load_backbone(f"hf:{clip}")
