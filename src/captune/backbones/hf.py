@@ -319,8 +319,8 @@ def _source(name: str) -> dict[str, Any]:
 def _not_loaded(name: str, file: str, error: Exception, known: tuple[str, ...] = ()) -> ModelError:
     if "operator torchvision::" in str(error):
         return ModelError(
-            "The installed torchvision was built for another torch, and transformers fails with it. Install both from the "
-            "same index, or remove torchvision: captune does not need it."
+            "The installed torchvision was built for another torch, and transformers fails with it. Install both from "
+            "the same index, or remove torchvision: captune does not need it."
         )
     if is_folder(name):
         cause = (str(error).strip() or type(error).__name__).splitlines()[0][:200].strip()
