@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -23,12 +21,12 @@ from captune.core.arrays import Floats, Ints, evenly_spaced
 from captune.core.errors import InputError, ModelError, require
 from captune.core.runtime import Runtime, unchanged
 from captune.core.settings import build
-from captune.data.images import ImageCollection
+from captune.data.loading import load_batches
 from captune.data.precomputed import Embeddings, check_memory
-from captune.data.views import Preprocessing, strong_view, view_generator, weak_view
+from captune.data.views import Preprocessing, StrongView
 from captune.exports.base import check_target
 from captune.exports.onnx import N_CHECKED, Examples, write_onnx
-from captune.results.image_classifier import MODEL, ONNX, load, read_view
+from captune.results.image_classifier import MODEL, ONNX, load
 from captune.results.run_folder import EXPORTS
 from captune.review.opening import open_session
 from captune.training.batch_sources import draw_batches
@@ -39,14 +37,15 @@ if TYPE_CHECKING:
     from captune.results.run import Run
     from captune.review.session import Session
 
-MARGIN = 1.25
+MOST_VIEWS, MOST_BYTES = 16, 2**31
+"""Views of each image that the teacher classifies, and the memory of all views; but there are two at least."""
 WEIGHT_DECAY, WARMUP = 5e-4, 5
 SMALL = "small"
 """The student that needs no download: a ResNet of transformers with ten layers and 200,000 parameters."""
 SIDE = 64
 """Side of the images of a network that starts from random weights, if no other is asked for."""
 BATCH_SIZE = 64
-SMALLEST_AREA = 0.4
+SMALLEST_AREA = 0.5
 """Smallest share of an image that a random crop shows."""
 Network = tuple[nn.Module, Callable[[Tensor], Tensor], Preprocessing, str]
 """A network, the function that computes its features, its preprocessing, and why its weights are random."""
@@ -93,7 +92,7 @@ def distill(
     test_labels: Any = "folders",  # noqa: ANN401 (what `read_labels` takes)
     images: Images | None = None,
     image_size: int = 0,
-    epochs: int = 60,
+    epochs: int = 300,
     seed: int = 0,
     workers: int = -1,
     overwrite: bool = False,
@@ -118,14 +117,14 @@ def distill(
         network = Student(student, len(session.names), image_size)
         prepared, is_random = network.preprocessing, bool(network.random_because)
         operations = _operations(network, prepared), _operations(teacher.backbone.encode_image, teacher.preprocessing)
-        decoded = _decode(session.images, rows, prepared, engine.workers)
-        data = Distillation(decoded, session.predictions.probabilities[rows], weights[rows], prepared, engine)
+        views, targets = teach(session, rows, prepared, engine)
+        data = Distillation(views, targets, weights[rows], prepared, engine)
         choices = {"epochs": epochs, "learning_rate": 0.1 if is_random else 0.01, "warmup_epochs": min(WARMUP, epochs)}
         optimization = build(Optimization, {**choices, "weight_decay": WEIGHT_DECAY}, "settings")
         fit(SoftLabelObjective(network.to(engine.device)), data, optimization, engine)
     if is_random:
         remarks.append(f"The student started from random weights. {network.random_because}")
-    remarks.append(_export(network, session.names, student, target, decoded))
+    remarks.append(_export(network, session.names, student, target, views[0]))
     made, accuracies = load(target), {}
     if checks:
         truth = np.asarray(list(checks.values()))
@@ -164,23 +163,40 @@ def _operations(encode: Callable[[Tensor], Any], preprocessing: Preprocessing) -
     return int(counter.get_total_flops())
 
 
-def _decode(images: ImageCollection, rows: Ints, preprocessing: Preprocessing, workers: int) -> NDArray[np.uint8]:
-    """Return the images, somewhat larger than the student's, so that a random crop is not blurred."""
-    side = round(MARGIN * preprocessing.image_size)
-    larger = replace(preprocessing, image_size=side, resize=side if preprocessing.resize else 0)
-    check_memory(3 * side * side * len(rows), f"Decoding {len(rows)} images")
-    with ThreadPoolExecutor(max(1, workers)) as pool:
-        views = list(pool.map(lambda row: read_view(images, row, larger), rows.tolist()))
-    lost = [f"{images.name(row)!r}: {view}" for row, view in zip(rows, views, strict=True) if isinstance(view, str)]
-    if lost:
-        raise InputError(f"{len(lost)} images can no longer be read, the first is {lost[0]}. Restore them.")
-    return np.stack(views)
+def teach(
+    session: Session, rows: Ints, preprocessing: Preprocessing, engine: Runtime
+) -> tuple[NDArray[np.uint8], Floats]:
+    """Return random views of images `(views, images, side, side, 3)`, and what the teacher says of each.
+
+    The teacher sees the very crop that the student sees, `(views, images, classes)`; what a person said counts for all.
+    """
+    teacher, images = session.classifier, session.images.subset(rows)
+    shape, side = teacher.preprocessing.shape, preprocessing.image_size
+    n_bytes = 3 * side * side * len(rows)
+    n_views = max(2, min(MOST_VIEWS, MOST_BYTES // n_bytes))
+    check_memory(n_views * n_bytes, f"{n_views} views of {len(rows)} images")
+    views = np.empty((n_views, len(rows), side, side, 3), dtype=np.uint8)
+    targets = np.empty((n_views, len(rows), len(session.names)), dtype=np.float32)
+    both = teacher.preprocessing.followed_by(preprocessing)
+    batches = np.array_split(np.arange(len(rows)), -(-len(rows) // BATCH_SIZE))
+    with engine.progress("Teaching", n_views * len(rows)) as advance:
+        for number in range(n_views):
+            view = StrongView(both, number, SMALLEST_AREA)
+            for batch in load_batches(images, batches, view, workers=engine.workers):
+                if batch.problems:
+                    position, reason = next(iter(batch.problems.items()))
+                    raise InputError(f"{images.name(position)!r} can no longer be read: {reason}. Restore it.")
+                views[number, batch.positions] = batch.pixels[:, shape[0] :, :side]
+                targets[number, batch.positions] = teacher.score_views(batch.pixels[:, : shape[0], : shape[1]])
+                advance(len(batch.positions))
+    answered = np.isin(rows, [row for row, answer in session.labels.items() if not answer.is_group])
+    targets[:, answered] = session.predictions.probabilities[rows[answered]]
+    return views, targets
 
 
-def _export(student: Student, names: tuple[str, ...], identifier: str, target: Path, decoded: NDArray[np.uint8]) -> str:
+def _export(student: Student, names: tuple[str, ...], identifier: str, target: Path, views: NDArray[np.uint8]) -> str:
     """Write the student as ONNX, checked against PyTorch, and return what was found."""
-    chosen = decoded[evenly_spaced(len(decoded), N_CHECKED)]
-    views = np.stack([weak_view(Image.fromarray(image), student.preprocessing) for image in chosen])
+    views = views[evenly_spaced(len(views), N_CHECKED)]
     student.cpu().eval()
     with torch.inference_mode():
         examples = Examples(views, student(student.preprocessing.normalize(views))[0].numpy())
@@ -290,29 +306,24 @@ class SoftLabelObjective(nn.Module):
 
 @dataclass(eq=False)
 class Distillation(Schedule):
-    """Batches of random views of images that are decoded already, `(images, side, side, 3)`."""
+    """Batches of views `(views, images, side, side, 3)`, of which each epoch draws one per image."""
 
-    images: NDArray[np.uint8]
+    views: NDArray[np.uint8]
     targets: Floats
     weights: Floats
     preprocessing: Preprocessing
     engine: Runtime
 
     def __post_init__(self) -> None:
-        self.iterations = -(-len(self.images) // BATCH_SIZE)
+        self.iterations = -(-len(self.weights) // BATCH_SIZE)
 
     def batches(self, epoch: int, first_step: int) -> Iterator[tuple[Tensor, ...]]:
-        """Yield random views, seeded by image and epoch, with their soft labels."""
+        """Yield views, drawn by the seed and the epoch, with their soft labels and weights."""
         generator, device = np.random.default_rng([self.engine.seed, epoch]), self.engine.device
-        for rows in draw_batches(generator, len(self.images), self.iterations, BATCH_SIZE)[first_step:]:
-            views = [
-                strong_view(
-                    Image.fromarray(self.images[row]),
-                    self.preprocessing,
-                    view_generator(self.engine.seed, epoch, row),
-                    SMALLEST_AREA,
-                )
-                for row in rows.tolist()
-            ]
-            pixels, targets = self.preprocessing.normalize(np.stack(views)), torch.from_numpy(self.targets[rows])
-            yield tuple(part.to(device) for part in (pixels, targets, torch.from_numpy(self.weights[rows])))
+        drawn = generator.integers(len(self.views), size=len(self.weights))
+        for rows in draw_batches(generator, len(self.weights), self.iterations, BATCH_SIZE)[first_step:]:
+            pixels = self.preprocessing.normalize(self.views[drawn[rows], rows])
+            targets, weights = (
+                torch.from_numpy(part) for part in (self.targets[drawn[rows], rows], self.weights[rows])
+            )
+            yield tuple(part.to(device) for part in (pixels, targets, weights))

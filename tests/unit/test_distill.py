@@ -12,8 +12,10 @@ from reviewed import make_review
 from vision_folder import import_vision
 
 import captune
+from captune.core import runtime
 from captune.core.errors import InputError, ModelError
-from captune.distill import Distilled, SoftLabelObjective, Student, distill
+from captune.data.views import StrongView
+from captune.distill import SMALLEST_AREA, Distilled, SoftLabelObjective, Student, distill, teach
 from captune.results.image_classifier import OnnxClassifier
 from captune.results.run import Run
 from captune.review.opening import open_session
@@ -129,6 +131,19 @@ def test_a_network_of_timm(run: Run, tmp_path: Path) -> None:
         Student("timm:no-such-network", 2)
 
 
+def test_the_teacher_sees_the_crops_of_the_student(run: Run) -> None:
+    session = open_session(run, quiet=True)
+    student = Student("small", len(session.names), 48)
+    rows = np.arange(4)
+    views, targets = teach(session, rows, student.preprocessing, runtime.start(workers=0, quiet=True))
+    assert (views.shape, targets.shape) == ((16, 4, 48, 48, 3), (16, 4, len(session.names)))
+    teacher, key = session.classifier, session.images.read(2).key
+    crop = StrongView(teacher.preprocessing, 5, SMALLEST_AREA)(session.images.read(2).decode(), 2, key)
+    np.testing.assert_allclose(targets[5, 2], teacher.score_views(crop[None])[0], atol=1e-5)
+    crop = StrongView(student.preprocessing, 5, SMALLEST_AREA)(session.images.read(2).decode(), 2, key)
+    np.testing.assert_array_equal(views[5, 2], crop)
+
+
 @pytest.mark.parametrize("identifier", ["", "tiny", "hf:", "open_clip:ViT-B-32"])
 def test_an_unknown_student_is_an_error(identifier: str) -> None:
     with pytest.raises(InputError, match="small, timm:NAME or hf:NAME"):
@@ -181,4 +196,4 @@ def test_the_student_of_the_embedded_world_learns_at_a_tenth_of_the_operations(t
     found = teacher.distill(tmp_path / "student", test=tmp_path / "test", quiet=True)
     own, others, _ = found.accuracies["labeled images"]
     assert found.operations[0] < 0.1 * found.operations[1]
-    assert others - 0.25 < own < others  # from random weights; docs/distill.md has the numbers
+    assert others - 0.1 < own < others  # from random weights; docs/distill.md has the numbers

@@ -80,7 +80,7 @@ def card(options: argparse.Namespace) -> None:
     argument("--test", metavar="IMAGES", help="labeled images to measure student and teacher with"),
     argument("--test-labels", default="folders", metavar="folders|CSV", help="their labels"),
     argument("--image-size", type=int, default=0, metavar="N", help="side of the student's images in pixels"),
-    argument("--epochs", type=int, default=60, metavar="N", help="number of epochs (default: 60)"),
+    argument("--epochs", type=int, default=300, metavar="N", help="number of epochs (default: 300)"),
     argument("--seed", type=int, default=0, help="random seed"),
     argument("--workers", type=int, default=-1, help="number of processes that decode images"),
     _shared.MOVED_IMAGES,

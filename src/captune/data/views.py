@@ -53,7 +53,11 @@ class Preprocessing:
     @property
     def parts(self) -> tuple[Preprocessing, ...]:
         """Return the preprocessing of each image encoder."""
-        return (self,) if self.second is None else (self, self.second)
+        return (self,) if self.second is None else (self, *self.second.parts)
+
+    def followed_by(self, last: Preprocessing) -> Preprocessing:
+        """Return this preprocessing with a further view below its own."""
+        return replace(self, second=last if self.second is None else self.second.followed_by(last))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -155,10 +159,12 @@ class StrongView:
 
     preprocessing: Preprocessing
     number: int
+    smallest_area: float = field(default=0.08, repr=False)  # only views of the default are cached
 
     def __call__(self, image: Image.Image, position: int, key: Keys) -> NDArray[np.uint8]:
         """Return the random view of an image with this content."""
-        return strong_view(image, self.preprocessing, np.random.default_rng([self.number, *key.tolist()]))
+        generator = np.random.default_rng([self.number, *key.tolist()])
+        return strong_view(image, self.preprocessing, generator, self.smallest_area)
 
 
 def view_generator(seed: int, epoch: int, position: int) -> np.random.Generator:
