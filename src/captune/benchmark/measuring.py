@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from captune.benchmark.datasets.base import LoadedDataset
 from captune.benchmark.splits import Split, make_split, shared_images
 from captune.concepts.confusion import groups_of_predictions
 from captune.core import distributed, runtime
-from captune.core.arrays import Floats, Ints
 from captune.core.errors import RunFolderError
 from captune.core.files import add_digest, locked, write_json
 from captune.data.precomputed import Embeddings
@@ -29,7 +28,7 @@ from captune.pipeline import carry_out
 from captune.plan import plan_for_task
 from captune.report.measures import group_numbers
 from captune.results.classifier import Classifier, predict_collection
-from captune.results.metrics import Metrics, summarize
+from captune.results.metrics import summarize
 from captune.results.run import Run
 from captune.results.run_folder import CARD, CHECKPOINTS
 from captune.training.checkpoint import drop_checkpoints, holds_checkpoints
@@ -98,15 +97,13 @@ def _measure(cell: Cell, environment: Environment, folder: Path, report: bool, r
             "test": len(split.test),
             "classes": len(data.names),
             "skipped": len(run.skipped),
-            "test_skipped": adapted.n_unreadable,
+            "test_skipped": len(split.test) - adapted["metrics"]["n_images"],
         },
         "classes": list(data.names),
-        "groups": adapted.groups,
         "seen_classes": split.truth.seen_classes.tolist(),
-        "score": adapted.test.harmonic_mean if split.truth.is_transductive else adapted.test.accuracy,
-        "metrics": adapted.test.as_dict(),
-        "pool": adapted.pool.as_dict(),
-        "kept": {"classifier": run.kept, "metrics": kept.test.as_dict(), "pool": kept.pool.as_dict()},
+        "score": adapted["metrics"]["harmonic_mean" if split.truth.is_transductive else "accuracy"],
+        **adapted,
+        "kept": {"classifier": run.kept, "metrics": kept["metrics"], "pool": kept["pool"]},
         "leakage": len(leaked),
         "remarks": [*([LEAKY_REMARK] if cell.split.leaky else ()), *data.remarks],
         **_findings(run, split),
@@ -135,42 +132,29 @@ def _embed(data: LoadedDataset, backbone: Backbone, settings: Mapping[str, Any])
     return dataclasses.replace(data, pool=parts[0], pool_labels=parts[1], test=parts[2], test_labels=parts[3])
 
 
-class Evaluated(NamedTuple):
-    """Metrics on the unlabeled images (pool) and the test images, predicted over all classes, and confused groups."""
+def evaluate(run: Run, classifier: Classifier, split: Split) -> dict[str, Any]:
+    """Return metrics of a classifier on the unlabeled images (pool) and the test images, predicted over all classes.
 
-    pool: Metrics
-    test: Metrics
-    groups: list[dict[str, Any]]
-    n_unreadable: int
-
-
-def evaluate(run: Run, classifier: Classifier, split: Split) -> Evaluated:
-    """Return the metrics of a classifier of a run."""
+    Groups are classes that zero-shot confuses in the pool, with calibration and accuracy of their test images.
+    """
     engine, cache = runtime.start(run.settings), EmbeddingCache.of(run.settings.get("cache", ""))
-    size, truth, n_classes = int(run.settings["batch_size"]), split.truth, len(classifier.names)
+    size, truth, n_classes, arrays = int(run.settings["batch_size"]), split.truth, len(classifier.names), run.arrays
     with distributed.together():
         pool = predict_collection(classifier, split.task.unlabeled, cache, engine, size)
         test = predict_collection(classifier, split.test, cache, engine, size)
+    labels, groups = truth.test_labels[test.image_index], list[dict[str, Any]]()
+    if "before" in arrays:
+        predicted = np.asarray(arrays["before_labels"][arrays["embedded_rows"]], dtype=np.int64)
+        vectors = np.asarray(arrays["vectors"], dtype=np.float32)
+        for group in groups_of_predictions(vectors, predicted, arrays["class_vectors"], arrays["before"]):
+            numbers = {"classes": list(group.classes), **group_numbers(group, test.probabilities, labels)}
+            groups += [numbers] if numbers["images"] else []
     seen = truth.seen_classes if truth.is_transductive else None
-    labels = truth.test_labels[test.image_index]
-    return Evaluated(
-        summarize(pool.probabilities, truth.unlabeled_labels[pool.image_index], n_classes),
-        summarize(test.probabilities, labels, n_classes, seen),
-        _group_numbers(run, test.probabilities, labels),
-        len(test.skipped),
-    )
-
-
-def _group_numbers(run: Run, probabilities: Floats, labels: Ints) -> list[dict[str, Any]]:
-    """Return the classes that zero-shot confuses in the pool, and calibration and accuracy of their test images."""
-    arrays = run.evidence.arrays if run.evidence else {}
-    if "before" not in arrays:
-        return []
-    predicted = np.asarray(arrays["before_labels"][arrays["embedded_rows"]], dtype=np.int64)
-    vectors = np.asarray(arrays["vectors"], dtype=np.float32)
-    groups = groups_of_predictions(vectors, predicted, arrays["class_vectors"], arrays["before"])
-    found = [{"classes": list(group.classes), **group_numbers(group, probabilities, labels)} for group in groups]
-    return [numbers for numbers in found if numbers["images"]]
+    return {
+        "metrics": summarize(test.probabilities, labels, n_classes, seen).as_dict(),
+        "pool": summarize(pool.probabilities, truth.unlabeled_labels[pool.image_index], n_classes).as_dict(),
+        "groups": groups,
+    }
 
 
 def _findings(run: Run, split: Split) -> dict[str, Any]:

@@ -90,8 +90,8 @@ class Row:
 
     def number(self, name: str) -> Number | None:
         """Return one of `NUMBERS` over the seeds that have it."""
-        values = [value for cell in self.cells if (value := NUMBERS[name](cell)) is not None]
-        known = [value for value in values if not math.isnan(value)]
+        values = map(NUMBERS[name], self.cells)
+        known = [value for value in values if value is not None and not math.isnan(value)]
         if not known:
             return None
         return Number(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None, len(known))
