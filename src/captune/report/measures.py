@@ -121,7 +121,7 @@ class Measures:
         np.maximum.at(highest, self.run.labels, self.run.confidence)
         return highest
 
-    @property
+    @cached_property
     def frequency(self) -> NDArray[np.float64]:
         """Return how often each class name was found to be misleading, nan where unknown."""
         return self._recorded("frequency")
@@ -153,7 +153,7 @@ class Measures:
         """Return the misleading names, the most frequently found first."""
         return [self.run.names[c] for c in self.mismatched]
 
-    @property
+    @cached_property
     def described(self) -> dict[str, list[str]]:
         """Return the descriptions of the classes that have any."""
         return {name: texts for name, texts in self.run.alignment.get("descriptions", {}).items() if texts}
