@@ -107,13 +107,9 @@ class TableFile:
     shows: Annotated[tuple[Shown, ...], MinLen(1)] = ("score",)
     published: str = ""
 
-    def dataset_id(self, label: str) -> str:
-        """Return the id of a dataset by its row label."""
-        return str(self.datasets[label].get("dataset", label))
-
-    def method_id(self, label: str) -> str:
-        """Return the id of a method by its row label."""
-        return str(self.methods[label].get("method", label))
+    def named(self, axis: Literal["datasets", "methods"], label: str, key: str) -> str:
+        """Return the id of a row, or its name in the published table: the label unless it is given."""
+        return str(getattr(self, axis)[label].get(key, label))
 
 
 class Place(NamedTuple):
@@ -137,14 +133,12 @@ class Table:
     file: TableFile
     cells: Mapping[Place, Cell]
 
-    def published_name(self, axis: Literal["datasets", "methods"], label: str) -> str:
-        """Return the name of a dataset or method in the published table."""
-        return str(getattr(self.file, axis)[label].get("published", label))
-
     def published(self, dataset: str, setting: str, method: str) -> Number | None:
         """Return the published number of a row of cells, if the suite names a table that has one."""
-        names = self.published_name("methods", method), self.published_name("datasets", dataset)
-        return published_number(self.file.published, *names, setting) if self.file.published else None
+        if not self.file.published:
+            return None
+        row, column = self.file.named("methods", method, "published"), self.file.named("datasets", dataset, "published")
+        return published_number(self.file.published, row, column, setting)
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,9 +200,9 @@ def _make_table(name: str, shared: Mapping[str, Any], own: object) -> Table:
     places = list(starmap(Place, product(file.datasets, file.settings, file.methods, file.seeds)))
     problems = ProblemList(_problems(file, _labels(places)))
     for label in file.datasets:
-        problems.collect(partial(open_dataset, file.dataset_id(label)), "")
+        problems.collect(partial(open_dataset, file.named("datasets", label, "dataset")), "")
     for label in file.methods:
-        problems.collect(partial(registry.load, "methods", file.method_id(label)), "")
+        problems.collect(partial(registry.load, "methods", file.named("methods", label, "method")), "")
     raise_all(problems, "wrong")
     cells: dict[Place, Cell] = {}
     for place in places:
@@ -248,12 +242,13 @@ def _own_settings(method: str) -> set[str]:
 
 
 def _make_cell(file: TableFile, place: Place) -> Cell:
-    dataset, method = file.dataset_id(place.dataset), file.method_id(place.method)
+    dataset = file.named("datasets", place.dataset, "dataset")
+    method, *others = (file.named("methods", label, "method") for label in (place.method, *file.methods))
     facts = open_dataset(dataset).facts
     values: dict[str, Any] = {"template": facts.template, "domain": facts.domain}
     split: dict[str, Any] = {}
     # Values for all methods reach those that have the setting; a name that no method has is a mistake.
-    of_others = set().union(*(_own_settings(file.method_id(label)) for label in file.methods)) - _own_settings(method)
+    of_others = set().union(*map(_own_settings, others)) - _own_settings(method)
     shared = {k: v for k, v in {**file.defaults, **file.datasets[place.dataset]}.items() if k not in of_others}
     overrides = [override.set for override in file.overrides if place.matches(override.when)]
     for layer in (shared, file.methods[place.method], *overrides):

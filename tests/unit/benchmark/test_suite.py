@@ -181,10 +181,10 @@ def test_the_suites_of_the_repository_can_be_read(path: Path) -> None:
     for table in suite.tables:  # what a table names in a published one must be there
         if table.file.published:
             rows = published_tables()[table.file.published]["rows"]
-            ours = {table.published_name("methods", label) for label in table.file.methods}
+            ours = {table.file.named("methods", label, "published") for label in table.file.methods}
             assert ours <= {"zero_shot", *rows}  # every table may have zero-shot, for its figures
             known = {dataset for row in rows.values() for dataset in row}
-            assert {table.published_name("datasets", label) for label in table.file.datasets} <= known
+            assert {table.file.named("datasets", label, "published") for label in table.file.datasets} <= known
     documented = re.search(rf"`{path.name}`.*\|([^|]*)\|$", DOCS, re.MULTILINE)
     assert documented
     assert str(len(suite.cells())) in documented[1].replace(",", " ").split()
