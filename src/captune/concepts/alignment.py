@@ -109,7 +109,7 @@ def align_concepts(
         sentences = {c: (*vocabulary.texts(c), *found) for c, found in sentences.items()}
     chosen = vocabulary.with_descriptions(sentences)
     if describe in ("auto", "confused") and sentences:
-        helps, reason = choose_texts(images, names, embed_classes(backbone, chosen), scale, *(labeled or ()))
+        helps, reason = choose_texts(images, names, embed_classes(backbone, chosen), scale, labeled)
         if not helps:
             chosen, sentences = vocabulary, {}
     described = np.asarray(sorted(sentences), dtype=np.int64)
@@ -157,27 +157,21 @@ def best_description(texts: Floats, clusterings: list[Floats], logit_scale: floa
 
 
 def choose_texts(
-    images: Floats,
-    names: Floats,
-    described: Floats,
-    logit_scale: float,
-    labeled: Floats | None = None,
-    labels: Ints | None = None,
+    images: Floats, names: Floats, described: Floats, logit_scale: float, labeled: tuple[Floats, Ints] | None = None
 ) -> tuple[bool, str]:
     """Return whether descriptions are used, and why: by labels if these clearly differ, else by the unlabeled images.
 
     Only the labels of classes that have descriptions count.
     """
-    n_names, n_described, n_different = 0, 0, 0
-    if labeled is not None and labels is not None:
-        is_counted = (names != described).any(axis=1)[labels]
-        labeled, labels = labeled[is_counted], labels[is_counted]
-        right = [(labeled @ texts.T).argmax(axis=1) == labels for texts in (names, described)]
+    n_names, n_described, n_different, n_labels = 0, 0, 0, 0
+    if labeled is not None:
+        vectors, labels = (part[(names != described).any(axis=1)[labeled[1]]] for part in labeled)
+        right = [(vectors @ texts.T).argmax(axis=1) == labels for texts in (names, described)]
         n_names, n_described = (int(np.count_nonzero(one)) for one in right)
-        n_different = int(np.count_nonzero(right[0] != right[1]))
-    if labels is not None and abs(n_described - n_names) > CLEAR_DIFFERENCE * n_different**0.5:
+        n_different, n_labels = int(np.count_nonzero(right[0] != right[1])), len(labels)
+    if abs(n_described - n_names) > CLEAR_DIFFERENCE * n_different**0.5:
         is_described = n_described > n_names
-        reason = f"Of {len(labels)} labels, descriptions alone get {n_described} right and names {n_names}"
+        reason = f"Of {n_labels} labels, descriptions alone get {n_described} right and names {n_names}"
     else:
         with threads_for(images.size * max(names.shape)):
             is_described = descriptions_help(images, names, described, logit_scale)

@@ -50,15 +50,11 @@ class ImageCollection:
     kind: ClassVar[str] = "files"
 
     def __init__(
-        self,
-        paths: Iterable[str | os.PathLike[str]],
-        root: Path,
-        unused: str = "",
-        where: Ints | None = None,
-        items: Any = None,  # noqa: ANN401
+        self, paths: Iterable[str | os.PathLike[str]], root: Path, where: Ints | None = None, items: object = None
     ) -> None:
         self.files = tuple(tidy(os.fspath(path)) for path in paths)
-        self.root, self.unused, self.items = root, unused, items
+        self.root, self.unused = root, ""
+        self.items: Any = items
         self.where: Ints = np.zeros((len(self.files), 3), dtype=np.int64) if where is None else where
 
     def __len__(self) -> int:
@@ -216,7 +212,7 @@ def _collection(
         outside = [f"{f!r} is outside {str(inside)!r}" for f in files if not Path(real(f)).is_relative_to(inside)]
     raise_all([*problems, *first_few(outside)], heading)
     if not any(are_shards := list(map(is_shard, files))):
-        return ImageCollection(files, folder, unused)
+        return ImageCollection(files, folder)._with(unused=unused)
     expanded, where, damaged = list[str](), list[tuple[int, int, int]](), ProblemList()
     for path, has_members in zip(map(tidy, files), are_shards, strict=True):
         if not has_members:
@@ -227,7 +223,8 @@ def _collection(
             expanded.append(f"{path}/{member.name}")
             where.append((len(path), member.offset, member.size))
     raise_all(first_few(damaged), heading)
-    return ImageCollection(expanded, folder, unused, np.asarray(where, dtype=np.int64).reshape(-1, 3))
+    spans = np.asarray(where, dtype=np.int64).reshape(-1, 3)
+    return ImageCollection(expanded, folder, spans)._with(unused=unused)
 
 
 def escaped(name: str) -> str:

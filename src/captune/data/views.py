@@ -135,14 +135,10 @@ class WeakView:
 
 
 def strong_view(
-    image: Image.Image,
-    preprocessing: Preprocessing,
-    generator: np.random.Generator,
-    smallest_area: float = 0.08,
-    flip: float = 0.5,
+    image: Image.Image, preprocessing: Preprocessing, generator: np.random.Generator, smallest_area: float = 0.08
 ) -> NDArray[np.uint8]:
     """Return a random resized crop (aspect ratio 3/4 to 4/3) with a random flip, `(height, width, 3)`."""
-    box, flips = _random_box(image.size, generator, smallest_area), generator.random() < flip
+    box, flips = _random_box(image.size, generator, smallest_area), generator.random() < 0.5
     views = []
     for one in preprocessing.parts:
         view = np.asarray(image.resize((one.image_size, one.image_size), one.filter, box=box))

@@ -42,19 +42,11 @@ class PseudoLabels:
 
     @classmethod
     def create(
-        cls,
-        image_index: Ints,
-        labels: Ints,
-        confidence: Floats,
-        n_classes: int,
-        *,
-        round_number: int = 0,
-        source: Source = Source.MODEL,
-        candidates: Bools | None = None,
+        cls, image_index: Ints, labels: Ints, confidence: Floats, n_classes: int, round_number: int = 0
     ) -> PseudoLabels:
-        """Return pseudo-labels that all have the same round and source."""
-        rounds, sources = (np.full(len(image_index), value, dtype=np.int64) for value in (round_number, source))
-        return cls(image_index, labels, confidence, n_classes, rounds, sources, candidates)
+        """Return pseudo-labels of a trained model that all have the same round."""
+        rounds, sources = (np.full(len(image_index), value, dtype=np.int64) for value in (round_number, Source.MODEL))
+        return cls(image_index, labels, confidence, n_classes, rounds, sources)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all arrays by name, for saving."""

@@ -183,7 +183,7 @@ def _collect(made: Finished, predictions: Predictions) -> Evidence:
         texts, (labeled, labels) = class_vectors, context.labeled_vectors(task, backbone)
         if made.classifier.vocabulary.descriptions != task.vocabulary.descriptions:
             described, judged = embed_classes(backbone, made.classifier.vocabulary), vectors[order[:MOST_JUDGED]]
-            if choose_texts(judged, class_vectors, described, backbone.logit_scale, labeled, labels)[0]:
+            if choose_texts(judged, class_vectors, described, backbone.logit_scale, (labeled, labels))[0]:
                 texts = described
         health = check_health(vectors, before, after, texts, backbone.logit_scale, labeled=labeled, labels=labels)
     # Methods count the readable unlabeled images, in their own order.

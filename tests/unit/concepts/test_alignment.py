@@ -66,7 +66,7 @@ def test_labels_choose_between_names_and_descriptions_if_they_clearly_differ() -
     images = unit_rows(centers[labels] + 0.05 * random_rows(36))
     wrong = np.roll(centers, 1, axis=0)
     for names, described, answer in ((wrong, centers, True), (centers, wrong, False)):
-        is_described, reason = choose_texts(images, names, described, 20.0, images[:12], labels[:12])
+        is_described, reason = choose_texts(images, names, described, 20.0, (images[:12], labels[:12]))
         assert is_described is answer
         right, other = (12, 0) if answer else (0, 12)
         assert f"Of 12 labels, descriptions alone get {right} right and names {other}" in reason
@@ -79,14 +79,14 @@ def test_few_labels_and_those_of_classes_without_descriptions_leave_the_choice_t
     wrong = np.roll(centers, 1, axis=0)
     by_images = descriptions_help(images, wrong, centers, 20.0)
     for known in (None, np.array([], dtype=np.int64), np.arange(3)):
-        given_labels = () if known is None else (images[known], labels[known])
-        is_described, reason = choose_texts(images, wrong, centers, 20.0, *given_labels)
+        given_labels = None if known is None else (images[known], labels[known])
+        is_described, reason = choose_texts(images, wrong, centers, 20.0, given_labels)
         assert is_described is by_images
         assert "separate the images" in reason
     partly = wrong.copy()
     partly[0] = centers[0]
     others = np.flatnonzero(labels != 0)
-    assert "separate the images" in choose_texts(images, wrong, partly, 20.0, images[others], labels[others])[1]
+    assert "separate the images" in choose_texts(images, wrong, partly, 20.0, (images[others], labels[others]))[1]
 
 
 def test_only_confused_classes_are_told_from_each_other_and_only_if_that_suits_the_images() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,15 +13,13 @@ from captune.core.errors import InputError
 from captune.labeling.pseudo_labels import PseudoLabels, Source
 
 
-def some(images: list[int], labels: list[int], **more: object) -> PseudoLabels:
+def some(
+    images: list[int], labels: list[int], source: int = Source.MODEL, candidates: Any = None, round_number: int = 0
+) -> PseudoLabels:
     confidence = np.linspace(0.5, 0.9, len(images)).astype(np.float32)
-    return PseudoLabels.create(
-        np.array(images, dtype=np.int64),
-        np.array(labels, dtype=np.int64),
-        confidence,
-        4,
-        **more,  # type: ignore[arg-type]
-    )
+    ids = (np.array(values, dtype=np.int64) for values in (images, labels))
+    made = PseudoLabels.create(*ids, confidence, 4, round_number)
+    return replace(made, source=np.full_like(made.source, source), candidates=candidates)
 
 
 def test_counts_and_precision() -> None:
@@ -83,7 +82,7 @@ def test_reindexed_and_stamped() -> None:
     ],
 )
 def test_wrong_pseudo_labels_are_refused(
-    images: list[int], labels: list[int], more: dict[str, object], message: str
+    images: list[int], labels: list[int], more: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
         some(images, labels, **more)
