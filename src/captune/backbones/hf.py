@@ -94,7 +94,7 @@ class HuggingFace(Backbone):
     @classmethod
     def load(cls, name: str) -> HuggingFace:
         """Load a model by hub name or local folder."""
-        path = local_path(name)
+        path = cls.path_of(name)
         config = load_config(path, cls.supported, cls.examples)
         tokenizer = load_tokenizer(path, int(config.text_config.vocab_size)) if cls.supported else None
         preprocessing = read_preprocessing(load_image_settings(path), config, name)
@@ -104,23 +104,28 @@ class HuggingFace(Backbone):
     def around(cls, model: Any, processor: Any) -> HuggingFace:
         """Return a backbone around a model in memory, with its processor."""
         kind, name = model.config.model_type, str(getattr(model, "name_or_path", ""))
-        if kind not in SUPPORTED:
+        if cls.supported and kind not in cls.supported:
             raise ModelError(f"Cannot use a {kind!r} model as a backbone, expected one of: {', '.join(SUPPORTED)}.")
-        tokenizer, image_processor = (getattr(processor, part, None) for part in ("tokenizer", "image_processor"))
-        if tokenizer is None or image_processor is None:
-            raise ModelError("A model needs its processor: captune.wrap(model, AutoProcessor.from_pretrained(...))")
-        preprocessing = read_preprocessing(image_processor.to_dict(), model.config, name or kind)
-        return cls(f"hf:{name}" if name else f"{registry.IN_MEMORY}{kind}", model, preprocessing, tokenizer)
+        images, tokenizer = getattr(processor, "image_processor", processor), getattr(processor, "tokenizer", None)
+        if not hasattr(images, "to_dict") or (cls.supported and tokenizer is None):
+            raise ModelError("A model needs its processor: AutoProcessor or AutoImageProcessor.from_pretrained(...)")
+        preprocessing = read_preprocessing(images.to_dict(), model.config, name or kind)
+        return cls(f"{cls.source}:{name}" if name else f"{registry.IN_MEMORY}{kind}", model, preprocessing, tokenizer)
 
     @classmethod
     def check(cls, name: str) -> None:
         """Read only the configuration, so that a wrong name is found before anything else."""
-        load_config(local_path(name), cls.supported, cls.examples)
+        load_config(cls.path_of(name), cls.supported, cls.examples)
 
     @classmethod
     def files(cls, name: str) -> Sequence[Path]:
         """Return the files of the folder, or of the copy of the hub's model on this machine."""
-        return files_of(local_path(name))
+        return files_of(cls.path_of(name))
+
+    @classmethod
+    def path_of(cls, name: str) -> str:
+        """Return the folder or the hub name of a model."""
+        return local_path(name)
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Tokenize; CLIP's causal texts are padded to the longest one, SigLIP's to the full length."""

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from captune.backbones.base import Backbone, Side, Tokens, Tower, local_path
-from captune.backbones.hf import SUPPORTED, HuggingFace, load_config, read_preprocessing
-from captune.core import registry
+from captune.backbones.hf import SUPPORTED, HuggingFace, load_config
 from captune.core.errors import ModelError
 from captune.data.views import Preprocessing
 
@@ -54,14 +53,9 @@ def wrap_image_encoder(model: Any, processor: Any) -> Backbone:
     """Return a second encoder around an image model of transformers in memory, which is frozen in place."""
     if isinstance(model, Backbone):
         return model
-    if not isinstance(model, nn.Module) or not hasattr(model, "config") or not hasattr(processor, "to_dict"):
-        raise ModelError(
-            f"Cannot use {type(model).__name__}: expected an image model of transformers and its AutoImageProcessor."
-        )
-    config: Any = model.config
-    kind, name = config.model_type, str(getattr(model, "name_or_path", ""))
-    preprocessing = read_preprocessing(processor.to_dict(), config, name or kind)
-    return ImageModel(f"image:{name}" if name else f"{registry.IN_MEMORY}{kind}", model, preprocessing)
+    if not isinstance(model, nn.Module) or not hasattr(model, "config"):
+        raise ModelError(f"Cannot use {type(model).__name__}: expected an image model of transformers.")
+    return ImageModel.around(model, processor)
 
 
 def second_id(identifier: str) -> str:
