@@ -18,7 +18,7 @@ from captune.backbones.hf import IMAGENET_MEAN, IMAGENET_STD
 from captune.backbones.image import ImageModel
 from captune.core import runtime
 from captune.core.arrays import Floats, Ints, evenly_spaced
-from captune.core.errors import InputError, ModelError, require
+from captune.core.errors import InputError, ModelError, import_extra, require
 from captune.core.runtime import Runtime, unchanged
 from captune.core.settings import build
 from captune.data.loading import load_batches
@@ -247,10 +247,7 @@ def _prepared(side: int, mean: Any = IMAGENET_MEAN, std: Any = IMAGENET_STD) -> 
 
 
 def _from_timm(name: str, side: int) -> Network:
-    try:
-        import timm  # type: ignore[import-not-found]
-    except ImportError as error:
-        raise ModelError(f"A student of timm needs the package 'timm': pip install timm, or use {SMALL!r}.") from error
+    timm = import_extra("timm", "timm")
     try:
         found, why = timm.create_model(name, pretrained=True, num_classes=0), ""
     except Exception as error:  # every way to have no weights has its own error class
