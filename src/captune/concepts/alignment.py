@@ -65,13 +65,12 @@ def align_concepts(
     labeled: tuple[Floats, Ints] | None = None,
     classes: Ints | None = None,
     phrase: str = "{}",
-    n: int = 5,
     progress: Callable[[str, int], AbstractContextManager[Any]] = lambda *_: nullcontext(),
 ) -> Alignment:
     """Describe classes and decide which text represents each, from embeddings of unlabeled images `(images, width)`.
 
     The paper is `describe = "mismatched"` and `choose = "best"`: only misleading names among `classes` are described,
-    and the best of n descriptions represents the class (Appendix B). With `choose = "mean"` it is the mean of all n;
+    and the best of five descriptions represents the class (Appendix B). With `choose = "mean"` it is the mean of all;
     with `describe = "all"` every class is described and represented by the mean of its name and descriptions; with
     `describe = "auto"` only if that suits the images better than the names do, or the labels of `labeled` images. With
     `describe = "confused"`, descriptions say how classes that exchange images differ, and are used as with `auto`.
@@ -92,7 +91,7 @@ def align_concepts(
     questions += [(vocabulary.names[a], vocabulary.names[b]) for pair in pairs for a, b in (pair, pair[::-1])]
     prompt = PAIR_PROMPT if pairs else PAPER_PROMPT
     with progress("Describing classes", len(questions) if describer.is_remote else 0) as advance:
-        answers = describe_classes(describer, questions, phrase=phrase, n=n, prompt=prompt, advance=advance)
+        answers = describe_classes(describer, questions, phrase=phrase, prompt=prompt, advance=advance)
     if pairs:  # the descriptions of a class are what tells it from all others that it is confused with
         told = dict[str, list[str]]()
         for a, b in questions:

@@ -108,11 +108,8 @@ def is_partition_folder(path: str | Path) -> bool:
     return PartitionFolder(path).read(PLAN) is not None if "://" in str(path) else is_file(Path(path) / PLAN)
 
 
-def read_sample(address: str | Path, most: int = MOST_ROWS, seed: int = 0) -> tuple[Floats, list[str], int]:
-    """Return embeddings and paths of up to `most` random images of a folder, and how many it has.
-
-    Embeddings that are large for memory are in a mapped file.
-    """
+def read_sample(address: str | Path) -> tuple[Floats, list[str], int]:
+    """Return embeddings and paths of the images of a folder, or of a random sample, and how many it has."""
     folder = PartitionFolder(address)
     found = [folder.finished(number) for number in range(len(folder.plan()["partitions"]))]
     missing = [number for number, facts in enumerate(found) if facts is None]
@@ -124,8 +121,8 @@ def read_sample(address: str | Path, most: int = MOST_ROWS, seed: int = 0) -> tu
     if not total or len(widths) != 1:
         raise InputError(f"The partitions in {folder.address!r} have no embeddings. Make them with captune embed.")
     chosen = np.arange(total)
-    if total > most:
-        chosen = np.sort(np.random.default_rng(seed).choice(total, most, replace=False))
+    if total > MOST_ROWS:
+        chosen = np.sort(np.random.default_rng(0).choice(total, MOST_ROWS, replace=False))
     vectors, names = empty_rows(len(chosen), widths.pop()), list[str]()
     ends = np.cumsum([0, *sizes])
     for number, (first, last) in enumerate(pairwise(ends.tolist())):

@@ -213,7 +213,7 @@ def test_embeddings_of_another_model_are_refused(run_folder: Path, embedded: Pat
 def test_a_large_folder_is_sampled(embedded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = collect_images(str(embedded))
     assert (len(whole), whole.unused) == (20, "")
-    monkeypatch.setattr("captune.data.partition_folder.read_sample.__defaults__", (7, 0))
+    monkeypatch.setattr("captune.data.partition_folder.MOST_ROWS", 7)
     sample = collect_images(str(embedded))
     assert len(sample) == 7
     assert "13 of 20" in sample.unused
