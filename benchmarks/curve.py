@@ -45,7 +45,7 @@ from captune.describers.base import open_describer
 from captune.embeddings.cache import EmbeddingCache, default_folder
 from captune.methods.base import Context
 from captune.plan import Plan, make_plan
-from captune.results.classifier import Classifier, predict_collection
+from captune.results.classifier import Classifier
 from captune.results.metrics import summarize
 from captune.results.run_folder import CHECKPOINTS
 from captune.training.checkpoint import FILES
@@ -117,7 +117,7 @@ def rows(plan: Plan, testbed: Path, files: list[Path], every: int) -> Iterator[l
             for name, parameter in objective.named_parameters():
                 parameter.copy_(tensors[f"parameter.{name}"])
         schedule.restore({n.removeprefix("schedule."): t for n, t in tensors.items()}, note["facts"])
-        found = predict_collection(Classifier.from_tuner(objective.tuner), images, cache, engine)
+        found = Classifier.from_tuner(objective.tuner).compute(images, cache, engine)
         labels, last = schedule.pseudo_labels, schedule.context.rounds[-1]
         right = np.mean(labels.labels == pool_truth[labels.image_index])
         test = summarize(found.probabilities, truth[found.image_index], n_classes=len(names))

@@ -90,9 +90,8 @@ def write_run(folder: Path, n_classes: int, n_images: int, seed: int) -> tuple[P
     run = Run(
         settings={"method": "transductive", "backbone": "made"},
         images=collection,
-        predictions=predictions,  # type: ignore[arg-type]
         skipped={},
-        classifier=Names(names),  # type: ignore[arg-type]
+        made=(Names(names), predictions),  # type: ignore[arg-type]
         environment={"versions": {}, "data_fingerprint": "made", "seconds": 1.0},
         evidence=Evidence(arrays),
     )

@@ -42,9 +42,9 @@ from captune.review.answers import Answer as Answer
 from captune.review.changes import Change as Change
 from captune.review.changes import Update as Update
 from captune.review.estimate import AccuracyEstimate as AccuracyEstimate
-from captune.review.finding import Found as Found
 from captune.review.opening import open_session as open_session
 from captune.review.session import Session as Session
+from captune.review.suggestions import Found as Found
 from captune.review.suggestions import Group as Group
 from captune.review.suggestions import Suggestion as Suggestion
 

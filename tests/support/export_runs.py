@@ -46,9 +46,8 @@ def make_run(
     run = Run(
         settings={"method": "cap", "backbone": backbone.identifier},
         images=images,
-        predictions=predictions,
         skipped={},
-        classifier=classifier,
+        made=(classifier, predictions),
         environment={"seed": 0},
         evidence=evidence,
     )

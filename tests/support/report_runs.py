@@ -61,9 +61,8 @@ def make_run(
     run = Run(
         settings={"method": method if adapted else "zero_shot", "backbone": "toy:<b>", "tau": 0.85, "margin": True},
         images=images,
-        predictions=Predictions(np.arange(len(truth)), after),
         skipped={len(truth) + i: 'damaged "image" <i>' for i in range(skipped)},
-        classifier=NoClassifier(names),  # type: ignore[arg-type]
+        made=(NoClassifier(names), Predictions(np.arange(len(truth)), after)),  # type: ignore[arg-type]
         environment={"versions": {"captune": "0"}, "seed": seed, "data_fingerprint": "f", "seconds": 1.5},
         rounds=rounds_of(names) if adapted else [],
         evidence=Evidence(

@@ -27,7 +27,7 @@ from captune.embeddings.embed import embed_images
 from captune.pipeline import carry_out
 from captune.plan import plan_for_task
 from captune.report.measures import group_numbers
-from captune.results.classifier import Classifier, predict_collection
+from captune.results.classifier import Classifier
 from captune.results.metrics import summarize
 from captune.results.run import Run
 from captune.results.run_folder import CARD, CHECKPOINTS
@@ -140,8 +140,8 @@ def evaluate(run: Run, classifier: Classifier, split: Split) -> dict[str, Any]:
     engine, cache = runtime.start(run.settings), EmbeddingCache.of(run.settings.get("cache", ""))
     size, truth, n_classes, arrays = int(run.settings["batch_size"]), split.truth, len(classifier.names), run.arrays
     with distributed.together():
-        pool = predict_collection(classifier, split.task.unlabeled, cache, engine, size)
-        test = predict_collection(classifier, split.test, cache, engine, size)
+        pool = classifier.compute(split.task.unlabeled, cache, engine, size)
+        test = classifier.compute(split.test, cache, engine, size)
     labels, groups = truth.test_labels[test.image_index], list[dict[str, Any]]()
     if "before" in arrays:
         predicted = np.asarray(arrays["before_labels"][arrays["embedded_rows"]], dtype=np.int64)

@@ -30,7 +30,7 @@ FILL_IN = "Fill in the column 'answer' (a class, = if the label is right, ? if y
 )
 def suggest(options: argparse.Namespace) -> None:
     """List the images, or groups of images, that a person should look at first."""
-    from captune.review.answer_files import groups_table, suggestions_table
+    from captune.review.answers import groups_table, suggestions_table
     from captune.review.suggestions import worth_of
 
     count, share = 20 if options.count is None else options.count, options.checks
@@ -116,7 +116,7 @@ def find(options: argparse.Namespace) -> None:
 )
 def label(options: argparse.Namespace) -> None:
     """Record a person's answers about images, groups and classes of a run, and adapt again."""
-    from captune.review.answer_files import write_answers
+    from captune.review.answers import write_answers
 
     settings = {} if options.method is None else {"method": options.method}
     session = open_run(options, person=options.person, **settings)
@@ -136,7 +136,7 @@ def _apply(options: argparse.Namespace, session: Session) -> list[object]:
     """Apply everything on the command line in the order: classes, people, images."""
     from captune.data.labels import by_new_name, parse_merges, parse_renames
     from captune.data.vocabulary import NONE
-    from captune.review.answer_files import group_number
+    from captune.review.answers import group_number
 
     changes: list[object] = [session.undo()] if options.undo else []
     for new, old in by_new_name(parse_renames(options.rename)).items():
@@ -170,7 +170,7 @@ def _apply(options: argparse.Namespace, session: Session) -> list[object]:
 )
 def estimate(options: argparse.Namespace) -> None:
     """Estimate the accuracy of a run from images that a person checked."""
-    from captune.review.answer_files import suggestions_table
+    from captune.review.answers import suggestions_table
 
     if (options.count is None) != (options.out is None):
         raise InputError("--count and --out belong together: captune estimate RUN --count 30 --out checks.csv")

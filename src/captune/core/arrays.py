@@ -104,7 +104,7 @@ def canonical_order(vectors: Floats) -> Ints:
     """
     multipliers = np.random.default_rng(0).integers(1, 2**63, size=vectors.shape[1], dtype=np.uint64) | np.uint64(1)
     digests = np.empty(len(vectors), dtype=np.uint64)
-    for rows in row_parts(*vectors.shape):
+    for rows in row_parts(len(vectors), 8 * vectors.shape[1]):  # small enough for the cache of the processor
         bits = np.ascontiguousarray(vectors[rows] + np.float32(0), dtype=np.float32).view(np.uint32)
         # Integers modulo 2^64 are exact, so the digest of a row is the same wherever the row is.
         digests[rows] = bits.astype(np.uint64) @ multipliers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,12 +51,12 @@ class Predictions(Displayed):
         for rows in row_parts(*self.probabilities.shape):
             check_probabilities(self.probabilities[rows])
 
-    @property
+    @cached_property
     def labels(self) -> Ints:
         """Return the most probable class of each image."""
         return self.probabilities.argmax(axis=1)
 
-    @property
+    @cached_property
     def confidence(self) -> Floats:
         """Return the probability of the most probable class of each image."""
         return self.probabilities.max(axis=1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import dataclasses
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +21,7 @@ from captune.core.runtime import unchanged
 from captune.core.settings import Positive, Share, build
 from captune.core.text import option
 from captune.results.run import Run
-from captune.results.run_folder import EXPORTS, PSEUDO_LABELS
+from captune.results.run_folder import EXPORTS, PSEUDO_LABELS, read_rows
 from captune.review.accept import accepted_rows
 from captune.review.opening import open_session
 
@@ -118,10 +116,10 @@ def export(
     name = "imagefolder" if name in READERS_OF_FOLDERS else name
     writer: ExportFormat = registry.load("exports", name)()
     checked = build(ExportSettings, settings, "export settings")
-    changed = [field.name for field in dataclasses.fields(checked) if getattr(checked, field.name) != field.default]
-    if wrong := [key for key in changed if key not in writer.takes]:
-        listed = [", ".join(map(option, keys)) for keys in (wrong, sorted(writer.takes))]
-        raise InputError(f"The format {format} does not take {listed[0]}. It takes: {listed[1]}.")
+    wrong = [one for one, value in vars(checked).items() if value != getattr(ExportSettings, one)]
+    if wrong := [option(one) for one in wrong if one not in writer.takes]:
+        known = ", ".join(map(option, sorted(writer.takes)))
+        raise InputError(f"The format {format} does not take {', '.join(wrong)}. It takes: {known}.")
     finished = Run.read(run, images=checked.images if "splits" in writer.takes else None)
     refuse_links(finished.folder, (EXPORTS,) if out is None else ())
     target = Path(out) if out is not None else finished.folder / EXPORTS / writer.target
@@ -224,10 +222,9 @@ def choose_labels(run: Run, settings: ExportSettings) -> LabelTable:
     rows, labels, confidence = found
     kept = (confidence >= settings.min_confidence) & ~run.is_rejected[rows]
     if not kept.any():
-        highest = f", the highest is {confidence.max():.4f}" if len(confidence) else ""
         raise InputError(
-            f"None of the {len(confidence)} labels in {str(run.folder)!r} has a confidence of at least "
-            f"{settings.min_confidence}{highest}. Lower {option('min_confidence')}."
+            f"None of the {len(confidence)} labels has a confidence of at least {settings.min_confidence}, the highest "
+            f"is {confidence.max(initial=0.0):.4f}. Lower {option('min_confidence')}."
         )
     return LabelTable(run, Rows(rows[kept]), labels[kept], confidence[kept], certificate)
 
@@ -235,13 +232,9 @@ def choose_labels(run: Run, settings: ExportSettings) -> LabelTable:
 def _pseudo_labels(run: Run) -> tuple[Ints, Ints, Floats]:
     path = run.folder / PSEUDO_LABELS
     if not path.is_file():
-        raise InputError(
-            f"The run {str(run.folder)!r} (method {run.method}) has no pseudo-labels. "
-            f"Use {option('source', 'predictions')}."
-        )
+        raise InputError(f"The run has no pseudo-labels (method {run.method}). Use {option('source', 'predictions')}.")
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return _find_rows(run, ((row["path"], row["label"], row["confidence"]) for row in csv.DictReader(file)))
+        return _find_rows(run, ((row["path"], row["label"], row["confidence"]) for row in read_rows(path)))
     except (KeyError, ValueError, TypeError, OSError) as error:
         raise RunFolderError(f"{str(path)!r} is damaged: {type(error).__name__}: {error}.") from error
 

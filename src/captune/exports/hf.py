@@ -64,14 +64,9 @@ class TransformersFolder(ExportFormat):
         write_json(target / "preprocessor_config.json", _preprocessor(backbone))
         vectors = run.classifier.class_vectors.float().cpu().contiguous()
         write_whole(target / "class_vectors.safetensors", save({"class_vectors": vectors}))
-        write_json(
-            target / "classes.json",
-            {
-                "names": list(vocabulary.names),
-                "logit_scale": backbone.logit_scale,
-                "sentences": [list(vocabulary.texts(class_id)) for class_id in range(len(vocabulary))],
-            },
-        )
+        sentences = [list(vocabulary.texts(class_id)) for class_id in range(len(vocabulary))]
+        facts = {"names": list(vocabulary.names), "logit_scale": backbone.logit_scale, "sentences": sentences}
+        write_json(target / "classes.json", facts)
         model = AutoModel.from_pretrained(str(target), trust_remote_code=False).eval()
 
         @torch.inference_mode()
@@ -80,12 +75,12 @@ class TransformersFolder(ExportFormat):
             features = normalize(getattr(features, "pooler_output", features), dim=-1)
             return np.asarray((backbone.logit_scale * features @ vectors.T).softmax(-1).numpy())
 
-        facts = compare(score, examples, is_exact=False)
-        n_images, difference = facts["n_images"], facts["max_difference"]
+        difference = compare(score, examples, is_exact=False)["max_difference"]
         if not difference <= TOLERANCE:
             raise _refusal(run, f"the tuner {run.classifier.tuner_name!r} changes more than the class vectors")
         write_whole(target / "README.md", model_card(run, USAGE))
-        return [f"On {n_images} images, probabilities differ from those of the run by at most {difference:.1e}."]
+        told = f"probabilities differ from those of the run by at most {difference:.1e}."
+        return [f"On {len(examples.views)} images, {told}"]
 
 
 def _plain_backbone(run: Run) -> Any:  # noqa: ANN401 (its model and tokenizer have no types)
@@ -112,10 +107,9 @@ def _refusal(run: Run, reason: str) -> InputError:
 def _preprocessor(backbone: Any) -> dict[str, Any]:  # noqa: ANN401
     own = backbone.preprocessing
     square = {"height": own.image_size, "width": own.image_size}
-    kind = "CLIP" if backbone.is_clip else "Siglip"
     shape = {"size": {"shortest_edge": own.resize}, "do_center_crop": True, "crop_size": square}
     return {
-        "image_processor_type": f"{kind}ImageProcessor",
+        "image_processor_type": "CLIPImageProcessor" if backbone.is_clip else "SiglipImageProcessor",
         "do_resize": True,
         "resample": RESAMPLE[own.resample],
         "do_rescale": True,

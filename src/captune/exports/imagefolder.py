@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from captune.core.arrays import Ints
 from captune.core.errors import InputError
-from captune.core.files import is_file, table, write_json, write_whole
+from captune.core.files import table, write_json, write_whole
 from captune.core.text import option
 from captune.data.decoding import UnreadableImageError, decode, read_bytes
 from captune.exports.base import OF_LABELS, ExportFormat, ExportSettings, LabelTable, choose_labels
@@ -47,7 +47,13 @@ class ImageFolder(ExportFormat):
     def write(self, run: Run, target: Path, settings: ExportSettings) -> Sequence[str]:
         """Write the images, the table of labels, a class map for timm and the data card."""
         chosen = choose_labels(run, settings)
-        shares = _read_shares(settings.splits)
+        try:
+            shares = [float(part) for part in settings.splits.split(",")]
+        except ValueError:
+            shares = []
+        if len(shares) != len(SPLITS) or min(shares) < 0 or sum(shares) <= 0:
+            expected = "expected the shares of training, validation and test, such as 80,10,10"
+            raise InputError(f"splits = {settings.splits!r}: {expected}.")
         chosen, files, codes, remarks = read_images(run, chosen)
         groups = duplicate_groups(codes)
         split = split_groups(groups, chosen.labels, shares)
@@ -62,15 +68,15 @@ class ImageFolder(ExportFormat):
         write_whole(target / LABELS, table(("file", "label", "confidence", "split", "source", "path"), rows))
         write_whole(target / "class_map.txt", "".join(f"{folder}\n" for folder in folders))
         told = ", ".join(f"{name} {(split == i).sum():,}" for i, name in enumerate(SPLITS))
-        n_alike = int((np.bincount(groups)[groups] > 1).sum())
+        by_class, by_source = Counter(row[1] for row in rows), Counter(sources).most_common()
         facts = [
             f"Labels with a confidence of at least {settings.min_confidence:g}.",
-            "Source of the labels: " + ", ".join(f"{source} {n:,}" for source, n in Counter(sources).most_common()),
-            f"Near duplicates are in the same split: {n_alike:,} images resemble another one.",
+            f"Source of the labels: {', '.join(f'{source} {n:,}' for source, n in by_source)}",
+            f"Near duplicates are in the same split: {(np.bincount(groups)[groups] > 1).sum():,} images resemble "
+            "another one.",
             f"`{LABELS}` has the file, label, confidence, split, source and original path of each image.",
         ]
         certificate = "" if chosen.certificate is None else chosen.remark
-        by_class = Counter(row[1] for row in rows)
         told_all = f"{len(rows):,} labeled images of {len(by_class)} classes ({told})"
         write_whole(target / "README.md", data_card(run, told_all, facts, by_class, certificate, USAGE))
         if chosen.certificate is not None:
@@ -94,8 +100,7 @@ def read_images(run: Run, chosen: LabelTable) -> tuple[LabelTable, list[Path], N
         except UnreadableImageError as error:
             problems.append(f"{chosen.names[i]} ({error})")
             continue
-        pixels = np.asarray(small, dtype=np.int16)
-        codes.append(np.packbits(pixels[:, 1:] > pixels[:, :-1]).view(np.uint64)[0])
+        codes.append(np.packbits(np.diff(np.asarray(small, dtype=np.int16)) > 0).view(np.uint64)[0])
         kept.append(i)
         files.append(path)
     if not kept:
@@ -131,7 +136,7 @@ def split_groups(groups: Ints, labels: Ints, shares: Sequence[float]) -> Ints:
     for group in np.random.default_rng(0).permutation(len(first)).tolist():  # the same order every time
         own = placed[labels[first[group]]]
         # The split that is furthest behind gets the next group.
-        chosen[group] = np.argmax(np.asarray(shares) * (own.sum() + sizes[group]) - own)
+        chosen[group] = np.argmax(np.asarray(shares) / sum(shares) * (own.sum() + sizes[group]) - own)
         own[chosen[group]] += sizes[group]
     return np.asarray(chosen[inverse], dtype=np.int64)
 
@@ -139,23 +144,23 @@ def split_groups(groups: Ints, labels: Ints, shares: Sequence[float]) -> Ints:
 def label_sources(run: Run, chosen: LabelTable) -> list[str]:
     """Return who gave each label: a person, a person for a whole group, or a prediction."""
     answered: dict[str, str] = {}
-    if is_file(run.folder / CORRECTIONS):
-        for made in Corrections(run.folder / CORRECTIONS):
-            if made.kind == "label":
-                answered |= dict.fromkeys(made.images, "group" if len(made.images) > 1 else "person")
+    for made in Corrections(run.folder / CORRECTIONS):
+        if made.kind == "label":
+            answered |= dict.fromkeys(made.images, "group" if len(made.images) > 1 else "person")
     return [answered.get(name, "prediction") for name in chosen.names]
 
 
 def folder_names(names: Sequence[str]) -> list[str]:
     """Return a folder for each class: no separators or dots at the ends, and unique without regard to case."""
-    found: list[str] = []
+    found: dict[str, str] = {}
     for name in names:
-        plain = re.sub(r"[^\w .()+&-]", "_", name).strip(". ")[:80] or "class"
-        used, n, own = {one.lower() for one in found}, 2, plain
-        while own.lower() in used:
-            own, n = f"{plain}_{n}", n + 1
-        found.append(own)
-    return found
+        own = plain = re.sub(r"[^\w .()+&-]", "_", name).strip(". ")[:80] or "class"
+        for number in range(2, len(names) + 2):
+            if own.lower() not in found:
+                break
+            own = f"{plain}_{number}"
+        found[own.lower()] = own
+    return list(found.values())
 
 
 def _place(source: Path, target: Path, link: bool) -> None:
@@ -168,13 +173,3 @@ def _place(source: Path, target: Path, link: bool) -> None:
         shutil.copyfile(source, target)
     else:
         target.write_bytes(read_bytes(source))  # a member of a tar shard
-
-
-def _read_shares(text: str) -> list[float]:
-    try:
-        shares = [float(part) for part in text.split(",")]
-    except ValueError:
-        shares = []
-    if len(shares) != 3 or min(shares) < 0 or sum(shares) <= 0:
-        raise InputError(f"splits = {text!r}: expected the shares of training, validation and test, such as 80,10,10.")
-    return [share / sum(shares) for share in shares]

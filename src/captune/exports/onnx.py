@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,8 +31,6 @@ from captune.results.image_classifier import (
     BATCH,
     EMBEDDINGS,
     KEY,
-    ONNX_FORMAT,
-    ONNX_VERSION,
     PIXELS,
     PROBABILITIES,
     OnnxCard,
@@ -54,7 +53,7 @@ class OnnxModel(ExportFormat):
     def write(self, run: Run, target: Path, settings: ExportSettings) -> Sequence[str]:
         """Trace, check and write the model; nothing is written if its predictions differ from PyTorch's."""
         require("onnx", "onnx", "onnxruntime")
-        examples, classifier = read_examples(run, settings), run.classifier
+        examples, classifier, backbone = read_examples(run, settings), run.classifier, run.classifier.backbone
         return write_onnx(
             _WholeModel(classifier),
             target,
@@ -62,9 +61,9 @@ class OnnxModel(ExportFormat):
             settings.int8,
             names=classifier.names,
             preprocessing=classifier.preprocessing,
-            logit_scale=classifier.backbone.logit_scale,
-            backbone=classifier.backbone.identifier,
-            backbone_fingerprint=classifier.backbone.fingerprint(),
+            logit_scale=backbone.logit_scale,
+            backbone=backbone.identifier,
+            backbone_fingerprint=backbone.fingerprint(),
             tuner=classifier.tuner_name,
         )
 
@@ -78,7 +77,7 @@ def write_onnx(
 ) -> list[str]:
     """Trace, check and write a module that returns probabilities and embeddings; `facts` are fields of `OnnxCard`."""
     made_by = f"captune {__version__}"
-    card = OnnxCard(ONNX_FORMAT, ONNX_VERSION, made_by, precision="float32", check={}, **facts)
+    card = OnnxCard(made_by=made_by, precision="float32", check={}, **facts)
     content = _trace(module, card)
     remarks = [_write_model(content, card, target, examples)]
     if int8:
@@ -132,8 +131,8 @@ def read_examples(run: Run, settings: ExportSettings) -> Examples:
     if len(candidates):
         most = settings.n_checked or (N_CHECKED if truth is None else len(candidates))
         candidates = candidates[evenly_spaced(len(candidates), most)]
-    views = {i: read_view(images, i, classifier.preprocessing) for i in candidates.tolist()}
-    readable = {i: view for i, view in views.items() if not isinstance(view, str)}
+    views = ((i, read_view(images, i, classifier.preprocessing)) for i in candidates.tolist())
+    readable = {i: view for i, view in views if not isinstance(view, str)}
     if not readable:
         raise InputError(
             f"No {'labeled ' if truth is not None else ''}image can be read at {str(images.root)!r}, but an export is "
@@ -148,45 +147,43 @@ def compare(score: Callable[[NDArray[np.uint8]], Floats], examples: Examples, is
     """Return how far a model is from PyTorch, which is an error if it `is_exact`, and its accuracy on known labels."""
     views, expected = examples.views, examples.probabilities
     # A single image, then batches: a model that was traced with a fixed batch size fails here.
-    starts = [0, *range(1, len(views), BATCH)]
-    found = np.concatenate([score(views[a:b]) for a, b in zip(starts, [*starts[1:], len(views)], strict=True)])
-    is_same = found.argmax(axis=1) == expected.argmax(axis=1)
+    parts = np.split(views, range(1, len(views), BATCH))
+    found = np.concatenate([score(part) for part in parts])
+    difference, own, theirs = np.abs(found - expected), found.argmax(axis=1), expected.argmax(axis=1)
     facts: dict[str, Any] = {
         "n_images": len(views),
-        "max_difference": float(np.abs(found - expected).max()),
-        "mean_difference": float(np.abs(found - expected).mean()),
-        "same_top_1": float(is_same.mean()),
+        "max_difference": float(difference.max()),
+        "mean_difference": float(difference.mean()),
+        "same_top_1": float((own == theirs).mean()),
     }
     if examples.truth is not None:
-        facts["accuracy"] = float((found.argmax(axis=1) == examples.truth).mean())
-        facts["accuracy_pytorch"] = float((expected.argmax(axis=1) == examples.truth).mean())
+        facts["accuracy"] = float((own == examples.truth).mean())
+        facts["accuracy_pytorch"] = float((theirs == examples.truth).mean())
     if is_exact and not facts["max_difference"] <= TOLERANCE:
         raise CaptuneError(
-            f"The exported model's probabilities differ from PyTorch's by {facts['max_difference']:.2e} on "
-            f"{facts['n_images']} images, expected at most {TOLERANCE:.0e}. Nothing was written. "
-            "Please report this, with the backbone and the tuner of the run."
+            f"The exported model's probabilities differ from PyTorch's by {facts['max_difference']:.2e}, expected at "
+            f"most {TOLERANCE:.0e}. Nothing was written. Please report this, with the backbone and the tuner."
         )
     return facts
 
 
 def _trace(module: nn.Module, card: OnnxCard) -> bytes:
     """Return a module as an ONNX model for batches of any size."""
+    content: Any = BytesIO()
     try:
-        with _scratch() as folder, _quiet(), torch.inference_mode():
+        with _quiet(), torch.inference_mode():
             # Tracing takes one second, torch.export ten, and tracing works with every supported version of torch.
             torch.onnx.export(
                 module.cpu().eval(),
                 (torch.zeros(2, 3, *card.preprocessing.shape),),
-                folder / "model.onnx",
+                content,
                 dynamo=False,
                 opset_version=OPSET,
                 input_names=[PIXELS],
                 output_names=[PROBABILITIES, EMBEDDINGS],
                 dynamic_axes={name: {0: "images"} for name in (PIXELS, PROBABILITIES, EMBEDDINGS)},
             )
-            return (folder / "model.onnx").read_bytes()
-    except CaptuneError:
-        raise
+            return bytes(content.getvalue())
     except Exception as error:  # each unsupported operator has its own error class, and so have files above 2 GB
         reason = str(error).splitlines()[0][:300]
         raise InputError(
@@ -199,14 +196,12 @@ def _write_model(content: bytes, card: OnnxCard, target: Path, examples: Example
     """Check a traced model on examples, write it with its card, and return what was found."""
     facts = compare(OnnxClassifier(_with_card(content, card)).score_views, examples, card.precision == "float32")
     write_whole(target, _with_card(content, replace(card, check=facts)))
-    remark = (
-        f"{card.precision}: {target.stat().st_size / 1e6:.1f} MB; on {facts['n_images']} images, probabilities differ "
-        f"from PyTorch's by at most {facts['max_difference']:.1e} (mean {facts['mean_difference']:.1e}), and "
-        f"{facts['same_top_1']:.2%} of the predictions agree."
+    known = " Accuracy {accuracy:.2%}, PyTorch {accuracy_pytorch:.2%}." if "accuracy" in facts else ""
+    told = (
+        "on {n_images} images, probabilities differ from PyTorch's by at most {max_difference:.1e} (mean "
+        f"{{mean_difference:.1e}}), and {{same_top_1:.2%}} of the predictions agree.{known}"
     )
-    if "accuracy" in facts:
-        remark += f" Accuracy {facts['accuracy']:.2%}, PyTorch {facts['accuracy_pytorch']:.2%}."
-    return remark
+    return f"{card.precision}: {target.stat().st_size / 1e6:.1f} MB; {told.format(**facts)}"
 
 
 def _with_card(content: bytes, card: OnnxCard) -> bytes:
@@ -226,30 +221,20 @@ def _quantize(content: bytes) -> bytes:
 
     model = onnx.load_model_from_string(content)
     products = [node.name for node in model.graph.node if node.op_type == "MatMul"]
-    with _scratch() as folder, _quiet():
-        path = folder / "int8.onnx"
-        quantize_dynamic(
-            model,
-            path,
-            op_types_to_quantize=["MatMul"],
-            per_channel=True,
-            weight_type=QuantType.QUInt8,  # signed weights overflow on processors without VNNI
-            nodes_to_exclude=products[-1:],  # the class vectors: few weights, and rounding them costs accuracy
-        )
-        return path.read_bytes()
-
-
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    """Yield a temporary folder; a disk that is full is told as such."""
     try:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            yield Path(folder)
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, _quiet():
+            path = Path(folder) / "int8.onnx"
+            quantize_dynamic(
+                model,
+                path,
+                op_types_to_quantize=["MatMul"],
+                per_channel=True,
+                weight_type=QuantType.QUInt8,  # signed weights overflow on processors without VNNI
+                nodes_to_exclude=products[-1:],  # the class vectors: few weights, and rounding them costs accuracy
+            )
+            return path.read_bytes()
     except OSError as error:
-        raise CaptuneError(
-            f"The temporary file {error.filename or ''!r} cannot be written: {error.strerror or error}. Free space, or "
-            "choose another folder for temporary files with TMPDIR."
-        ) from error
+        raise CaptuneError(f"Temporary files cannot be written: {error.strerror or error}. Free space.") from error
 
 
 @contextmanager

@@ -49,6 +49,8 @@ class Context:
     """What happened in each round or epoch, as JSON facts."""
     history: list[tuple[int, PseudoLabels]] = field(default_factory=list)
     """Pseudo-labels after some epochs; `image_index` counts the readable unlabeled images."""
+    fit_scores: dict[bytes, Floats] = field(default_factory=dict)
+    """How well the images fit class texts, whatever people say, by these texts; adapting again does not compute it."""
     _embedded: dict[tuple[ImageCollection, int], EmbeddedImages] = field(default_factory=dict)
 
     def embed(self, backbone: Backbone, images: ImageCollection, title: str = "Embedding images") -> EmbeddedImages:

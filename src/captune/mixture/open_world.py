@@ -99,11 +99,13 @@ def fit_to_names(
     *,
     known: ArrayLike | None = None,
     unknown: ArrayLike | None = None,
+    scores: Floats | None = None,
 ) -> Floats:
     """Return how well each image fits the class names, from 0 (worst of all images) to 1 (best), `(images,)`.
 
     The result is a rank: 0.05 means that 95 % of the images fit better. `known` are embeddings of images that people
-    gave a class, `unknown` of images of which they said that they fit none.
+    gave a class, `unknown` of images of which they said that they fit none. `scores` are those of `score_fits`, if they
+    are known.
 
     Examples:
         Of 20 images, two show neither of the two classes.
@@ -118,15 +120,13 @@ def fit_to_names(
         raise InputError(f"Expected embeddings of one width, got {images.shape[1]} and {texts.shape[1]}.")
     if not len(images):
         return np.empty(0, dtype=np.float32)
-    order = canonical_order(images)
-    ordered = images[order]
-    scores = _standardized(_smoothed(_totals(ordered, texts, ordered), ordered, ordered))
+    scores = score_fits(images, texts) if scores is None else scores
     answers = [images[:0] if rows is None else as_embeddings(rows, "answers") for rows in (known, unknown)]
     if len(answers[0]) + len(answers[1]):
-        scores = _corrected(scores, ordered, *answers)
-    ranks = np.empty(len(images), dtype=np.float32)
-    ranks[order] = np.float32(_mean_ranks(scores, scores)) / len(images)
-    return ranks
+        order, corrected = canonical_order(images), np.empty_like(scores)
+        corrected[order] = _corrected(scores[order], images[order], *answers)
+        scores = corrected
+    return np.float32(_mean_ranks(scores, scores)) / len(images)
 
 
 def fit_of_new_images(image_embeddings: ArrayLike, class_embeddings: ArrayLike, reference: ArrayLike) -> Floats:
@@ -145,6 +145,15 @@ def fit_of_new_images(image_embeddings: ArrayLike, class_embeddings: ArrayLike, 
     totals = _totals(known, texts, known)
     scores, here = _smoothed(totals, known, known), _smoothed(totals, known, images, _totals(images, texts, known))
     return np.asarray((_mean_ranks(here, scores) + 0.5) / (len(known) + 1), dtype=np.float32)
+
+
+def score_fits(images: Floats, texts: Floats) -> Floats:
+    """Return a score of fit without answers, `(images,)`, of mean 0 and standard deviation 1."""
+    images, texts = as_embeddings(images, "images"), as_embeddings(texts, "classes")
+    order, scores = canonical_order(images), np.empty(len(images), dtype=np.float32)
+    ordered = images[order]
+    scores[order] = _standardized(_smoothed(_totals(ordered, texts, ordered), ordered, ordered))
+    return scores
 
 
 def _totals(images: Floats, texts: Floats, reference: Floats) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,30 +17,20 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from captune.backbones.base import Backbone
-from captune.core import distributed, registry, runtime
-from captune.core.arrays import Floats, Positions, check_probabilities, empty_rows, score_rows, softmax_rows, take_rows
+from captune.core import distributed, files, registry, runtime
+from captune.core.arrays import Floats, check_probabilities, empty_rows, score_rows, softmax_rows, take_rows
 from captune.core.errors import InputError, MissingExtraError, ModelError, RunFolderError
-from captune.core.files import (
-    add_digest,
-    build_card,
-    check_digest,
-    digest,
-    read_card,
-    refuse_links,
-    write_json,
-    write_whole,
-)
-from captune.core.runtime import Runtime
+from captune.core.runtime import Runtime, unchanged
 from captune.core.settings import DEFAULT_BACKBONE, RunSettings, build
-from captune.data.images import ImageCollection, no_usable_image
+from captune.data.images import ImageCollection
 from captune.data.loading import load_batches
 from captune.data.precomputed import Embeddings
 from captune.data.views import Preprocessing, WeakView
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.cache import EmbeddingCache
-from captune.embeddings.embed import EmbeddedImages, embed_images, merge_parts
+from captune.embeddings.embed import embed_images, merge_parts
 from captune.embeddings.predictions import Predictions
-from captune.results.image_classifier import BATCH, EMBEDDINGS, PROBABILITIES, Computed, ImageClassifier, Output
+from captune.results.image_classifier import BATCH, EMBEDDINGS, PROBABILITIES, ImageClassifier, Output
 from captune.tuners.base import Tuner
 
 FORMAT, VERSION = "captune-classifier", 1
@@ -136,10 +127,37 @@ class Classifier(ImageClassifier):
         """Return the classes, the backbone and the tuner."""
         return {**super().summary(), "backbone": self.backbone.identifier, "tuner": self.tuner_name}
 
-    def _compute_images(
-        self, images: ImageCollection, output: Output, settings: RunSettings | None, quiet: bool
-    ) -> Computed:
-        """Return the rows of the readable images; more than a few use worker processes and the cache."""
+    def compute(
+        self,
+        images: ImageCollection,
+        cache: EmbeddingCache | None,
+        engine: Runtime,
+        batch_size: int = RunSettings.batch_size,
+        output: Output = PROBABILITIES,
+    ) -> Predictions:
+        """Return the rows of the readable images; a cache is used unless the tuner changes the image encoder."""
+        if isinstance(images, Embeddings) or (cache is not None and not self.tuner.edits_images):
+            found = embed_images(self.backbone, images, cache or EmbeddingCache(), engine, batch_size)
+            return self._rows(images, found.image_index, self.score_embeddings(found.vectors, output), found.skipped)
+        batches = [np.arange(i, min(i + batch_size, len(images))) for i in range(0, len(images), batch_size)]
+        rows = empty_rows(len(images), len(self.names) if output == PROBABILITIES else self.width)
+        is_done, skipped = np.zeros(len(images), dtype=np.bool_), dict[int, str]()
+        own = distributed.part(batches)
+        with engine.progress("Classifying images", sum(map(len, own))) as advance, engine.autocast():
+            for batch in load_batches(images, own, WeakView(self.preprocessing), workers=engine.workers):
+                if len(batch.pixels):
+                    rows[batch.positions] = self.score_views(batch.pixels, output)
+                is_done[batch.positions] = True
+                skipped.update(batch.problems)
+                advance(len(batch.positions) + len(batch.problems))
+        index, skipped = merge_parts(rows, is_done, skipped)
+        return self._rows(images, index, take_rows(rows, index), skipped)
+
+    @unchanged()
+    def _compute(
+        self, images: ImageCollection, output: Output, settings: RunSettings | None = None, quiet: bool = True
+    ) -> Predictions:
+        """Compute a few images at once, more with worker processes and the cache."""
         if settings is not None:
             cache: EmbeddingCache | None = EmbeddingCache.of(settings.cache)
             engine = runtime.start(settings, quiet=quiet)
@@ -149,7 +167,7 @@ class Classifier(ImageClassifier):
             cache = None if is_few else EmbeddingCache()
             engine = runtime.start(accelerator=self.backbone.device.type, workers=0 if is_few else -1, quiet=quiet)
         with distributed.together():
-            return compute_rows(self, images, output, cache, engine, RunSettings.batch_size)
+            return self.compute(images, cache, engine, output=output)
 
     def _score(self, vectors: Tensor, output: Output) -> Floats:
         if output == EMBEDDINGS:
@@ -172,14 +190,14 @@ class Classifier(ImageClassifier):
             descriptions={c: tuple(s) for c, s in self.vocabulary.descriptions.items()},
             tuner=self.tuner_name,
             tuner_settings=dataclasses.asdict(self.tuner.settings),
-            weights_digest=digest(content),
+            weights_digest=files.digest(content),
             preprocessing=self.preprocessing,
             parts=self.vocabulary.names if self.n_parts else (),
             n_parts=self.n_parts or (),
         )
-        write_whole(Path(folder) / WEIGHTS, content)
+        files.write_whole(Path(folder) / WEIGHTS, content)
         stored = {key: value for key, value in dataclasses.asdict(card).items() if value != ()}
-        write_json(Path(folder) / CARD, add_digest(stored))
+        files.write_json(Path(folder) / CARD, files.add_digest(stored))
 
     @classmethod
     def load(cls, folder: str | Path, backbone: Backbone | None = None) -> Classifier:
@@ -221,67 +239,19 @@ class Classifier(ImageClassifier):
             raise RunFolderError(f"The classifier in {str(folder)!r} cannot be used: {error}.") from error
 
 
-def predict_collection(
-    classifier: Classifier,
-    images: ImageCollection,
-    cache: EmbeddingCache | None,
-    engine: Runtime,
-    batch_size: int = 32,
-    embedded: EmbeddedImages | None = None,
-) -> Predictions:
-    """Return the predictions for all readable images, and why others were skipped."""
-    found = compute_rows(classifier, images, PROBABILITIES, cache, engine, batch_size, embedded)
-    if not len(found.image_index):
-        raise InputError(no_usable_image(images, found.skipped))
-    return Predictions(found.image_index, found.rows, classifier.names, images, skipped=found.skipped)
-
-
-def compute_rows(
-    classifier: Classifier,
-    images: ImageCollection,
-    output: Output,
-    cache: EmbeddingCache | None,
-    engine: Runtime,
-    batch_size: int,
-    embedded: EmbeddedImages | None = None,
-) -> Computed:
-    """Return what the classifier computes for each readable image, from cached embeddings if it can use them."""
-    may_use_cache = not classifier.tuner.edits_images and (cache is not None or embedded is not None)
-    if may_use_cache or isinstance(images, Embeddings):
-        if embedded is None:
-            embedded = embed_images(classifier.backbone, images, cache or EmbeddingCache(), engine, batch_size)
-        return Computed(embedded.image_index, classifier.score_embeddings(embedded.vectors, output), embedded.skipped)
-    batches = [np.arange(i, min(i + batch_size, len(images))) for i in range(0, len(images), batch_size)]
-    rows = empty_rows(len(images), len(classifier.names) if output == PROBABILITIES else classifier.width)
-    is_done = np.zeros(len(images), dtype=np.bool_)
-    skipped: dict[int, str] = {}
-    own = distributed.part(batches)
-    with engine.progress("Classifying images", sum(map(len, own))) as advance, engine.autocast():
-        for batch in load_batches(images, own, WeakView(classifier.preprocessing), workers=engine.workers):
-            if len(batch.pixels):
-                rows[batch.positions] = classifier.score_views(batch.pixels, output)
-            is_done[batch.positions] = True
-            skipped.update(batch.problems)
-            advance(len(batch.positions) + len(batch.problems))
-    index, skipped = merge_parts(rows, is_done, skipped)
-    return Computed(Positions(index), take_rows(rows, index), skipped)
-
-
 def _read(folder: Path) -> tuple[Card, bytes]:
     path, weights = folder / CARD, folder / WEIGHTS
     missing = f"No classifier at {str(folder)!r}: {CARD!r} is missing. Make one with captune adapt."
-    raw = read_card(path, FORMAT, VERSION, missing)
-    refuse_links(folder, (WEIGHTS,), follow=True)
-    check_digest(raw, str(path))
-    card = build_card(Card, raw, str(path))
-    try:
-        size = weights.stat().st_size
-        content = weights.read_bytes() if size <= MOST_BYTES else b""
-    except OSError as error:
-        raise RunFolderError(f"{str(weights)!r} cannot be read: {error.strerror}. Copy the run again.") from error
-    if size > MOST_BYTES or digest(content) != card.weights_digest:
-        raise RunFolderError(
-            f"{str(weights)!r} does not match the digest in {CARD}, or has more than {MOST_BYTES:,} bytes: it was "
-            "damaged or changed. Copy the run again or adapt again."
-        )
-    return card, content
+    raw = files.read_card(path, FORMAT, VERSION, missing)
+    files.refuse_links(folder, (WEIGHTS,), follow=True)
+    files.check_digest(raw, str(path))
+    card = files.build_card(Card, raw, str(path))
+    with suppress(OSError):
+        if weights.stat().st_size <= MOST_BYTES:
+            content = weights.read_bytes()
+            if files.digest(content) == card.weights_digest:
+                return card, content
+    raise RunFolderError(
+        f"{str(weights)!r} cannot be read, does not match the digest in {CARD}, or has more than {MOST_BYTES:,} bytes: "
+        "it was damaged or changed. Copy the run again or adapt again."
+    )

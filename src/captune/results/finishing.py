@@ -21,9 +21,9 @@ from captune.embeddings.embed import embed_classes, score
 from captune.embeddings.predictions import Predictions
 from captune.labeling.pseudo_labels import PseudoLabels
 from captune.methods.base import Context
-from captune.mixture.open_world import fit_to_names
+from captune.mixture.open_world import fit_to_names, score_fits
 from captune.plan import Plan
-from captune.results.classifier import Classifier, predict_collection
+from captune.results.classifier import Classifier
 from captune.results.health import MOST_JUDGED, HealthCheck, check_health
 from captune.results.run import Run
 from captune.tuners.base import Tuner
@@ -70,11 +70,7 @@ class Evidence:
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """What came out of an adaptation of a plan: the classifier that is kept, and its predictions.
-
-    `kept` is `adapted`, or `zero_shot` if adaptation looked harmful; `discarded` is the adapted classifier then.
-    `evidence` is None if it was not collected.
-    """
+    """What came out of an adaptation of a plan; for `kept`, `evidence` and `discarded`, see `Run`."""
 
     plan: Plan
     context: Context
@@ -96,20 +92,19 @@ class Finished:
         """Return the run; what a session knows better than the plan comes as changes."""
         spent = self.context.runtime
         steps = {step: round(seconds, 3) for step, seconds in spent.spent.items()}
-        found: dict[str, Any] = {
-            "settings": self.plan.all_settings(),
-            "images": self.plan.images,
-            "predictions": self.predictions,
-            "skipped": self.predictions.skipped,
-            "classifier": self.classifier,
-            "environment": {**environment, "seconds": round(spent.seconds(), 3), "seconds_of_steps": steps},
-            "rounds": self.context.rounds,
-            "evidence": self.evidence,
-            "kept": self.kept,
-            "sources": self.plan.sources,
-            "discarded": self.discarded,
-        }
-        return Run(**{**found, **changes})
+        run = Run(
+            settings=self.plan.all_settings(),
+            images=self.plan.images,
+            made=(self.classifier, self.predictions),
+            skipped=self.predictions.skipped,
+            environment={**environment, "seconds": round(spent.seconds(), 3), "seconds_of_steps": steps},
+            rounds=self.context.rounds,
+            evidence=self.evidence,
+            kept=self.kept,
+            sources=self.plan.sources,
+            discarded=self.discarded,
+        )
+        return replace(run, **changes) if changes else run
 
 
 def finish(plan: Plan, backbone: Backbone, context: Context, keeps_zero_shot: bool | None = None) -> Finished:
@@ -118,9 +113,8 @@ def finish(plan: Plan, backbone: Backbone, context: Context, keeps_zero_shot: bo
     tuner = plan.method.adapt(plan.task, backbone, context)
     made = Finished(plan, context, *_predict(plan, tuner, context))
     if skipped := made.predictions.skipped:
-        listed = [f"{plan.images.name(position)} ({skipped[position]})" for position in sorted(skipped)[:MOST_NAMED]]
+        first = ", ".join(f"{plan.images.name(i)} ({skipped[i]})" for i in sorted(skipped)[:MOST_NAMED])
         rest = f" and {len(skipped) - MOST_NAMED} more, see skipped.csv" if len(skipped) > MOST_NAMED else ""
-        first = ", ".join(listed)
         context.say(f"Skipped {len(skipped)} of {len(plan.images)} images that cannot be read: {first}{rest}.")
     evidence = None
     if keeps_zero_shot is None:
@@ -136,20 +130,26 @@ def finish(plan: Plan, backbone: Backbone, context: Context, keeps_zero_shot: bo
 
 def _predict(plan: Plan, tuner: Tuner, context: Context) -> tuple[Classifier, Predictions]:
     classifier = Classifier.from_tuner(tuner)
-    embedded = None if tuner.edits_images else context.embed(tuner.backbone, plan.images)
-    size = plan.settings.batch_size
-    return classifier, predict_collection(classifier, plan.images, context.cache, context.runtime, size, embedded)
+    if tuner.edits_images:
+        return classifier, classifier.compute(plan.images, None, context.runtime, plan.settings.batch_size)
+    found = context.embed(tuner.backbone, plan.images)
+    rows, names = classifier.score_embeddings(found.vectors), classifier.names
+    return classifier, Predictions(found.image_index, rows, names, plan.images, skipped=found.skipped)
 
 
 def _with_fits(made: Finished) -> Finished:
     """Return the same with how well each image fits the names of the kept classifier."""
     plan, context, backbone = made.plan, made.context, made.classifier.backbone
-    embedded = context.embed(backbone, plan.images)
+    embedded, texts = context.embed(backbone, plan.images), embed_classes(backbone, made.classifier.vocabulary)
+    vectors = take_rows(embedded.vectors, np.searchsorted(embedded.image_index, made.predictions.image_index))
+    if (key := texts.tobytes()) not in context.fit_scores:
+        context.fit_scores[key] = score_fits(vectors, texts)
     fits = fit_to_names(
-        take_rows(embedded.vectors, np.searchsorted(embedded.image_index, made.predictions.image_index)),
-        embed_classes(backbone, made.classifier.vocabulary),
+        vectors,
+        texts,
         known=context.embed(backbone, plan.task.labeled.images).vectors,
         unknown=context.embed(backbone, plan.task.unknown).vectors,
+        scores=context.fit_scores[key],
     )
     return replace(made, predictions=replace(made.predictions, fits=fits, reject=plan.settings.reject))
 

@@ -45,13 +45,10 @@ class HealthCheck:
 
     Attributes:
         expected_change: Estimated change of accuracy, from -1 to 1.
-        standard_error: Standard error of this estimate, as far as it comes from the number of images and from how they
-            are split into halves.
+        standard_error: Its standard error, as far as it comes from the number of images and from the random halves.
         agreement_before: How often an image and its nearest neighbors share a class, from 0 (chance) to 1 (always).
         changed: Share of images whose predicted class changed.
         classes_before: Effective number of predicted classes (exponential of the entropy).
-        confidence_before: Mean confidence.
-        n_labels: Number of labels that the verdict relies on.
     """
 
     n_images: int
@@ -116,11 +113,7 @@ def check_health(
     ids = np.asarray([] if labels is None else labels, dtype=np.int64)
     known = as_embeddings(labeled, "labeled images") if labeled is not None and len(ids) else None
     change, error, reference = expected_change(unit[sample], texts, logit_scale, old[sample], new[sample], known, ids)
-    numbers = {
-        "expected_change": change,
-        "standard_error": error,
-        "changed": float(np.mean(old != new)),
-    }
+    numbers = {"expected_change": change, "standard_error": error, "changed": float(np.mean(old != new))}
     for when, predicted, probabilities in (("before", old, before), ("after", new, after)):
         numbers |= {
             f"agreement_{when}": neighbor_agreement(predicted, queries, neighbors),
@@ -210,10 +203,8 @@ def _judge(
         return "harmful", f"Adaptation looks harmful: {facts}."
     if is_gain and not is_guess and remaining >= FEWER_CLASSES:
         names = "" if n_labels else "; whether names fit their images was not verified"
-        return "helpful", (
-            f"Adaptation looks helpful: {facts}. Similar images share a class in {numbers['agreement_after']:.0%} of "
-            f"cases beyond chance{names}.{advice}"
-        )
+        alike = f"Similar images share a class in {numbers['agreement_after']:.0%} of cases beyond chance"
+        return "helpful", f"Adaptation looks helpful: {facts}. {alike}{names}.{advice}"
     if is_gain and is_guess:
         sure = f"{numbers['confidence_before']:.0%}"
         facts += f", more than zero-shot was confident of ({sure}): clusters may have wrong names"

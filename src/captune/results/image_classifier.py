@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from captune.core.arrays import Floats, Ints, Positions, check_embeddings, check_probabilities, row_parts
-from captune.core.errors import InputError, ModelError, RunFolderError, missing_extra, raise_all
+from captune.core.errors import InputError, ModelError, RunFolderError, import_extra, raise_all
 from captune.core.files import build_card, check_card, check_digest, is_file, is_folder, parse_json
 from captune.core.runtime import default_workers, unchanged
 from captune.core.settings import RunSettings
@@ -53,14 +53,6 @@ class UnknownLabelWarning(UserWarning):
     """Some labels are no classes of the classifier, so their images are not evaluated."""
 
 
-class Computed(NamedTuple):
-    """One row of numbers for each readable image: their positions, the rows, and why others were skipped."""
-
-    image_index: Positions
-    rows: Floats
-    skipped: Mapping[int, str]
-
-
 class ImageClassifier(Displayed, ABC):
     """Classifies whatever `adapt` takes as images: paths, Pillow images, arrays, datasets, tables or `Embeddings`."""
 
@@ -91,9 +83,7 @@ class ImageClassifier(Displayed, ABC):
 
         `settings` say where to compute and which cache to use; without them, a few images are classified at once.
         """
-        collection = collect_images(images, column=image_column)
-        found = self._compute(collection, PROBABILITIES, settings, quiet)
-        return Predictions(found.image_index, found.rows, self.names, collection, skipped=found.skipped)
+        return self._compute(collect_images(images, column=image_column), PROBABILITIES, settings, quiet)
 
     def predict_proba(self, images: Images, *, image_column: str = "") -> Floats:
         """Return probabilities `(images, classes)`; an image that cannot be read has a row of NaN and a warning."""
@@ -149,40 +139,43 @@ class ImageClassifier(Displayed, ABC):
         if isinstance(images, (list, tuple)) and not images:
             return np.empty((0, width), dtype=np.float32)
         collection = collect_images(images, column=column)
-        found = self._compute(collection, output, None, True)
+        found = self._compute(collection, output)
         if not found.skipped:
-            return found.rows
+            return found.probabilities
         _warn_of_skipped(found.skipped, collection)
         rows = np.full((len(collection), width), np.nan, dtype=np.float32)
-        rows[found.image_index] = found.rows
+        rows[found.image_index] = found.probabilities
         return rows
 
     @unchanged()
-    def _compute(self, images: ImageCollection, output: Output, settings: RunSettings | None, quiet: bool) -> Computed:
-        found = self._compute_images(images, output, settings, quiet)
-        if not len(found.image_index):
-            raise InputError(no_usable_image(images, found.skipped))
-        return found
-
-    def _compute_images(
-        self, images: ImageCollection, output: Output, settings: RunSettings | None, quiet: bool
-    ) -> Computed:
-        """Return the rows of the readable images, which threads decode; Pillow releases the interpreter lock."""
+    def _compute(
+        self, images: ImageCollection, output: Output, settings: RunSettings | None = None, quiet: bool = True
+    ) -> Predictions:
+        """Decode images in threads and compute their rows; Pillow releases the interpreter lock."""
         if isinstance(images, Embeddings):
-            return Computed(Positions(np.arange(len(images))), self.score_embeddings(images.vectors, output), {})
+            return self._rows(images, np.arange(len(images)), self.score_embeddings(images.vectors, output), {})
         workers = default_workers() if settings is None or settings.workers < 0 else settings.workers
         index, skipped = list[int](), dict[int, str]()
         parts = [np.empty((0, len(self.names) if output == PROBABILITIES else self.width), dtype=np.float32)]
         with ThreadPoolExecutor(max(1, workers)) as pool:
             for start in range(0, len(images), BATCH):
-                positions = range(start, min(start + BATCH, len(images)))
-                views = list(pool.map(lambda position: read_view(images, position, self.preprocessing), positions))
-                good = {i: view for i, view in zip(positions, views, strict=True) if not isinstance(view, str)}
-                skipped |= {i: view for i, view in zip(positions, views, strict=True) if isinstance(view, str)}
+                positions, good = range(start, min(start + BATCH, len(images))), list[NDArray[np.uint8]]()
+                views = pool.map(lambda i: read_view(images, i, self.preprocessing), positions)
+                for position, view in zip(positions, views, strict=True):
+                    if isinstance(view, str):
+                        skipped[position] = view
+                    else:
+                        index.append(position)
+                        good.append(view)
                 if good:
-                    index += good
-                    parts.append(self.score_views(np.stack(list(good.values())), output))
-        return Computed(Positions(np.asarray(index, dtype=np.int64)), np.concatenate(parts), skipped)
+                    parts.append(self.score_views(np.stack(good), output))
+        return self._rows(images, np.asarray(index, dtype=np.int64), np.concatenate(parts), skipped)
+
+    def _rows(self, images: ImageCollection, index: Ints, rows: Floats, skipped: Mapping[int, str]) -> Predictions:
+        """Return rows of the readable images, probabilities or embeddings, if there is at least one."""
+        if not len(index):
+            raise InputError(no_usable_image(images, skipped))
+        return Predictions(Positions(index), rows, self.names, images, skipped=skipped)
 
 
 def read_view(images: ImageCollection, position: int, preprocessing: Preprocessing) -> NDArray[np.uint8] | str:
@@ -215,41 +208,38 @@ def load(source: str | Path, backbone: Backbone | None = None) -> ImageClassifie
     Pass `backbone` if the model of the run was in memory: `captune.wrap(model, processor)`.
     """
     path = Path(source)
-    model = find_onnx(path)
-    if model is not None:
+    if (model := find_onnx(path)) is not None:
         return OnnxClassifier(model)
     from captune.results.classifier import CARD, Classifier
     from captune.results.run_folder import CLASSIFIER, read_run_card
 
-    is_run = not is_file(path / CARD)
-    if is_run:
+    if not is_file(path / CARD):
         read_run_card(path)
+        path = path / CLASSIFIER
     with unchanged():  # after PyTorch was imported above
-        return Classifier.load(path / CLASSIFIER if is_run else path, backbone)
+        return Classifier.load(path, backbone)
 
 
 def find_onnx(path: Path) -> Path | None:
     """Return the ONNX file that a path refers to, or None if it should be a run folder."""
     if is_folder(path):
-        is_run = is_file(path / "run.json") or is_file(path / "classifier.json")
-        found = [] if is_run else [path / MODEL] if is_file(path / MODEL) else sorted(path.glob(f"*{ONNX}"))
+        if is_file(path / "run.json") or is_file(path / "classifier.json"):
+            return None
+        found = [path / MODEL] if is_file(path / MODEL) else sorted(path.glob(f"*{ONNX}"))
         if len(found) > 1:
             raise RunFolderError(f"There are several ONNX files: {', '.join(map(str, found))}. Pass one of them.")
         return found[0] if found else None
-    if path.suffix.lower() != ONNX and is_file(path):
-        raise RunFolderError(
-            f"{str(path)!r} is not a classifier: expected a run folder, or a file {MODEL} from "
-            "captune export RUN --format onnx."
-        )
-    return path if path.suffix.lower() == ONNX else None
+    if path.suffix.lower() == ONNX:
+        return path
+    if is_file(path):
+        raise RunFolderError(f"{str(path)!r} is not a classifier: expected a run folder, or an ONNX export of one.")
+    return None
 
 
 @dataclass(frozen=True)
 class OnnxCard:
     """Metadata of an exported model; the columns of `probabilities` are in the order of `names`."""
 
-    format: str
-    version: int
     made_by: str
     names: tuple[str, ...]
     preprocessing: Preprocessing
@@ -259,6 +249,8 @@ class OnnxCard:
     tuner: str
     precision: str
     check: dict[str, Any]
+    format: str = ONNX_FORMAT
+    version: int = ONNX_VERSION
     digest: str = ""
 
 
@@ -268,7 +260,15 @@ class OnnxClassifier(ImageClassifier):
     def __init__(self, model: str | Path | bytes) -> None:
         shown = "the exported model" if isinstance(model, bytes) else str(model)
         self.session = _open_model(model, shown)
-        self.card = _read_card(self.session.get_modelmeta().custom_metadata_map, shown)
+        try:
+            raw = parse_json(self.session.get_modelmeta().custom_metadata_map[KEY])
+        except (KeyError, ValueError) as error:
+            problem = f"{shown!r} was not made by captune, or its metadata {KEY!r} is damaged: {error}."
+            raise RunFolderError(f"{problem} Make one: captune export RUN --format onnx") from error
+        content = check_card(raw, shown, ONNX_FORMAT, ONNX_VERSION)
+        check_digest(content, shown)
+        self.card = build_card(OnnxCard, content, shown)
+        raise_all(name_problems(self.card.names), f"The class names of {shown!r} cannot be used")
         self.names, self.preprocessing = self.card.names, self.card.preprocessing
         inputs = [entry.name for entry in self.session.get_inputs()]
         shapes = {entry.name: entry.shape for entry in self.session.get_outputs()}
@@ -293,21 +293,17 @@ class OnnxClassifier(ImageClassifier):
 
 
 def _open_model(model: str | Path | bytes, shown: str) -> Any:  # noqa: ANN401 (onnxruntime has no types)
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise missing_extra("onnxruntime", "onnx") from error
+    onnxruntime = import_extra("onnxruntime", "onnx")
     if not isinstance(model, bytes) and not is_file(model):
-        raise RunFolderError(
-            f"There is no ONNX file {shown!r}. Create one: captune export RUN --format onnx --out {model}"
-        )
+        raise RunFolderError(f"There is no ONNX file {shown!r}. Create one: captune export RUN --format onnx")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors only
     available = onnxruntime.get_available_providers()
     providers = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
-    source = model if isinstance(model, bytes) else str(model)
     try:
-        return onnxruntime.InferenceSession(source, options, providers=providers)
+        return onnxruntime.InferenceSession(
+            model if isinstance(model, bytes) else str(model), options, providers=providers
+        )
     except Exception as error:  # onnxruntime has many error classes
         problem = f"{shown!r} cannot be opened by onnxruntime: {_reason(error)}. Export the run again."
         raise RunFolderError(problem) from error
@@ -315,16 +311,3 @@ def _open_model(model: str | Path | bytes, shown: str) -> Any:  # noqa: ANN401 (
 
 def _reason(error: Exception) -> str:  # the first line, without the error codes in front
     return (str(error) or type(error).__name__).splitlines()[0].rsplit(" : ", 1)[-1].rstrip(".")[:300]
-
-
-def _read_card(metadata: dict[str, str], shown: str) -> OnnxCard:
-    try:
-        raw = parse_json(metadata[KEY])
-    except (KeyError, ValueError) as error:
-        problem = f"{shown!r} was not made by captune, or its metadata {KEY!r} is damaged: {error}."
-        raise RunFolderError(f"{problem} Make one: captune export RUN --format onnx") from error
-    content = check_card(raw, shown, ONNX_FORMAT, ONNX_VERSION)
-    check_digest(content, shown)
-    card = build_card(OnnxCard, content, shown)
-    raise_all(name_problems(card.names), f"The class names of {shown!r} cannot be used")
-    return card

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,25 +26,10 @@ from captune.data.precomputed import split_key
 from captune.data.vocabulary import NONE, write_descriptions
 from captune.embeddings.predictions import Predictions
 from captune.labeling.pseudo_labels import PseudoLabels, Source
+from captune.results import run_folder
 from captune.results.classifier import Classifier
 from captune.results.metrics import Metrics, summarize
-from captune.results.run_folder import (
-    CARD,
-    CLASSIFIER,
-    DESCRIPTIONS,
-    EVIDENCE,
-    FILES,
-    FORMAT,
-    OF_AN_OLD_RUN,
-    PSEUDO_LABELS,
-    VERSION,
-    claim_folder,
-    is_inside,
-    mark_of_own,
-    read_predictions,
-    read_rows,
-    read_run_card,
-)
+from captune.results.run_folder import CARD, EVIDENCE, PSEUDO_LABELS, is_inside, read_rows
 
 if TYPE_CHECKING:
     from captune.data.inputs import Images
@@ -53,6 +39,7 @@ if TYPE_CHECKING:
     from captune.review.accept import Acceptance
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Run(Displayed):
     """The results of a run; what `read` finds in a folder is loaded when it is first used.
 
@@ -69,39 +56,35 @@ class Run(Displayed):
         discarded: The adapted classifier, if zero-shot is kept.
         saved_in: The folder that the run was read from; None for a run in memory.
         truth: True class ids of the readable images, -1 where unknown; None without labels.
+        is_given: Whether the user named the folder of the images when the run was read.
+        is_theirs: Whether somebody else made the run, and the user did not name that folder.
+        made: The classifier and its predictions, unless the run was read from a folder.
     """
 
-    def __init__(
-        self,
-        *,
-        settings: Mapping[str, Any],
-        images: ImageCollection,
-        skipped: Mapping[int, str],
-        environment: Mapping[str, Any],
-        predictions: Predictions | None = None,
-        classifier: Classifier | None = None,
-        rounds: Sequence[Mapping[str, Any]] = (),
-        evidence: Evidence | None = None,
-        kept: str = "adapted",
-        sources: Mapping[str, str] | None = None,
-        review: Mapping[str, Any] | None = None,
-        discarded: Classifier | None = None,
-        folder: Path | None = None,
-    ) -> None:
-        self.settings, self.images, self.skipped, self.environment = settings, images, skipped, environment
-        self.rounds, self.evidence, self.kept, self.sources = rounds, evidence, kept, sources or {}
-        self.review, self.discarded, self.saved_in = review, discarded, folder
-        self.truth: Ints | None = None
-        self.is_given = False  # whether the user named the folder of the images when the run was read
-        self.is_theirs = False  # whether somebody else made the run, and the user did not name that folder
-        self.health: dict[str, Any] | None = None
-        if evidence is not None and evidence.health is not None:
-            self.health = evidence.health.as_dict()
-        if predictions is not None and classifier is not None:
-            self.predictions, self.classifier, self.names = predictions, classifier, classifier.names
-            self.labels, self.confidence, self.fits = predictions.labels, predictions.confidence, predictions.fits
-            self.readable = images.subset(predictions.image_index)
-            self.arrays = {} if evidence is None else evidence.arrays
+    settings: Mapping[str, Any]
+    images: ImageCollection
+    skipped: Mapping[int, str]
+    environment: Mapping[str, Any]
+    rounds: Sequence[Mapping[str, Any]] = ()
+    evidence: Evidence | None = None
+    kept: str = "adapted"
+    sources: Mapping[str, str] = field(default_factory=dict)
+    review: Mapping[str, Any] | None = None
+    discarded: Classifier | None = None
+    saved_in: Path | None = None
+    truth: Ints | None = None
+    is_given: bool = False
+    is_theirs: bool = False
+    made: InitVar[tuple[Classifier, Predictions] | None] = None
+
+    def __post_init__(self, made: tuple[Classifier, Predictions] | None) -> None:
+        health = None if self.evidence is None else self.evidence.health
+        self.health: dict[str, Any] | None = None if health is None else health.as_dict()
+        if made is not None:
+            self.classifier, self.predictions = made
+            self.names, self.readable = self.classifier.names, self.images.subset(self.predictions.image_index)
+            self.labels, self.confidence = self.predictions.labels, self.predictions.confidence
+            self.fits, self.arrays = self.predictions.fits, {} if self.evidence is None else self.evidence.arrays
 
     @classmethod
     def read(cls, folder: str | Path, labels: Any = None, images: str | Path | None = None) -> Run:  # noqa: ANN401
@@ -110,10 +93,10 @@ class Run(Displayed):
         `images` is the folder of the images, if it is not where it was, or if the run was made by somebody else.
         """
         path = Path(folder)
-        card = read_run_card(path)
+        card = run_folder.read_run_card(path)
         with noticing_damage(path):
             names, root = tuple(card["classes"]), Path(card.get("image_root", ".")) if images is None else Path(images)
-            inside, predicted, confidence, fits = read_predictions(path / "predictions.csv", root, names)
+            inside, predicted, confidence, fits = run_folder.read_predictions(path / "predictions.csv", root, names)
             n = len(inside)
             outside = (inside.name(i) for i in range(n) if not is_inside(inside.name(i)))
             if card.get("images_in_root") and (first := next(outside, None)) is not None:
@@ -131,9 +114,10 @@ class Run(Displayed):
                 kept=card.get("kept", "adapted"),
                 sources=card.get("sources", {}),
                 review=card.get("review"),
-                folder=path,
+                saved_in=path,
+                is_given=images is not None,
             )
-            run.card, run.names, run.readable, run.is_given = card, names, inside, images is not None
+            run.card, run.names, run.readable = card, names, inside
             run.labels, run.confidence, run.fits, run.health = predicted, confidence, fits, card.get("health")
         if labels is not None:
             run.truth = read_labels(labels, run.readable, names)
@@ -153,7 +137,7 @@ class Run(Displayed):
     @cached_property
     def classifier(self) -> Classifier:
         """Return the adapted classifier, with its backbone."""
-        return Classifier.load(self.folder / CLASSIFIER)
+        return Classifier.load(self.folder / run_folder.CLASSIFIER)
 
     @cached_property
     def predictions(self) -> Predictions:
@@ -167,8 +151,8 @@ class Run(Displayed):
         """Return the content of run.json."""
         reviewed = {} if self.review is None else {"review": dict(self.review)}
         return {
-            "format": FORMAT,
-            "version": VERSION,
+            "format": run_folder.FORMAT,
+            "version": run_folder.VERSION,
             "settings": dict(self.settings),
             "classes": list(self.names),
             "n_images": len(self.images),
@@ -224,7 +208,7 @@ class Run(Displayed):
     @property
     def choice(self) -> Mapping[str, Any]:
         """Return the method and preset that were used: those that `auto` chose, or those of the settings."""
-        return next(self._recorded("choice"), self.settings)
+        return next(iter(self._recorded("choice")), self.settings)
 
     @property
     def skipped_files(self) -> list[tuple[str, str]]:
@@ -256,30 +240,27 @@ class Run(Displayed):
     @property
     def epochs(self) -> list[Mapping[str, Any]]:
         """Return what the method recorded for each epoch."""
-        return list(self._recorded("epoch"))
+        return self._recorded("epoch")
 
     @property
     def alignment(self) -> Mapping[str, Any]:
         """Return what the detection of misleading names recorded, empty if there was none."""
-        return next(self._recorded("concept_alignment"), {})
+        return next(iter(self._recorded("concept_alignment")), {})
 
-    def _recorded(self, step: str) -> Iterator[Mapping[str, Any]]:
-        return (facts for facts in self.rounds if facts.get("step") == step)
+    def _recorded(self, step: str) -> list[Mapping[str, Any]]:
+        return [facts for facts in self.rounds if facts.get("step") == step]
 
     def probabilities_of(self, rows: Rows) -> Floats:
         """Return the probabilities `(rows, classes)` of some readable images, as saved or else predicted again."""
         kept = np.asarray(self.arrays.get("rows", ()), dtype=np.int64)
-        places = np.minimum(np.searchsorted(kept, rows), max(len(kept) - 1, 0))
-        if len(kept) and np.array_equal(kept[places], rows):
-            return np.asarray(self.arrays["after"][places], dtype=np.float32)
+        if np.isin(rows, kept).all():
+            return np.asarray(self.arrays["after"][np.searchsorted(kept, rows)], dtype=np.float32)
         images = self.readable.subset(rows)
         predictions = self.classifier.predictions(images)
         if predictions.skipped:
             first, why = next(iter(predictions.skipped.items()))
-            raise InputError(
-                f"{len(predictions.skipped)} images of the run can no longer be read, the first is "
-                f"{images.name(first)!r}: {why}. Move the images back to {str(images.root)!r}."
-            )
+            lost = f"{len(predictions.skipped)} images of the run can no longer be read"
+            raise InputError(f"{lost}, the first is {images.name(first)!r}: {why}. Move them to {str(images.root)!r}.")
         return predictions.probabilities
 
     # For people
@@ -344,15 +325,15 @@ class Run(Displayed):
         """Write the run folder with its report; a run that is there already is replaced only with `overwrite`."""
         from captune.report.page import write_report
 
-        with claim_folder(folder, overwrite) as target:
+        with run_folder.claim_folder(folder, overwrite) as target:
             self.write(target)
             write_report([target])
             return target
 
     def write(self, folder: str | Path) -> Path:
         """Write a folder that is claimed already; a run that is there stays until the new one is complete."""
-        with replaced(Path(folder), FILES, OF_AN_OLD_RUN) as target:
-            self.classifier.save(target / CLASSIFIER)
+        with replaced(Path(folder), run_folder.FILES, run_folder.OF_AN_OLD_RUN) as target:
+            self.classifier.save(target / run_folder.CLASSIFIER)
             columns = ("path", "label", "confidence", "fits", "nearest")
             write_whole(target / "predictions.csv", table(columns, self._predicted_rows()))
             write_whole(target / "skipped.csv", table(("path", "reason"), self.skipped_files))
@@ -362,14 +343,19 @@ class Run(Displayed):
                 write_whole(target / EVIDENCE, save_arrays(arrays))
                 for _, labels in self.evidence.history[-1:]:
                     columns = ("path", "label", "confidence", "round", "source")
-                    write_whole(target / PSEUDO_LABELS, table(columns, self._pseudo_labeled_rows(labels)))
-            described = {name: texts for name, texts in self.alignment.get("descriptions", {}).items() if texts}
-            if described:
-                write_descriptions(target / DESCRIPTIONS, described)  # to edit and reuse
+                    kinds = (Source(kind).name.lower() for kind in labels.source.tolist())
+                    names = (self.readable.name(row) for row in labels.image_index.tolist())
+                    classes = (self.names[label] for label in labels.labels.tolist())
+                    shares = (f"{share:.6f}" for share in labels.confidence)
+                    rows = zip(names, classes, shares, labels.round.tolist(), kinds, strict=True)
+                    write_whole(target / PSEUDO_LABELS, table(columns, rows))
+            described = self.alignment.get("descriptions", {})
+            if described := {name: texts for name, texts in described.items() if texts}:
+                write_descriptions(target / run_folder.DESCRIPTIONS, described)  # to edit and reuse
             write_json(target / CARD, self.card)  # last
         if not self.is_theirs:
             with suppress(CaptuneError):  # without a cache, the user is asked for the folder of the images again
-                write_whole(mark_of_own(Path(folder), self.card["image_root"]), "")
+                write_whole(run_folder.mark_of_own(Path(folder), self.card["image_root"]), "")
         return Path(folder)
 
     def shown_file(self, row: int) -> Path | None:
@@ -385,7 +371,7 @@ class Run(Displayed):
     @cached_property
     def is_own(self) -> bool:
         """Return whether the user of this machine made the run in its folder, of images in that folder."""
-        return is_file(mark_of_own(self.folder, self.card.get("image_root", ".")))
+        return is_file(run_folder.mark_of_own(self.folder, self.card.get("image_root", ".")))
 
     def _project(self) -> dict[str, Any]:
         """Return inputs and settings as --config takes them, with absolute paths; inputs in memory are left out."""
@@ -397,16 +383,10 @@ class Run(Displayed):
 
     def _predicted_rows(self) -> Iterator[Sequence[object]]:
         rejected = self.is_rejected
-        for row, position in enumerate(self.predictions.image_index):
-            nearest = self.names[self.labels[row]]
+        for row, nearest in enumerate(self.names[label] for label in self.labels):
             fits = "" if self.fits is None else f"{self.fits[row]:.6f}"
             label = NONE if rejected[row] else nearest
-            yield self.images.name(position), label, f"{self.confidence[row]:.6f}", fits, nearest
-
-    def _pseudo_labeled_rows(self, labels: PseudoLabels) -> Iterator[Sequence[object]]:
-        for i, row in enumerate(labels.image_index.tolist()):
-            confidence, source = f"{labels.confidence[i]:.6f}", Source(int(labels.source[i])).name.lower()
-            yield self.readable.name(row), self.names[labels.labels[i]], confidence, int(labels.round[i]), source
+            yield self.readable.name(row), label, f"{self.confidence[row]:.6f}", fits, nearest
 
 
 @contextmanager

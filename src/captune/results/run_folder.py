@@ -13,19 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from captune.core import files
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import RunFolderError
-from captune.core.files import (
-    LEFTOVERS,
-    NEW,
-    cache_folder,
-    digest,
-    finish_replacing,
-    is_file,
-    locked,
-    read_card,
-    refuse_links,
-)
+from captune.core.files import LEFTOVERS, NEW, is_file
 from captune.core.text import option
 from captune.data.images import ImageCollection
 from captune.data.vocabulary import NONE
@@ -61,26 +52,22 @@ def read_run_card(folder: str | Path) -> dict[str, Any]:
     """Return the content of run.json, or raise an error if the folder is not a complete run."""
     missing = f"{str(folder)!r} is not a run folder: {CARD} is missing. Make one: captune adapt ... --out {folder}"
     path = Path(folder)
-    refuse_links(path, FILES, follow=True)
-    refuse_links(path, (CORRECTIONS,))
-    if is_file(path / NEW / CARD):
-        _finish_killed(path)
-    return read_card(path / CARD, FORMAT, VERSION, missing)
-
-
-def _finish_killed(folder: Path) -> None:
-    """Move new files into place that a killed process completed; a process that is still writing does so itself."""
-    lock = folder / LOCK
-    was_there = lock.exists()
-    with suppress(RunFolderError), locked(lock, ""):
-        finish_replacing(folder, FILES, OF_AN_OLD_RUN)
-        if not was_there:
-            lock.unlink(missing_ok=True)
+    files.refuse_links(path, FILES, follow=True)
+    files.refuse_links(path, (CORRECTIONS,))
+    if is_file(path / NEW / CARD):  # a killed process completed its files; one that is still writing moves them itself
+        lock = path / LOCK
+        was_there = lock.exists()
+        with suppress(RunFolderError), files.locked(lock, ""):
+            files.finish_replacing(path, FILES, OF_AN_OLD_RUN)
+            if not was_there:
+                lock.unlink(missing_ok=True)
+    return files.read_card(path / CARD, FORMAT, VERSION, missing)
 
 
 def mark_of_own(folder: Path, root: str) -> Path:
     """Return the file in the cache by which the user's own runs of images in `root` are told from those of others."""
-    return cache_folder() / "runs" / digest(os.fsencode(folder.resolve()) + b"\0" + root.encode("utf-8", "replace"))
+    place = os.fsencode(folder.resolve()) + b"\0" + root.encode("utf-8", "replace")
+    return files.cache_folder() / "runs" / files.digest(place)
 
 
 @contextmanager
@@ -93,18 +80,17 @@ def claim_folder(folder: str | Path, overwrite: bool, resume: bool | None = Fals
     lock, checkpoints = target / LOCK, target / CHECKPOINTS
     with ExitStack() as stack:
         try:
-            refuse_links(target, (*FILES, CLASSIFIER, CHECKPOINTS, EXPORTS, CORRECTIONS, LOCK, NEW))
+            files.refuse_links(target, (*FILES, CLASSIFIER, CHECKPOINTS, EXPORTS, CORRECTIONS, LOCK, NEW))
             was_killed = lock.exists()
             if not was_killed:  # check first: no lock file is left in a folder that cannot be used
                 _check_claim(target, overwrite, resume, was_killed)
             target.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(lock, f"Another captune is writing to the output folder {str(target)!r}"))
-            finish_replacing(target, FILES, OF_AN_OLD_RUN)
+            stack.enter_context(files.locked(lock, f"Another captune is writing to the output folder {str(target)!r}"))
+            files.finish_replacing(target, FILES, OF_AN_OLD_RUN)
             _check_claim(target, overwrite, resume, was_killed)
-            for leftover in (
-                path for part in ("", CLASSIFIER, CHECKPOINTS) for path in (target / part).glob(LEFTOVERS)
-            ):
-                leftover.unlink(missing_ok=True)
+            for part in (target, target / CLASSIFIER, checkpoints):
+                for leftover in part.glob(LEFTOVERS):
+                    leftover.unlink(missing_ok=True)
             shutil.rmtree(target / NEW, ignore_errors=True)  # incomplete files of a killed process
             if overwrite and holds_checkpoints(checkpoints):
                 drop_checkpoints(checkpoints)
@@ -146,19 +132,15 @@ def read_predictions(
     path: Path, root: Path, names: tuple[str, ...]
 ) -> tuple[ImageCollection, Ints, Floats, Floats | None]:
     """Return images, labels, confidences and fits in predictions.csv, which is read row by row."""
-    ids, files = {name: i for i, name in enumerate(names)}, list[str]()
+    ids, paths = {name: i for i, name in enumerate(names)}, list[str]()
     labels, confidence, fits = array("q"), array("f"), array("f")
     for row in read_rows(path):
-        files.append(row["path"])
+        paths.append(row["path"])
         labels.append(ids[row["nearest"] if row["label"] == NONE else row["label"]])
         confidence.append(float(row["confidence"]))
         fits.append(float(row.get("fits") or np.nan))  # runs of captune 0.2 have no such column
-    return (
-        ImageCollection((root / file for file in files), root),
-        np.asarray(labels, dtype=np.int64),
-        np.asarray(confidence, dtype=np.float32),
-        None if np.isnan(fits).any() else np.asarray(fits, dtype=np.float32),
-    )
+    known = None if np.isnan(fits).any() else np.asarray(fits)
+    return ImageCollection((root / name for name in paths), root), np.asarray(labels), np.asarray(confidence), known
 
 
 def read_rows(path: Path) -> Iterator[dict[str, str]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,9 +40,8 @@ class Acceptance:
     """Labels that are accepted, or what is missing.
 
     Attributes:
-        positions: Positions of the accepted images, the most confident first; empty if none are certain.
+        positions: The accepted images, the most confident first; empty if none are certain.
         n_images: Number of images that could be accepted.
-        confidence: The least confidence of an accepted prediction.
         n_wrong: Wrong predictions among the checks; they are accepted with the label of the person.
         n_missing: Number of checks that are to be answered before anything is computed; 0 if all are.
         n_more: Number of further checks of the next look.
@@ -65,22 +65,20 @@ class Acceptance:
     @property
     def sentence(self) -> str:
         """Return the result in words."""
+        share, seen = f"{self.precision:.0%}", f"{self.n_checks} checked images, {self.n_wrong} of them wrong"
         if self.n_missing:
-            return (
-                f"{self.n_missing} more images must be checked before labels can be accepted at {self.precision:.0%}."
-            )
-        seen = f"{self.n_checks} checked images, {self.n_wrong} of them wrong"
-        more = f"{self.n_more} more checks may certify more." if self.n_more else "All of them are checked."
+            return f"{self.n_missing} more images must be checked before labels can be accepted at {share}."
+        told = (
+            f"{len(self)} of {self.n_images} predictions are accepted: at least {share} are right, with "
+            f"{self.certainty:.0%} certainty ({seen})."
+        )
         if not len(self):
             zone = self.zones[-1][0] if self.zones else 0
-            return (
-                f"No labels are certain to be {self.precision:.0%} right: among the {zone} most confident "
-                f"predictions there are {seen}. Answer suggestions first to improve the labels, or ask for less. {more}"
+            told = (
+                f"No labels are certain to be {share} right: among the {zone} most confident predictions there are "
+                f"{seen}. Answer suggestions first to improve the labels, or ask for less."
             )
-        return (
-            f"{len(self)} of {self.n_images} predictions are accepted: at least {self.precision:.0%} are right, "
-            f"with {self.certainty:.0%} certainty ({seen}). {more}"
-        )
+        return f"{told} {f'{self.n_more} more checks may certify more.' if self.n_more else 'All of them are checked.'}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything but the positions as JSON values."""
@@ -118,15 +116,14 @@ class Population:
 
     def progress(self, precision: float) -> tuple[int, Ints]:
         """Return the last stage whose checks are all answered (0: none), and the images to check for the next one."""
-        stage, zone = 0, np.empty(0, dtype=np.int64)
-        while True:
+        for stage in count():
             zone, is_checked = self.planned(precision, stage + 1)
             rows = zone[is_checked & (self.outcome[zone] < 0)]
             if len(rows):
                 return stage, self.positions[rows[np.argsort(self.numbers[rows])]]
-            stage += 1
             if is_checked.all():
-                return stage, rows
+                break
+        return stage + 1, rows
 
 
 def checks_of_stage(precision: float, stage: int) -> int:
@@ -153,8 +150,7 @@ def accept(population: Population, precision: float, certainty: float, version: 
     if not stage or not n_images:
         return Acceptance(precision, certainty, missing[:0], n_images, n_missing=len(missing))
     zone, is_checked = population.planned(precision, stage)
-    allowed = (1.0 - certainty) * share_of_look(stage, version)
-    is_wrong = is_checked & (population.outcome[zone] == 0)
+    is_wrong, allowed = is_checked & (population.outcome[zone] == 0), (1.0 - certainty) * share_of_look(stage, version)
     sizes = np.unique(np.linspace(0, len(zone), N_ZONES + 1).round().astype(np.int64)[1:])
     n_checks, n_wrong = (np.cumsum(one, dtype=np.int64)[sizes - 1] for one in (is_checked, is_wrong))
     tests = zip(sizes.tolist(), n_checks.tolist(), strict=True)
@@ -215,10 +211,8 @@ def population_of(session: Session) -> Population:
             is_nameless[row] = answer.label not in names
             outcome[row] = not is_nameless[row] and names.index(answer.label) == predictions.labels[row]
             is_in[row] &= answer.is_check
-    rows = np.flatnonzero(is_in)
-    return Population(
-        rows, predictions.confidence[rows], session.random_numbers[rows], outcome[rows], is_nameless[rows]
-    )
+    rows, numbers = np.flatnonzero(is_in), session.random_numbers
+    return Population(rows, predictions.confidence[rows], numbers[rows], outcome[rows], is_nameless[rows])
 
 
 def precision_curve(population: Population) -> list[dict[str, float]]:
@@ -234,8 +228,8 @@ def precision_curve(population: Population) -> list[dict[str, float]]:
         is_checked = numbers < numbers[outcome < 0].min(initial=np.iinfo(numbers.dtype).max)
         n_checks, n_wrong = int(is_checked.sum()), int((is_checked & (outcome == 0)).sum())
         low, high = exact_interval(1.0 - n_wrong / n_checks, n_checks) if n_checks else (0.0, 1.0)
-        point = {"coverage": size / len(order), "expected": float(mean[size - 1])}
-        points.append({**point, "n_checks": n_checks, "n_wrong": n_wrong, "low": low, "high": high})
+        facts = {"coverage": size / len(order), "expected": float(mean[size - 1]), "n_checks": n_checks}
+        points.append({**facts, "n_wrong": n_wrong, "low": low, "high": high})
     return points
 
 

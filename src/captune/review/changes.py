@@ -50,9 +50,9 @@ class Change:
     @property
     def sentence(self) -> str:
         """Return the change in words."""
-        listed = ", ".join(f"{move.n_images} from {move.old!r} to {move.new!r}" for move in self.moves[:MOST_NAMED])
+        listed = [f"{move.n_images} from {move.old!r} to {move.new!r}" for move in self.moves[:MOST_NAMED]]
         more = ", and others" if len(self.moves) > MOST_NAMED else ""
-        details = f": {listed}{more}" if listed else ""
+        details = f": {', '.join(listed)}{more}" if listed else ""
         what = self.what[:1].upper() + self.what[1:]
         return f"{what}. {self.n_changed} of {self.n_images} predictions changed{details}."
 
@@ -79,8 +79,8 @@ class Update:
 
     def __str__(self) -> str:
         told = [f"{self.n_new} new images"]
-        if self.grown:
-            told.append("most in " + ", ".join(f"{name} (+{n})" for name, n in list(self.grown.items())[:MOST_NAMED]))
+        if most := [f"{name} (+{n})" for name, n in list(self.grown.items())[:MOST_NAMED]]:
+            told.append(f"most in {', '.join(most)}")
         if self.unlike:
             told.append(f"{len(self.unlike)} unlike anything before, such as {self.unlike[0]}")
         if self.n_gone:
@@ -101,20 +101,18 @@ def compare(
     ids = {name: i for i, name in enumerate(names)}
     old = np.asarray([ids[name] for name in old_names], dtype=np.int64)[before[0]]
     new = np.asarray([ids[name] for name in after[1]], dtype=np.int64)[after[0]]
-    changed = np.flatnonzero(old != new)
-    pairs = Counter(zip(old[changed].tolist(), new[changed].tolist(), strict=True))
+    pairs = Counter(zip(old[old != new].tolist(), new[old != new].tolist(), strict=True))
     ordered = sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0]))
     moves = tuple(Move(names[a], names[b], n) for (a, b), n in ordered)
-    return Change(what, len(new), len(changed), moves, tuple(notes))
+    return Change(what, len(new), pairs.total(), moves, tuple(notes))
 
 
 def update(session: Session, images: Images | None) -> Update:
     """Add new images to a session and adapt; without new or missing images, nothing changes."""
     old, known, here = copy.copy(session), session.engine.all_images, session.engine.known
-    source = images
-    if source is None:
-        source = known.root if known.kind == "files" else session.engine.plan.sources.get("images", "")
-    joined = join(known, collect_images(source, single=False))
+    if images is None:
+        images = known.root if known.kind == "files" else session.engine.plan.sources.get("images", "")
+    joined = join(known, collect_images(images, single=False))
     is_any_gone = known.kind == "files" and not known.where.any() and not all(map(os.path.exists, old.images.files))
     before = old.predictions.labels, old.names
     if len(joined) == len(known) and here == set(old.engine.rows) and not is_any_gone:
@@ -138,10 +136,8 @@ def join(known: ImageCollection, found: ImageCollection) -> ImageCollection:
         for i in range(len(found)):
             place = places.get(found.name(i))
             if place is not None and not np.allclose(known.vectors[place], found.vectors[i], atol=1e-3):
-                raise InputError(
-                    f"There is another image {found.name(i)!r} already. Name the new embeddings: "
-                    "captune.Embeddings(vectors, names)."
-                )
+                hint = "Name the new embeddings: captune.Embeddings(vectors, names)."
+                raise InputError(f"There is another image {found.name(i)!r} already. {hint}")
         new = [i for i in range(len(found)) if found.name(i) not in places]
         return Embeddings(np.concatenate([known.vectors, found.vectors[new]]), [*places, *map(found.name, new)])
     if known.kind != "files" or found.kind != "files":

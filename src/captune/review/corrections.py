@@ -17,7 +17,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, Any, Literal, get_args
+from typing import IO, Any, Literal
 
 from captune.core.errors import CaptuneError, InputError, RunFolderError, raise_all
 from captune.core.files import build_card, parse_json
@@ -32,20 +32,12 @@ except ImportError:  # without POSIX locks, two processes must not answer at the
 
 FILE = "corrections.jsonl"
 Kind = Literal["label", "not", "skip", "rename", "merge", "add", "remove", "describe", "undo"]
-KINDS: tuple[str, ...] = get_args(Kind)
 CHECK = "check"
 """The suggestion of an image that was drawn at random to estimate accuracy."""
 PRECISION = "precision"
 """The suggestion of an image that was drawn at random among confident predictions, to certify their precision."""
 LONGEST_SENTENCE = 2000
 LONGEST_IMAGE_NAME = 8192
-
-
-def current_person() -> str:
-    """Return the name of the person at the keyboard: CAPTUNE_PERSON, or the user of the operating system."""
-    with suppress(Exception):  # a container may have no user names
-        return os.environ.get("CAPTUNE_PERSON") or getpass.getuser()
-    return ""
 
 
 @dataclass(frozen=True)
@@ -93,15 +85,14 @@ class Correction:
 
     def problems(self) -> list[str]:
         """Return why this cannot be recorded: texts that a later step could not read, or no images."""
-        found = []
         texts = (self.label, *self.names, self.suggestion, self.undoes, self.person, self.time, self.id)
-        for text, longest in (*((t, MOST_CHARACTERS) for t in texts), *((s, LONGEST_SENTENCE) for s in self.sentences)):
-            if invalid_character(text) is not None:
-                found.append(f"{shown(text)} contains {invalid_character(text)}, which is not text")
-            if len(text) > longest:
-                found.append(f"{shown(text)} has {len(text):,} characters, at most {longest:,} are allowed")
-        if any(len(image) > LONGEST_IMAGE_NAME for image in self.images):
-            found.append(f"the name of an image has more than {LONGEST_IMAGE_NAME:,} characters")
+        limits = ((texts, MOST_CHARACTERS), (self.sentences, LONGEST_SENTENCE), (self.images, LONGEST_IMAGE_NAME))
+        found = []
+        for listed, longest in limits:
+            found += [f"{shown(text)} has more than {longest:,} characters" for text in listed if len(text) > longest]
+        for text in (*texts, *self.sentences):
+            if (letter := invalid_character(text)) is not None:
+                found.append(f"{shown(text)} contains {letter}, which is not text")
         if self.kind in ("label", "not", "skip") and not self.images:
             found.append(f"{self.kind!r} without images")
         return found
@@ -116,7 +107,11 @@ class Corrections:
 
     def __init__(self, path: str | Path | None = None, person: str | None = None) -> None:
         self.path = None if path is None else Path(path)
-        self.person = current_person() if person is None else person
+        if person is None:
+            person = os.environ.get("CAPTUNE_PERSON", "")
+            with suppress(Exception):  # a container may have no user names
+                person = person or getpass.getuser()
+        self.person = person
         self.problems: list[str] = []
         self._entries: dict[str, Correction] = {}
         self._position = self._n_lines = self._latest = 0
@@ -149,7 +144,8 @@ class Corrections:
                     file.flush()
                     os.fsync(file.fileno())
                     self._n_lines += 1
-                self._include(numbered)
+                self._entries[numbered.id] = numbered
+                self._latest = max(self._latest, numbered.number)
         return len(new)
 
     def refresh(self) -> int:
@@ -196,10 +192,6 @@ class Corrections:
         whose = "" if made.person == self.person else f" of {made.person or 'somebody'}"
         return f"undid {made.kind} {made.label!r}".removesuffix(" ''") + whose
 
-    def _include(self, made: Correction) -> None:
-        self._entries.setdefault(made.id, made)
-        self._latest = max(self._latest, made.number)
-
     def _read_from(self, file: IO[bytes]) -> None:
         """Include the complete lines after the last position; a line that is cut off is left for later."""
         size = os.fstat(file.fileno()).st_size
@@ -214,24 +206,15 @@ class Corrections:
             if not line.strip():
                 continue
             try:
-                made = parse(line, f"line {self._n_lines}")
-            except CaptuneError as error:
-                self.problems.append(f"{str(self.path)!r}: a line was skipped. {error}")
+                made = build_card(Correction, parse_json(line.decode("utf-8")), f"line {self._n_lines}")
+                raise_all(made.problems(), "It cannot be used")
+            except (CaptuneError, ValueError) as error:
+                self.problems.append(f"{str(self.path)!r}: line {self._n_lines} was skipped. {error}")
                 continue
             # Whoever wrote the n-th line knew at most n - 1 others: a larger number is not true.
-            number = min(made.number or self._n_lines, self._n_lines)
-            self._include(replace(made, number=max(1, number)))
-
-
-def parse(line: bytes, source: str) -> Correction:
-    """Return the correction in a line of JSON."""
-    try:
-        content = parse_json(line.decode("utf-8"))
-    except ValueError as error:
-        raise RunFolderError(f"{source} is not a correction: {line[:80]!r} ({error}).") from error
-    made = build_card(Correction, content, source)
-    raise_all(made.problems(), f"{source} cannot be used")
-    return made
+            number = max(1, min(made.number or self._n_lines, self._n_lines))
+            self._entries.setdefault(made.id, replace(made, number=number))
+            self._latest = max(self._latest, number)
 
 
 @contextmanager

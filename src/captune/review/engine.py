@@ -14,7 +14,7 @@ import numpy as np
 from captune.backbones.base import Backbone
 from captune.backbones.precomputed import Precomputed
 from captune.core import runtime
-from captune.core.arrays import Bools, Floats, Ints, Positions
+from captune.core.arrays import Bools, Floats, Ints
 from captune.core.errors import InputError
 from captune.core.files import digest, write_json
 from captune.data.images import ImageCollection, no_usable_image
@@ -23,12 +23,12 @@ from captune.data.task import AdaptationTask, LabeledImages
 from captune.data.vocabulary import NONE, Vocabulary, fill
 from captune.describers.base import describe_classes, describer_of
 from captune.describers.none import NoDescriber
-from captune.embeddings.embed import EmbeddedImages, embed_classes, embed_images, embed_texts
+from captune.embeddings.embed import embed_classes, embed_images, embed_texts
 from captune.embeddings.predictions import Predictions
 from captune.embeddings.similarity import find_outliers_and_duplicates
 from captune.methods.base import Context
 from captune.plan import Plan, change_settings
-from captune.results.classifier import Classifier, predict_collection
+from captune.results.classifier import Classifier
 from captune.results.finishing import Finished, environment_of, finish
 from captune.results.run import Run
 from captune.results.run_folder import CARD, read_run_card
@@ -88,6 +88,7 @@ class Engine:
         self.vectors: Floats = embedded.vectors
         self.start = start or self._start_of(plan)
         self._texts: dict[str, Floats] = {}
+        self._fit_scores: dict[bytes, Floats] = {}
         self._keeps_zero_shot: bool | None = None
         self.last: Finished | None = None
         """What the last adaptation made; None while the classifier is that of a run."""
@@ -115,17 +116,17 @@ class Engine:
     def on(self, images: ImageCollection) -> Engine:
         """Return the same on other images."""
         other = Engine(dataclasses.replace(self.plan, images=images), self.backbone, self.start, quiet=True)
-        other.folder, other.review, other.notes = self.folder, self.review, self.notes
-        other.is_theirs = self.is_theirs
+        other.folder, other.is_theirs, other.review, other.notes = self.folder, self.is_theirs, self.review, self.notes
         return other
 
     def adopt(self, classifier: Classifier) -> None:
         """Use an existing classifier until the next adaptation."""
         self.classifier = classifier
-        embedded = EmbeddedImages(Positions(np.arange(len(self.images))), self.vectors, {})
-        size = self.plan.settings.batch_size
-        found = predict_collection(classifier, self.images, self.cache, self.runtime, size, embedded)
-        self.probabilities = found.probabilities
+        if classifier.tuner.edits_images:
+            found = classifier.compute(self.images, None, self.runtime, self.plan.settings.batch_size)
+            self.probabilities = found.probabilities
+        else:
+            self.probabilities = classifier.score_embeddings(self.vectors)
 
     def here(self, found: Mapping[str, T]) -> dict[int, T]:
         """Return what is known about images that are here, by position."""
@@ -142,7 +143,8 @@ class Engine:
         task = self._task(vocabulary, answers, backbone)
         offered = {name: list(texts) for name, texts in self.start.offered.items() if name in vocabulary.names}
         describer = (describer_of(offered) if offered else None) or NoDescriber()
-        context = Context(self.runtime, self.cache, self.plan.settings.batch_size, describer)
+        size = self.plan.settings.batch_size
+        context = Context(self.runtime, self.cache, size, describer, fit_scores=self._fit_scores)
         plan = dataclasses.replace(self.plan, task=task, images=self._embedded)
         # Without labels, zero-shot is kept or not as in a run: decided once, until the method changes.
         has_labels = len(task.labeled) > 0
@@ -163,10 +165,9 @@ class Engine:
         plain = Vocabulary(tuple(part for part, _ in named), (self.plan.settings.template,))
         described: dict[int, tuple[str, ...]] = {}
         for part_id, (part, origin) in enumerate(named):
-            sentences = answers.descriptions.get(part, ())
             if not self.has_text_encoder:
                 described[part_id] = (origin,)
-            elif sentences:
+            elif sentences := answers.descriptions.get(part, ()):
                 is_from_start = sentences == self.start.descriptions.get(part)
                 described[part_id] = sentences if is_from_start else (*plain.texts(part_id), *sentences)
         return plain.with_descriptions(described)
@@ -180,8 +181,7 @@ class Engine:
         """Raise an error if new texts cannot be embedded."""
         if not self.has_text_encoder:
             raise InputError(
-                "New classes and descriptions need a text encoder, but the class texts are embedded already. Open the "
-                "session with class names and a backbone."
+                "New classes and descriptions need a text encoder: open the session with class names and a backbone."
             )
 
     def run(self, answers: Answers, predictions: Predictions, estimate: AccuracyEstimate) -> Run:
@@ -198,17 +198,15 @@ class Engine:
             "applied": applied(answers),
             "start": dataclasses.asdict(self.start),
         }
-        made = self.last.run(
+        return self.last.run(
             environment_of(self.all_images, self.backbone, self.runtime),
             images=self.all_images,
-            predictions=dataclasses.replace(predictions, image_index=self._readable),
+            made=(self.with_encoder(), dataclasses.replace(predictions, image_index=self._readable)),
             skipped=self.skipped,
-            classifier=self.with_encoder(),
             evidence=evidence,
             review=review,
+            is_theirs=self.is_theirs,
         )
-        made.is_theirs = self.is_theirs
-        return made
 
     def remember(self, **facts: Any) -> None:  # noqa: ANN401 (JSON values)
         """Keep what run.json says about people's answers; in the folder, if there is one."""
@@ -220,37 +218,32 @@ class Engine:
     # Inside
 
     def _start_of(self, plan: Plan) -> Start:
-        vocabulary, labeled = plan.task.vocabulary, plan.task.labeled
-        names = vocabulary.names
-        describer = plan.open_describer()
-        offered: dict[str, tuple[str, ...]] = {}
+        vocabulary, labeled, describer = plan.task.vocabulary, plan.task.labeled, plan.open_describer()
+        names, offered = vocabulary.names, dict[str, tuple[str, ...]]()
         if not isinstance(describer, NoDescriber):
             answers = describe_classes(describer, names, phrase=plan.settings.domain)
             offered = {name: tuple(sentences) for name, sentences in answers.found.items()}
-        return Start(
-            names,
-            {names[c]: tuple(sentences) for c, sentences in vocabulary.descriptions.items()},
-            {labeled.images.name(i): names[label] for i, label in enumerate(labeled.labels.tolist())},
-            offered,
-        )
+        explicit = {names[c]: tuple(sentences) for c, sentences in vocabulary.descriptions.items()}
+        labels = {labeled.images.name(i): names[label] for i, label in enumerate(labeled.labels.tolist())}
+        return Start(names, explicit, labels, offered)
 
     def _task(self, vocabulary: Vocabulary, answers: Answers, backbone: Backbone) -> AdaptationTask:
         ids, texts = {part: i for i, part in enumerate(vocabulary.names)}, embed_classes(backbone, vocabulary)
-        known, unknown = list[tuple[int, int, bool]](), list[int]()
-        for row, answer in self.here(answers.training()).items():
+        here = sorted(self.here(answers.training()).items())
+        known, unknown = list[tuple[int, int, bool]](), [row for row, answer in here if answer.label == NONE]
+        for row, answer in here:
             if answer.label == NONE:
-                unknown.append(row)
                 continue
             parts = [ids[part] for part in answers.parts(answer.label)]
             # An answer that was given after a merge counts for the part whose text is nearest.
             own = ids[answer.part] if answer.part in ids else parts[int((texts[parts] @ self.vectors[row]).argmax())]
             known.append((row, own, not answer.is_group))
-        positions, labels, single = np.asarray(sorted(known), dtype=np.int64).reshape(-1, 3).T
+        positions, labels, single = np.asarray(known, dtype=np.int64).reshape(-1, 3).T
         rest: Ints = np.setdiff1d(np.arange(len(self._embedded)), [*positions, *unknown])
         # With a label for every image there is nothing left to predict; a method still needs images to adapt to.
         unlabeled = self._embedded.subset(rest) if len(rest) else self._embedded
         labeled = LabeledImages(self._embedded.subset(positions), labels, single.astype(np.bool_))
-        return AdaptationTask(vocabulary, unlabeled, labeled, unknown=self._embedded.subset(sorted(unknown)))
+        return AdaptationTask(vocabulary, unlabeled, labeled, unknown=self._embedded.subset(unknown))
 
     def _remembered(self, vocabulary: Vocabulary) -> Precomputed:
         """Return a table of all sentences as a backbone; sentences that are new are embedded first."""

@@ -46,17 +46,13 @@ def open_session(
     those of `captune.adapt`; the default method is `transductive`. What people say is appended to the file
     `corrections`: by default `corrections.jsonl` in a run folder, and otherwise memory only, until `save`.
     """
-    found = [name for name in ("out", "overwrite", "resume", "progress") if name in settings]
-    if found:
-        raise InputError(
-            f"A session has no argument {found[0]!r}. It writes nothing until it is saved: "
-            "session.save(folder, overwrite=False)."
-        )
+    if found := [name for name in ("out", "overwrite", "resume", "progress") if name in settings]:
+        raise InputError(f"A session has no argument {found[0]!r}: it is written by session.save(folder).")
+    if classes is None and isinstance(run_or_images, (str, Path)):
+        run_or_images = Run.read(run_or_images)
     if isinstance(run_or_images, Run):
         return _open_run(run_or_images, images, person, quiet, settings)
     if classes is None:
-        if isinstance(run_or_images, (str, Path)):
-            return _open_run(Run.read(run_or_images), images, person, quiet, settings)
         raise InputError("Expected class names as the second argument, or a run folder as the first.")
     plan = make_plan(run_or_images, classes, labels, {"method": METHOD, **settings})
     plan.check_backbone()
@@ -97,18 +93,15 @@ def _start_of(run: Run, classifier: Classifier, images: ImageCollection) -> Star
     for facts in run.rounds:
         if facts.get("step") == "descriptions":
             offered = {name: tuple(sentences) for name, sentences in facts["descriptions"].items()}
-    used = classifier.vocabulary.descriptions
-    own = {c: tuple(s for s in texts if s not in offered.get(run.names[c], ())) for c, texts in used.items()}
-    plain = Vocabulary(run.names, classifier.vocabulary.templates)
-    explicit = {run.names[c]: texts for c, texts in own.items() if texts and texts != plain.texts(c)}
-    labels: dict[str, str] = {}
-    source = run.sources.get("labels")
+    plain, explicit = Vocabulary(run.names, classifier.vocabulary.templates), dict[str, tuple[str, ...]]()
+    for c, texts in classifier.vocabulary.descriptions.items():
+        own = tuple(text for text in texts if text not in offered.get(run.names[c], ()))
+        if own and own != plain.texts(c):
+            explicit[run.names[c]] = own
+    labels, source = dict[str, str](), run.sources.get("labels")
     if source is not None and run.saved_in is not None:
         if source != "folders" and not is_file(source):
-            raise InputError(
-                f"The labels of this run, {source!r}, cannot be found. Put them back, or open the images instead: "
-                "captune.open_session(images, classes, labels=...)"
-            )
+            raise InputError(f"The labels of this run, {source!r}, cannot be found: put them back.")
         ids = read_labels(source, images, run.names, parse_json(run.sources.get("renamed", "{}")))
         labels = {images.name(i): run.names[ids[i]] for i in range(len(images)) if ids[i] >= 0}
     return Start(run.names, explicit, labels, offered)
@@ -128,10 +121,8 @@ def _images_of(run: Run, images: Images | None) -> ImageCollection:
             chosen = found.subset(known), found.subset(sorted(known))  # in the order of the run, and of the folder
             before = run.environment.get("data_fingerprint")
             if images is None and len(known) == len(wanted) and before not in [one.fingerprint for one in chosen]:
-                raise InputError(
-                    f"The images in {found.place} have changed since the run was made. To use them as they are now: "
-                    f"{option('images', str(found.root))}"
-                )
+                now = f"To use them as they are now: {option('images', str(found.root))}"
+                raise InputError(f"The images in {found.place} have changed since the run was made. {now}")
             return chosen[0]
         if images is not None and known and kind == "files":  # those that are gone are marked as skipped
             return ImageCollection((found.root / name for name in wanted), found.root)

@@ -19,26 +19,14 @@ from captune.mixture.open_world import fit_to_names
 from captune.results.classifier import Classifier
 from captune.results.run import Run
 from captune.results.run_folder import claim_folder
+from captune.review import suggestions
 from captune.review.accept import Acceptance, accept_labels, population_of
-from captune.review.answer_files import as_corrections, read_answers
-from captune.review.answers import Answer, Answers, collect_answers
+from captune.review.answers import Answer, Answers, as_corrections, collect_answers, read_answers
 from captune.review.changes import Change, Update, compare, update
 from captune.review.corrections import CHECK, FILE, PRECISION, Correction, Corrections, Kind
 from captune.review.engine import Engine, applied
 from captune.review.estimate import AccuracyEstimate, describe_accuracy, draw_checks, estimate_accuracy, random_numbers
-from captune.review.finding import Found, find_images
-from captune.review.suggestions import (
-    CHECK_SHARE,
-    Choice,
-    Group,
-    Suggestion,
-    as_suggestions,
-    choose_images,
-    cluster,
-    count_groups,
-    describe_groups,
-    spread_checks,
-)
+from captune.review.suggestions import CHECK_SHARE, Found, Group, Suggestion, find_images
 
 Image = int | str
 """An image: its position or its name."""
@@ -54,7 +42,6 @@ class Session:
     def __init__(self, engine: Engine, corrections: Corrections, seed: int) -> None:
         self.engine, self.corrections, self.seed = engine, corrections, seed
         self.images, self.person = engine.images, corrections.person
-        """The readable images, each known by its position in this collection, and who is answering."""
         self.answers = self._collect()
         if not hasattr(engine, "probabilities") or engine.classifier.names != self.names:
             engine.adapt(self.answers)
@@ -66,6 +53,11 @@ class Session:
     def names(self) -> tuple[str, ...]:
         """Return the class names."""
         return tuple(self.answers.names)
+
+    @property
+    def ids(self) -> dict[str, int]:
+        """Return the class ids by name."""
+        return {name: class_id for class_id, name in enumerate(self.names)}
 
     @property
     def descriptions(self) -> dict[str, tuple[str, ...]]:
@@ -103,17 +95,16 @@ class Session:
         name, files with answers: filled tables, tables of labels, Label Studio exports (.json), or corrections of other
         people (.jsonl). `suggestion` is the kind of the suggestion that showed the images, or one for each of them.
         """
-        known = self._now()
         if isinstance(answers, Mapping):
             kinds = dict.fromkeys(answers, suggestion) if isinstance(suggestion, str) else suggestion
-            for label in answers.values():
-                known.check_class(label, may_add=True)
+            self._check(*answers.values(), may_add=True)
             self.corrections.extend(
                 Correction("label", label, self.names_of(image), suggestion=kinds.get(image, ""), person=self.person)
                 for image, label in answers.items()
             )
             return self._update(f"labeled {len(answers)} images")
         if name is None:  # files
+            self.refresh()
             every: list[Any] = [answers] if isinstance(answers, (str, Path)) else list(answers)  # type: ignore[arg-type]
             theirs = [file for file in every if Path(file).suffix.lower() == ".jsonl"]
             filled = [(file, one) for file in every if file not in theirs for one in read_answers(file)]
@@ -121,16 +112,16 @@ class Session:
             n_theirs = self.corrections.merge(theirs)
             self.corrections.extend(made)
             return self._update(f"imported {len(made) + n_theirs} answers", notes=left)
-        known.check_class(name, may_add=True)
+        self._check(name, may_add=True)
         if not isinstance(suggestion, str):
             raise InputError("Expected one suggestion for images of one class.")
         found = self.names_of(answers)  # type: ignore[arg-type]
-        what = f"labeled {len(found)} image{'s' if len(found) != 1 else ''} as {name!r}"
+        what = f"labeled {len(found)} image{'s' * (len(found) != 1)} as {name!r}"
         return self._record(what, "label", name, images=found, suggestion=suggestion)
 
     def exclude(self, images: Image | Sequence[Image], name: str) -> Change:
         """Record that images are not of a class."""
-        self._now().check_class(name)
+        self._check(name)
         found = self.names_of(images)
         return self._record(f"{len(found)} images are not {name!r}", "not", name, images=found)
 
@@ -142,7 +133,7 @@ class Session:
 
     def name_group(self, group: int, name: str, *, except_: Image | Sequence[Image] = ()) -> Change:
         """Record that a whole group is of a class, except for some of its images."""
-        self._now().check_class(name, may_add=True)
+        self._check(name, may_add=True)
         found = next((one for one in self.groups() if one.number == group), None)
         if found is None:
             raise InputError(f"There is no group {group}. Groups: 0 to {int(self.clusters[0].max())}.")
@@ -155,16 +146,14 @@ class Session:
 
     def rename(self, old: str, new: str) -> Change:
         """Give a class another name; the name of another class merges them."""
-        self._now().check_class(old)
+        self._check(old)
         if new in self.names:
             return self.merge([old, new], new)
         return self._record(f"renamed {old!r} to {new!r}", "rename", new, names=(old,))
 
     def merge(self, names: Sequence[str], into: str) -> Change:
         """Make one class of several, which keeps their texts and labels: images leave it for no other reason."""
-        self.refresh()
-        for name in names:
-            self.answers.check_class(name)
+        self._check(*names)
         if len(set(names)) < 2:
             raise InputError(f"Expected at least two classes to merge, got {list(names)}.")
         what = f"merged {', '.join(names)} into {into!r}"
@@ -172,19 +161,20 @@ class Session:
 
     def add(self, name: str, descriptions: Sequence[str] = ()) -> Change:
         """Add a class."""
+        self._check()
         self.engine.check_texts()
-        if name in self._now().names:
+        if name in self.names:
             raise InputError(f"There is already a class {name!r}.")
         return self._record(f"added {name!r}", "add", name, sentences=_sentences(descriptions))
 
     def remove(self, name: str) -> Change:
         """Remove a class that does not occur; labels of it are kept, but not used."""
-        self._now().check_class(name)
+        self._check(name)
         return self._record(f"removed {name!r}", "remove", name)
 
     def describe(self, name: str, descriptions: Sequence[str]) -> Change:
         """Replace the descriptions of a class; one that was merged is one text from now on."""
-        self._now().check_class(name)
+        self._check(name)
         self.engine.check_texts()
         return self._record(f"described {name!r}", "describe", name, sentences=_sentences(descriptions))
 
@@ -220,8 +210,7 @@ class Session:
         """
         if count < 1 or not 0 <= checks <= 1:
             raise InputError(f"Expected count of at least 1 and checks from 0 to 1, got {count} and {checks}.")
-        ids = {name: class_id for class_id, name in enumerate(self.names)}
-        labels, is_free = np.full(len(self.images), -1), np.ones(len(self.images), dtype=np.bool_)
+        labels, is_free, ids = np.full(len(self.images), -1), np.ones(len(self.images), dtype=np.bool_), self.ids
         for row, answer in self.engine.here(self.answers.training()).items():
             labels[row] = -1 if answer.is_group else ids.get(answer.label, -1)
         answered = self.engine.here({**self.answers.labels, **self.answers.skipped})
@@ -229,14 +218,16 @@ class Session:
         drawn = draw_checks(self.random_numbers, is_free, round(checks * count))
         rest = np.setdiff1d(np.flatnonzero(is_free), drawn)
         n_rest = min(count - len(drawn), len(rest))
-        typical = choose_images(self.engine.vectors, self.predictions.probabilities, labels, rest, n_rest, self.seed)
-        return as_suggestions(spread_checks(typical, drawn), self)
+        typical = suggestions.choose_images(
+            self.engine.vectors, self.predictions.probabilities, labels, rest, n_rest, self.seed
+        )
+        return suggestions.as_suggestions(suggestions.spread_checks(typical, drawn), self)
 
     def suggest_checks(self, precision: float = 0.95, *, except_: Sequence[Image] = ()) -> list[Suggestion]:
         """Return the images that must be checked before labels are accepted at a precision, drawn at random."""
         missing = population_of(self).progress(precision)[1]
-        rows = missing[~np.isin(missing, [self.position(image) for image in except_])]
-        return as_suggestions(Choice(rows, np.ones_like(rows), (PRECISION,) * len(rows)), self)
+        shown = {self.position(image) for image in except_}
+        return suggestions.as_suggestions([(row, 1, PRECISION) for row in missing.tolist() if row not in shown], self)
 
     def find(
         self,
@@ -263,7 +254,7 @@ class Session:
 
     def groups(self) -> list[Group]:
         """Return the groups of images that belong together, with their current names."""
-        return describe_groups(self, self._first_fits if self.engine.fits is None else self.engine.fits)
+        return suggestions.describe_groups(self, self._first_fits if self.engine.fits is None else self.engine.fits)
 
     def estimate(self) -> AccuracyEstimate:
         """Return the accuracy on images that nobody labeled, from the checks; without checks, it says so."""
@@ -274,9 +265,8 @@ class Session:
         numbers = self.random_numbers
         last = max((numbers[row] for row, a in checks.items() if a.suggestion == CHECK), default=-(2**63))
         rows = [row for row, a in checks.items() if a.suggestion == CHECK or numbers[row] <= last]
-        ids = {name: class_id for class_id, name in enumerate(self.names)}
+        ids, found = self.ids, self.predictions_without_checks()
         truth = np.asarray([ids.get(checks[row].label, NONE_ID) for row in rows], dtype=np.int64)
-        found = self.predictions_without_checks()
         return estimate_accuracy(np.where(found.is_rejected, NONE_ID, found.labels)[rows], truth)
 
     def accept(self, precision: float = 0.95, certainty: float = 0.95) -> Acceptance:
@@ -328,11 +318,10 @@ class Session:
 
     def find_row(self, image: str) -> int | None:
         """Return the position of an image, given by name or, as the shell completes it, by any path to it."""
-        rows = self.engine.rows
-        if image in rows or self.images.kind != "files":
-            return rows.get(image)
-        path, root = Path(image).absolute(), self.images.root.absolute()
-        return rows.get(path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix())
+        if image not in self.engine.rows and self.images.kind == "files":
+            path, root = Path(image).absolute(), self.images.root.absolute()
+            image = (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
+        return self.engine.rows.get(image)
 
     def position(self, image: Image) -> int:
         """Return the position of an image that is given by position or as in `find_row`."""
@@ -345,8 +334,8 @@ class Session:
 
     def names_of(self, images: Image | Sequence[Image]) -> tuple[str, ...]:
         """Return the names of images, each once."""
-        several = [images] if isinstance(images, (int, str, np.integer)) else list(images)
-        return tuple(dict.fromkeys(self.images.name(self.position(image)) for image in several))
+        listed = [images] if isinstance(images, (int, str, np.integer)) else images
+        return tuple(dict.fromkeys(self.images.name(self.position(image)) for image in listed))
 
     def __repr__(self) -> str:
         found = self.estimate()
@@ -355,10 +344,11 @@ class Session:
 
     # Inside
 
-    def _now(self) -> Answers:
-        """Return the answers so far, with those that others gave meanwhile."""
+    def _check(self, *names: str, may_add: bool = False) -> None:
+        """Read what others answered meanwhile, and raise an error if there is no such class."""
         self.refresh()
-        return self.answers
+        for name in names:
+            self.answers.check_class(name, may_add)
 
     def _record(self, what: str, kind: Kind, name: str = "", **details: Any) -> Change:  # noqa: ANN401
         if not isinstance(name, str):
@@ -386,11 +376,9 @@ class Session:
     def _collect(self) -> Answers:
         start = self.engine.start
         answers = collect_answers(self.corrections.active(), start.names, start.descriptions, start.labels)
-        missing = [image for image in answers.labels if image not in self.engine.rows]
-        if missing:
-            answers.problems.append(
-                f"{len(missing)} answers are about images that are not here, the first is {missing[0]!r}"
-            )
+        if missing := [image for image in answers.labels if image not in self.engine.rows]:
+            told = f"{len(missing)} answers are about images that are not here, the first is {missing[0]!r}"
+            answers.problems.append(told)
         answers.problems += self.corrections.problems
         return answers
 
@@ -398,7 +386,7 @@ class Session:
         """Return predictions in which images have the names that a person gave them, and none that a person denied."""
         pinned, fits = np.array(self.engine.probabilities), self.engine.fits
         fits = None if fits is None else fits.copy()
-        ids = {name: i for i, name in enumerate(self.names)}
+        ids = self.ids
         for row, names in self.engine.here(self.answers.excluded).items():
             if denied := [ids[name] for name in names if name in ids]:
                 pinned[row, denied] = 0.0
@@ -428,8 +416,9 @@ class Session:
     def clusters(self) -> tuple[Ints, Floats]:
         """Return the group of each image and its distance to the middle, both `(images,)`."""
         # By the number of classes at the start: groups keep their numbers when classes change.
-        n_groups = count_groups(len(self.images), len(self.engine.start.names))
-        return cluster(self.engine.vectors, n_groups, self.seed)
+        n_groups = suggestions.GROUPS_PER_CLASS * len(self.engine.start.names)
+        n_groups = min(n_groups, len(self.images) // suggestions.FEWEST_PER_GROUP)
+        return suggestions.cluster(self.engine.vectors, n_groups, self.seed)
 
     @cached_property
     def random_numbers(self) -> Ints:
@@ -439,7 +428,6 @@ class Session:
 
 def _sentences(descriptions: Sequence[str]) -> tuple[str, ...]:
     listed = [descriptions] if isinstance(descriptions, str) else list(descriptions)
-    wrong = next((text for text in listed if not isinstance(text, str) or not text.strip()), None)
-    if wrong is not None:
-        raise InputError(f"Expected descriptions as sentences, got {wrong!r}.")
+    if not all(isinstance(text, str) and text.strip() for text in listed):
+        raise InputError(f"Expected descriptions as sentences, got {listed}.")
     return tuple(text.strip() for text in listed)

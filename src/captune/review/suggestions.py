@@ -1,22 +1,25 @@
-"""What a person should look at: images that represent many others, random checks, and groups that belong together."""
+"""What a person should look at: typical images, random checks, groups, and what was searched for."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from captune.core.arrays import Floats, Ints, canonical_order, score_rows
+from captune.core.arrays import Bools, Floats, Ints, canonical_order, score_rows, unit_rows
+from captune.core.errors import InputError, nearest
 from captune.core.files import digest
 from captune.data.images import ImageCollection
+from captune.data.vocabulary import NONE, fill
+from captune.embeddings.embed import embed_texts
 from captune.review.answers import Answer
-from captune.review.corrections import CHECK, PRECISION
+from captune.review.corrections import CHECK, PRECISION, Correction
 
 if TYPE_CHECKING:
-    from captune.review.session import Session
+    from captune.review.session import Image, Session
 
 STOP_BELOW = 0.005
 """If the next answers would change a smaller share of the labels, more answers are not worth it."""
@@ -38,6 +41,9 @@ REASONS = {
     CHECK: "drawn at random, to estimate accuracy",
     PRECISION: "drawn at random among confident predictions, to certify their precision",
 }
+FILTERS = ("changed", "unlabeled", "outliers", "duplicates", NONE, "disagreed")
+SECOND_OPINION = "second opinion"
+"""The kind of suggestion that shows an image on which people disagree; an answer to it settles the matter."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +65,10 @@ class Suggestion:
 
 
 class Choice(NamedTuple):
-    """Chosen images: positions, number of images they represent, and kinds, each `(chosen,)`."""
+    """Chosen images, and the number of images that each represents, both `(chosen,)`."""
 
     positions: Ints
     represents: Ints
-    kinds: tuple[str, ...]
 
 
 def choose_images(
@@ -77,7 +82,7 @@ def choose_images(
     (Zhdanov, Diverse mini-batch active learning, 2019). `labels` `(images,)` is -1 without a label.
     """
     if count < 1:
-        return Choice(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), ())
+        return Choice(may_choose[:0], may_choose[:0])
     order = canonical_order(vectors)  # the same images are chosen whatever their order is
     vectors, probabilities, labels = vectors[order], probabilities[order], labels[order]
     may_choose = np.argsort(order)[may_choose]
@@ -110,22 +115,23 @@ def choose_images(
         n_chosen[number] += 1  # a second image of a cluster only if all have one
         n_seen[predicted[position]] += 1
     taken = np.asarray(chosen, dtype=np.int64)
-    return Choice(order[taken], sizes[owners[taken]], ("typical",) * len(chosen))
+    return Choice(order[taken], sizes[owners[taken]])
 
 
-def spread_checks(found: Choice, checks: Ints) -> Choice:
-    """Return choices with checks spread over them."""
-    places = np.linspace(0, len(found.positions), len(checks) + 2)[1:-1].round().astype(np.int64)
-    kinds = np.insert(np.asarray(found.kinds, dtype=object), places, CHECK)
-    positions = np.insert(found.positions, places, checks)
-    return Choice(positions, np.insert(found.represents, places, 1), tuple(str(kind) for kind in kinds))
+def spread_checks(found: Choice, checks: Ints) -> list[tuple[int, int, str]]:
+    """Return position, number of represented images and kind of choices, with checks spread over them."""
+    chosen = [(row, size, "typical") for row, size in zip(*(part.tolist() for part in found), strict=True)]
+    places = np.linspace(0, len(chosen), len(checks) + 2)[1:-1].round().astype(np.int64)
+    for place, row in reversed(list(zip(places.tolist(), checks.tolist(), strict=True))):
+        chosen.insert(place, (row, 1, CHECK))
+    return chosen
 
 
-def as_suggestions(found: Choice, session: Session) -> list[Suggestion]:
+def as_suggestions(chosen: Iterable[tuple[int, int, str]], session: Session) -> list[Suggestion]:
     """Return chosen images with their predictions, groups and reasons."""
     predicted, confidence = session.predictions.labels, session.predictions.confidence
     names, owners, suggestions = session.names, session.clusters[0], []
-    for row, size, kind in zip(found.positions.tolist(), found.represents.tolist(), found.kinds, strict=True):
+    for row, size, kind in chosen:
         state = "whose name is unclear" if confidence[row] < 0.5 else "that look alike"
         reason = REASONS.get(kind, f"represents {size} images {state}")
         facts = session.images.name(row), names[predicted[row]], float(confidence[row]), int(owners[row])
@@ -189,11 +195,6 @@ class Group:
         return digest("\n".join(sorted(images.name(int(i)) for i in self.images)).encode("utf-8", "surrogatepass"), 6)
 
 
-def count_groups(n_images: int, n_classes: int) -> int:
-    """Return the number of groups: a few per class, each with a few images."""
-    return max(1, min(GROUPS_PER_CLASS * n_classes, n_images // FEWEST_PER_GROUP))
-
-
 def cluster(vectors: Floats, n_clusters: int, seed: int, weights: Floats | None = None) -> tuple[Ints, Floats]:
     """Return the K-means cluster of each image and its squared distance to the center, both `(images,)`."""
     from sklearn.cluster import KMeans
@@ -231,3 +232,94 @@ def describe_groups(session: Session, fits: Floats) -> list[Group]:
             )
         )
     return found
+
+
+@dataclass(frozen=True)
+class Found:
+    """An image that was found, with its current class.
+
+    `similarity` is the cosine similarity to the example, or to the words beyond that to the class names; 0 without one.
+    """
+
+    position: int
+    image: str
+    label: str
+    confidence: float
+    similarity: float
+
+
+def find_images(
+    session: Session,
+    words: str,
+    like: Image | None,
+    label: str | None,
+    limits: tuple[float, float],
+    only: Sequence[str],
+    count: int,
+    skip: int = 0,
+) -> tuple[list[Found], int]:
+    """Return images, the most similar first or else the least confident, and how many match in total."""
+    confidence, predicted, names = session.predictions.confidence, session.predictions.labels, session.names
+    allowed = (confidence >= limits[0]) & (confidence <= limits[1])
+    similarity: Floats = np.zeros(len(confidence), dtype=np.float32)
+    if label is not None:
+        if label not in names:
+            raise InputError(f"{label!r} is not a class.{nearest(label, names)}")
+        allowed &= predicted == names.index(label)
+    for name in only:
+        allowed &= _mask(session, name)
+    if words.strip() and like is not None:
+        raise InputError("Search by words or by an example, not by both.")
+    if like is not None:
+        example = session.position(like)
+        similarity = session.engine.vectors @ session.engine.vectors[example]
+        allowed[example] = False
+    elif words.strip():
+        similarity = session.engine.vectors @ _direction(session, words.strip())
+    # Without words or an example, the order is that of the confidence.
+    order = np.lexsort((confidence, -similarity))
+    found = [
+        Found(i, session.images.name(i), names[predicted[i]], float(confidence[i]), float(similarity[i]))
+        for i in order[allowed[order]][skip : skip + count].tolist()
+    ]
+    return found, int(allowed.sum())
+
+
+def _direction(session: Session, words: str) -> Floats:
+    """Return what words mean beyond the class names, `(width,)`: some images resemble every text."""
+    engine = session.engine
+    engine.check_texts()
+    template = engine.plan.settings.template
+    names = embed_texts(engine.backbone, [fill(template, name) for name in session.names])
+    asked = embed_texts(engine.backbone, [words, fill(template, words)])
+    return np.asarray(unit_rows(asked.mean(axis=0)) - names.mean(axis=0), dtype=np.float32)
+
+
+def _mask(session: Session, name: str) -> Bools:
+    """Return the images that a filter lets through."""
+    if name not in FILTERS:
+        raise InputError(f"There is no filter {name!r}. Filters: {', '.join(FILTERS)}.")
+    if name in ("outliers", "duplicates"):
+        return session.engine.examined[name == "duplicates"]
+    if name == "changed":
+        return session.changed()
+    if name == "disagreed":
+        rows = list(session.engine.here(disagreements(session.corrections.active())))
+    else:
+        rows = [row for row, answer in session.labels.items() if name == "unlabeled" or answer.label == NONE]
+    mask = np.zeros(len(session.images), dtype=np.bool_)
+    mask[rows] = True
+    return ~mask if name == "unlabeled" else mask
+
+
+def disagreements(corrections: Iterable[Correction]) -> dict[str, dict[str, str]]:
+    """Return images that people gave different labels, with the label of each person."""
+    labels: dict[str, dict[str, str]] = {}
+    for answer in corrections:
+        if answer.kind != "label" or answer.group >= 0:
+            continue
+        for image in answer.images:
+            if answer.suggestion == SECOND_OPINION:
+                labels[image] = {}
+            labels.setdefault(image, {})[answer.person] = answer.label
+    return {image: given for image, given in labels.items() if len(set(given.values())) > 1}

@@ -31,7 +31,7 @@ from captune.data.vocabulary import Vocabulary
 from captune.embeddings.cache import EmbeddingCache
 from captune.results import classifier as module
 from captune.results import image_classifier
-from captune.results.classifier import CARD, WEIGHTS, Classifier, predict_collection
+from captune.results.classifier import CARD, WEIGHTS, Classifier
 from captune.results.image_classifier import SkippedWarning, UnknownLabelWarning, top_k
 from captune.tuners.feature_adapter import FeatureAdapter
 from captune.tuners.frozen import Frozen
@@ -129,7 +129,7 @@ def test_numbers_that_are_not_finite_are_an_error(toy: Classifier, photos: list[
             if value == 0.0:
                 weights.weight.fill_(0.0)
         with pytest.raises(ModelError, match="not finite or zero"):
-            predict_collection(toy, images, EmbeddingCache(tmp_path / "cache"), engine)
+            toy.compute(images, EmbeddingCache(tmp_path / "cache"), engine)
         assert not list((tmp_path / "cache").rglob("*.safetensors"))
         if value != 0.0:
             with pytest.raises(ModelError, match="probabilities that are not finite"):
@@ -303,9 +303,9 @@ def test_streaming_agrees_with_the_cache(toy: Classifier, tmp_path: Path, monkey
     photos = write_images(tmp_path / "photos", 7)
     (photos / "003.png").write_bytes(b"")
     images, engine = find_images(photos), runtime.start(workers=0, quiet=True)
-    cached = predict_collection(toy, images, EmbeddingCache(tmp_path / "1"), engine, 3)
+    cached = toy.compute(images, EmbeddingCache(tmp_path / "1"), engine, 3)
     monkeypatch.setattr(Frozen, "edits_images", True)
-    streamed = predict_collection(toy, images, EmbeddingCache(tmp_path / "2"), engine, 3)
+    streamed = toy.compute(images, EmbeddingCache(tmp_path / "2"), engine, 3)
     assert np.array_equal(cached.image_index, streamed.image_index)
     assert np.allclose(cached.probabilities, streamed.probabilities, atol=1e-6)
     assert cached.skipped == streamed.skipped == {3: "the file is empty"}
@@ -319,6 +319,4 @@ def test_nothing_usable_is_one_clear_error(
     monkeypatch.setattr(Frozen, "edits_images", edits)
     (tmp_path / "a.png").write_bytes(b"x")
     with pytest.raises(InputError, match=r"a\.png"):
-        predict_collection(
-            toy, find_images(tmp_path), EmbeddingCache(tmp_path / "c"), runtime.start(workers=0, quiet=True)
-        )
+        toy.compute(find_images(tmp_path), EmbeddingCache(tmp_path / "c"), runtime.start(workers=0, quiet=True))

@@ -13,9 +13,9 @@ from captune.cli import main
 from captune.core.errors import InputError
 from captune.embeddings.similarity import find_outliers_and_duplicates
 from captune.review.corrections import Correction
-from captune.review.finding import SECOND_OPINION, Found, disagreements
 from captune.review.opening import open_session
 from captune.review.session import Session
+from captune.review.suggestions import SECOND_OPINION, Found, disagreements
 from captune.world import write_world
 
 COPIED = "zebra/copy.png"

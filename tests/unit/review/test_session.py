@@ -12,7 +12,7 @@ import captune
 from captune.core.arrays import Ints
 from captune.core.errors import InputError
 from captune.report.page import write_report
-from captune.review.answer_files import groups_table
+from captune.review.answers import groups_table
 from captune.review.corrections import Correction, Corrections
 from captune.review.session import Session
 from captune.review.suggestions import expected_change

@@ -93,10 +93,10 @@ def test_checks_are_spread_over_the_others() -> None:
     everything = np.arange(3, len(vectors))
     typical = choose_images(vectors, uncertain(len(vectors)), no_labels(len(vectors)), everything, 7, 0)
     found = spread_checks(typical, np.arange(3))
-    assert [int(p) for p, kind in zip(found.positions, found.kinds, strict=True) if kind == "check"] == [0, 1, 2]
-    assert found.kinds[0] != "check"
-    assert len(set(found.positions.tolist())) == 10
-    assert len(spread_checks(typical, np.empty(0, dtype=np.int64)).positions) == 7
+    assert [position for position, _, kind in found if kind == "check"] == [0, 1, 2]
+    assert found[0][2] != "check"
+    assert len({position for position, _, _ in found}) == 10
+    assert len(spread_checks(typical, np.empty(0, dtype=np.int64))) == 7
 
 
 def test_the_order_of_the_images_changes_no_suggestion() -> None:

@@ -26,9 +26,8 @@ from captune.review.accept import population_of, precision_curve
 from captune.review.answers import Answer
 from captune.review.changes import Change, join
 from captune.review.corrections import Correction, Corrections, Kind
-from captune.review.finding import SECOND_OPINION, disagreements, find_images
 from captune.review.session import Session
-from captune.review.suggestions import Group, worth_of
+from captune.review.suggestions import SECOND_OPINION, Group, disagreements, find_images, worth_of
 
 MOST_CHOICES = 9
 """Classes that are offered for an image, one per number key."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from captune.core.errors import InputError
-from captune.review.answer_files import read_answers
+from captune.review.answers import read_answers
 
 
 @pytest.mark.parametrize("number", ["\u00b2", "9" * 5000, "-1", "1.5", "one"])
