@@ -173,6 +173,12 @@ def test_names_alone_cannot_fill_columns() -> None:
         read_classes({"a": ["a sentence"], "b": None}, "{common_name}")
 
 
+@pytest.mark.parametrize("template", ["{", "{} {}"])
+def test_a_malformed_template_for_a_table_is_told(template: str) -> None:
+    with pytest.raises(InputError, match="template"):
+        read_classes([{"name": "Robin"}, {"name": "Wren"}], template)
+
+
 def test_empty_cells_are_listed_at_once(tmp_path: Path) -> None:
     (tmp_path / "birds.csv").write_text("name,latin\nRobin,\nWren, \nTit,Parus\n")
     with pytest.raises(InputError, match=r"(?s)'Robin': latin is ''.*'Wren': latin is ''"):
