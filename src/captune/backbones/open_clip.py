@@ -61,12 +61,11 @@ class OpenClip(Backbone):
             model = open_clip.create_model(
                 model_name, pretrained=weights, force_quick_gelu=quick, require_pretrained=True, weights_only=True
             )
-            tokenizer = open_clip.get_tokenizer(model_name)
+            return cls(f"open_clip:{name}", model, open_clip.get_tokenizer(model_name))
+        except ModelError:
+            raise
         except Exception as error:  # the errors of open_clip, the hub, torch and safetensors have no common base class
-            raise ModelError(
-                f"Cannot load {weights!r} of {model_name!r}: {str(error).splitlines()[0][:200]} {CHECK}"
-            ) from error
-        return cls(f"open_clip:{name}", model, tokenizer)
+            raise ModelError(f"Cannot load {weights!r} of {model_name!r}: {repr(error)[:200]} {CHECK}") from error
 
     @classmethod
     def around(cls, model: Any, tokenizer: Any) -> OpenClip:
@@ -148,18 +147,17 @@ def _find(name: str) -> tuple[str, str, dict[str, Any]]:
     open_clip = _library()
     if name.startswith(WITH_CONFIG):
         try:
-            return name, "", open_clip.get_model_config(name)
+            config = open_clip.get_model_config(name)
+            return name, "", {**config, "vision_cfg": {**config["vision_cfg"]}, "text_cfg": {**config["text_cfg"]}}
         except Exception as error:  # of the hub, the connection or the file
-            raise ModelError(
-                f"Cannot read open_clip_config.json of {name!r}: {str(error).splitlines()[0][:200]} {CHECK}"
-            ) from error
+            raise ModelError(f"Cannot read open_clip_config.json of {name!r}: {repr(error)[:200]} {CHECK}") from error
     model_name, _, weights = name.partition("/")
     known = open_clip.list_models()
     if model_name not in known:
         raise ModelError(
             f"No {model_name!r} in open_clip.{nearest(model_name, known)} Expected an id like {OpenClip.examples[0]!r}."
         )
-    config: dict[str, Any] = open_clip.get_model_config(model_name)
+    config = open_clip.get_model_config(model_name)
     tags = open_clip.list_pretrained_tags_by_model(model_name)
     if weights and open_clip.is_pretrained_cfg(model_name, weights):
         return model_name, weights, config

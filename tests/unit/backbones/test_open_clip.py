@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from vision_folder import import_vision
 
-from captune.backbones.base import wrap
+from captune.backbones.base import load_backbone, wrap
 from captune.core.errors import MissingExtraError, ModelError
 from captune.plan import check_backbone
 
@@ -56,8 +58,6 @@ SEAMED = [name for name, sides in CARRIED.items() if sides == BOTH]
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     """Register a tiny architecture, save random weights and return the name after `open_clip:`."""
-    from safetensors.torch import save_file
-
     folder = tmp_path_factory.mktemp("open_clip")
 
     def make(name: str) -> str:
@@ -263,6 +263,71 @@ def test_wrong_names(saved: Callable[[str], str], tmp_path: Path) -> None:
 
     with pytest.raises(ModelError, match=truncated.name):
         OpenClip.load(saved("tiny-vit").partition("/")[0] + f"/{truncated}")
+
+
+def drop_all(folder: Path) -> None:
+    save_file({}, folder / "open_clip_model.safetensors")
+
+
+def drop_one(folder: Path) -> None:
+    tensors = load_file(folder / "open_clip_model.safetensors")
+    del tensors["visual.conv1.weight"]
+    save_file(tensors, folder / "open_clip_model.safetensors")
+
+
+def reshape_one(folder: Path) -> None:
+    tensors = load_file(folder / "open_clip_model.safetensors")
+    save_file({**tensors, "visual.conv1.weight": torch.zeros(3, 3)}, folder / "open_clip_model.safetensors")
+
+
+def cut(folder: Path) -> None:
+    content = (folder / "open_clip_model.safetensors").read_bytes()
+    (folder / "open_clip_model.safetensors").write_bytes(content[: len(content) // 2])
+
+
+def configure(**changes: object) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        config = json.loads((folder / "open_clip_config.json").read_text())
+        (folder / "open_clip_config.json").write_text(json.dumps({**config, **changes}))
+
+    return change
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "cut in half": cut,
+    "no tensors": drop_all,
+    "a tensor is missing": drop_one,
+    "a tensor of another shape": reshape_one,
+    "no weights": lambda folder: (folder / "open_clip_model.safetensors").unlink(),
+    "half a configuration": lambda folder: (folder / "open_clip_config.json").write_text('{"model_cfg": {'),
+    "a deep configuration": lambda folder: (folder / "open_clip_config.json").write_text("[" * 100_000),
+    "a list": lambda folder: (folder / "open_clip_config.json").write_text("[]"),
+    "no model": configure(model_cfg={}),
+    "no text tower": configure(model_cfg={"embed_dim": 24, "vision_cfg": VISION}),
+    "an image tower that is a list": configure(model_cfg={"embed_dim": 24, "vision_cfg": [1], "text_cfg": TEXT}),
+    "means of text": configure(preprocess_cfg={"mean": "abc"}),
+    "standard deviations of zero": configure(preprocess_cfg={"std": [0, 0, 0]}),
+    "an interpolation that is a list": configure(preprocess_cfg={"interpolation": ["bicubic"]}),
+}
+
+
+def use(name: str) -> None:
+    from captune.backbones.open_clip import OpenClip
+
+    OpenClip.prompt_towers(name.partition(":")[2])
+    load_backbone(name)
+
+
+@needs_open_clip
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_checkpoint_is_one_clear_error(damage: str, saved: Callable[[str], str], tmp_path: Path) -> None:
+    name = f"open_clip:local-dir:{tmp_path}"
+    shutil.copy(saved("tiny-vit").partition("/")[2], tmp_path / "open_clip_model.safetensors")
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": CONFIGS["tiny-vit"]}))
+    DAMAGE[damage](tmp_path)
+    with pytest.raises(ModelError) as error:
+        use(name)
+    assert len(str(error.value)) < 1000
 
 
 def test_missing_extra_answers_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
