@@ -88,9 +88,9 @@ class CapSettings(Optimization):
     weight_decay: NonNegativeFloat = 0.1
 
 
-STEPS_X_CLASSES = 250_000
+STEPS_X_CLASSES, FEWEST_STEPS = 250_000, 10
 """Limit on steps times classes of a training that starts from the mixture: 500 steps with 500 classes. The cost of a
-step grows with the classes, and the steps change few labels."""
+step grows with the classes, and the steps change few labels. An epoch, which has a margin to compute, keeps so many."""
 FULL: Mapping[str, Any] = {"class_texts": "aligned", "gradient_clip": 20.0}
 """The paper's settings, but that the student starts from the texts that made its labels, and no step is too long."""
 
@@ -157,11 +157,11 @@ class Cap(Method):
             mixture = context.fit_mixture(task, backbone, embed_classes(backbone, alignment.vocabulary))
             k = min(k, max(1, len(images) // len(targets)))  # no more than a class can have
             first = top_k_per_class(mixture.probabilities, k, targets, predicted_only=True)
-            most = max(5, STEPS_X_CLASSES // (settings.epochs * len(task.vocabulary)))
-            if settings.iterations > most:
-                n_classes, wanted = len(task.vocabulary), settings.iterations
-                context.say(f"With {n_classes} classes, an epoch has {most} steps instead of {wanted}.")
-                settings = replace(settings, iterations=most)
+            steps = max(5 * FEWEST_STEPS, STEPS_X_CLASSES // len(task.vocabulary))
+            if settings.epochs * settings.iterations > steps:
+                epochs = min(settings.epochs, steps // FEWEST_STEPS)
+                settings = replace(settings, epochs=epochs, iterations=steps // epochs)
+                context.say(f"With {len(task.vocabulary)} classes, CAP trains for {steps} steps in {epochs} epochs.")
 
         # Section 3.3: the student learns from D_PL and from its own confident predictions.
         vocabulary = task.vocabulary if settings.class_texts == "names" else alignment.vocabulary
