@@ -35,15 +35,7 @@ APART = 5.5, 10.0
 """Percent of width and height between two pictures of the map, so that none hides another or its name."""
 COLORS = (*SERIES, "#8a5a00", "#6a51c8", "#b8346b", "#5f8a00", "#00868b", "#7c6f64")
 """Twelve colors that differ on light and on dark backgrounds; further classes get another shape."""
-SHAPES = {
-    "circle": "M-.42 0a.42 .42 0 1 0 .84 0a.42 .42 0 1 0 -.84 0",
-    "square": "M-.38 -.38h.76v.76h-.76z",
-    "triangle": "M0 -.5L.48 .38H-.48z",
-    "diamond": "M0 -.54L.54 0L0 .54L-.54 0z",
-    "cross": "M-.16 -.5h.32v.34h.34v.32h-.34v.34h-.32v-.34h-.34v-.32h.34z",
-    "wedge": "M0 .5L.48 -.38H-.48z",
-}
-"""SVG paths around the origin, in percent of the width of the map."""
+SHAPES = ("circle", "square", "triangle", "diamond", "cross", "wedge")
 MOST_CHOICES = 300
 
 
@@ -154,7 +146,7 @@ def image_map(measures: Measures) -> dict[str, Any] | None:
     present = np.unique(np.concatenate([before, after]))
     marks = {}
     for place, c in enumerate(present[np.argsort(-counts[present], kind="stable")].tolist()):
-        shape, color = list(SHAPES)[place // len(COLORS) % len(SHAPES)], COLORS[place % len(COLORS)]
+        shape, color = SHAPES[place // len(COLORS) % len(SHAPES)], COLORS[place % len(COLORS)]
         marks[c] = {"id": c, "name": run.names[c], "color": color, "shape": shape, "n_images": int(counts[c])}
     chosen = _one_per_cell(places)
     pictures = [(*places[i], picture, run.names[after[i]]) for i in chosen for picture in pictures_of(run, [rows[i]])]
@@ -163,7 +155,6 @@ def image_map(measures: Measures) -> dict[str, Any] | None:
         "pictures": pictures,
         "marks": marks,
         "legend": list(marks.values())[:MOST_CHOICES],
-        "shapes": SHAPES,
         "is_adapted": run.is_adapted,
         "n_images": len(run.labels),
     }
