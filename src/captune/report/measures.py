@@ -20,6 +20,8 @@ TRUSTED = 0.5
 """An image with at least this confidence is more likely right than wrong, if confidences are honest."""
 MOST_COMPARED = 1000
 """Confused groups are looked for among this many classes: every pair is compared."""
+MOST_DETECTED = 200
+"""Up to this many classes, misleading names are looked for in the saved sample, which has ten images of each."""
 FEWEST_OF_CLUSTER = 3
 
 
@@ -137,7 +139,7 @@ class Measures:
         If the method of the run did not look for them, they are what the audit finds in the saved sample.
         """
         arrays, alignment = self.run.arrays, self.run.alignment
-        if not alignment and "logit_scale" in arrays and self.run.n_classes <= MOST_COMPARED:
+        if not alignment and "logit_scale" in arrays and self.run.n_classes <= MOST_DETECTED:
             found = detect_mismatch(self.vectors, arrays["class_vectors"], float(arrays["logit_scale"][0]))
             return [int(c) for c in found.mismatched]
         ids = [self.run.names.index(name) for name in alignment.get("mismatched", [])]
