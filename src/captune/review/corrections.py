@@ -8,6 +8,7 @@ numbers its writer knew.
 
 from __future__ import annotations
 
+import errno
 import getpass
 import json
 import os
@@ -140,9 +141,15 @@ class Corrections:
             for made in new:
                 numbered = made if made.number else replace(made, number=self._latest + 1)
                 if file is not None:
-                    self._position += file.write(numbered.line())
-                    file.flush()
-                    os.fsync(file.fileno())
+                    line = numbered.line()
+                    try:
+                        if file.write(line) < len(line):
+                            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                        os.fsync(file.fileno())
+                    except OSError:  # told as not saved, so it must not count later
+                        file.truncate(self._position)
+                        raise
+                    self._position += len(line)
                     self._n_lines += 1
                 self._entries[numbered.id] = numbered
                 self._latest = max(self._latest, numbered.number)
@@ -222,7 +229,7 @@ def _opened_for_append(path: Path) -> Iterator[IO[bytes]]:
     """Open a file for this process alone."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab+") as file:
+        with path.open("ab+", buffering=0) as file:
             if fcntl is not None:
                 with suppress(OSError):  # a file system without locks
                     fcntl.flock(file, fcntl.LOCK_EX)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -158,6 +159,25 @@ def test_an_answer_that_cannot_be_saved_is_told(tmp_path: Path) -> None:
     with pytest.raises(CaptuneError, match="could not be saved"):
         said.add("label", "cat", images=("a.jpg",))
     assert len(said) == 0
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_an_answer_that_is_told_as_not_saved_never_counts(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    path = tmp_path / "corrections.jsonl"
+    made = Corrections(path)
+    made.add("label", "cat", images=("a.jpg",))
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", fail)
+        with pytest.raises(CaptuneError, match=os.strerror(number)):
+            made.add("remove", "cat")
+    assert [one.kind for one in Corrections(path)] == ["label"]
+    made.add("label", "dog", images=("b.jpg",))
+    assert [one.label for one in Corrections(path)] == [one.label for one in made] == ["cat", "dog"]
 
 
 WRITER = """
