@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,8 @@ import yaml
 from toys import write_images
 
 from captune.core.files import LEFTOVERS
+from captune.results.run_folder import read_rows
+from captune.review.corrections import FILE, Corrections
 from faults.records import FACTS, record
 from faults.wholeness import halves, result_of, timeless
 from faults.zygote import Zygote, environment
@@ -157,3 +160,32 @@ def test_a_killed_suite_ends_with_the_same_cells(tmp_path: Path, photos: Path, b
         f"{landed} of {KILLS} kills came before its end."
     )
     assert landed >= KILLS * 0.5
+
+
+def test_of_two_people_in_one_run_one_is_killed(zygote: Zygote, tmp_path: Path, photos: Path, backbone: str) -> None:
+    made, log, cache, second = tmp_path / "made", tmp_path / "log", tmp_path / "cache", Zygote()
+    words = ["adapt", photos, "--classes", "cat,dog,bird", "--backbone", backbone, "--workers", 0]
+    code, said, _ = zygote.run([*words, "--method", "transductive", "--out", made], log, cache)
+    assert code == 0, said
+    shutil.copytree(made, tmp_path / "counted")
+    count = ("count_changes", {"folder": str(tmp_path / "counted"), "target": str(tmp_path / "count")})
+    code, said, _ = zygote.run(["label", tmp_path / "counted", "cat/000.png", "dog"], log, cache, (count,))
+    assert code == 0, said
+    n_changes, n_kills = (tmp_path / "count").stat().st_size, max(6, KILLS // 3)
+    for number in range(n_kills):
+        run = tmp_path / f"{number}"
+        shutil.copytree(made, run)
+        step = ("die_at_change", {"n": 1 + number * n_changes // n_kills, "folder": str(run)})
+        zygote.start(["label", run, "cat/000.png", "dog", "--person", "ann"], log, cache, (step,))
+        code, said, _ = second.run(["label", run, "dog/001.png", "cat", "--person", "ben"], tmp_path / "log 2", cache)
+        assert code == 0 or "Another captune is writing" in said, said
+        assert zygote.wait() in (-signal.SIGKILL, 0, 2), log.read_text()
+        code, said, _ = zygote.run(["label", run, "bird/002.png", "dog", "--person", "ann"], log, cache)
+        answers = {made.images[0]: made.label for made in Corrections(run / FILE)}
+        predicted = {row["path"]: row["label"] for row in read_rows(run / "predictions.csv")}
+        is_kept = code == 0 and answers["dog/001.png"] == "cat" and answers["bird/002.png"] == "dog"
+        is_kept = is_kept and all(predicted[image] == label for image, label in answers.items())
+        record("two people in one run, one is killed", "same result" if is_kept else "lost")
+        assert is_kept, (number, said, answers)
+        assert not list(run.rglob(LEFTOVERS)), "unfinished files stay behind"
+    second.close()

@@ -7,12 +7,14 @@ import pwd
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from toys import write_images
 
+from captune.core.errors import CaptuneError
 from captune.core.files import cache_folder
 
 CAPTUNE = f"{shlex.quote(sys.executable)} -m captune.cli"
@@ -59,6 +61,21 @@ def test_without_a_home_the_cache_is_a_temporary_folder(monkeypatch: pytest.Monk
         monkeypatch.delenv(name, raising=False)
     assert cache_folder().is_absolute()
     assert f"captune-{os.getuid()}" in cache_folder().name
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_a_temporary_cache_of_somebody_else_is_refused(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("captune.core.files.user_cache_path", lambda *_, **__: Path("~"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("CAPTUNE_CACHE", raising=False)
+    assert cache_folder().parent == tmp_path
+    (tmp_path / "theirs").mkdir()
+    place = tmp_path / f"captune-{os.getuid()}"
+    place.symlink_to(tmp_path / "theirs") if kind == "link" else place.write_text("")
+    with pytest.raises(CaptuneError, match="another user"):
+        cache_folder()
 
 
 def test_names_that_are_not_utf_8(captune: Any, backbone: str, tmp_path: Path) -> None:
