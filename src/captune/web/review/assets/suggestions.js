@@ -31,9 +31,10 @@ const updateChoices = async () => {
   const found = await attempt(() => ask(`/api/facts?positions=${queue.map((one) => one.position).join(",")}`));
   if (!found) return;
   const facts = new Map(found.map((one) => [one.position, one]));
+  const names = new Set([state.none, ...state.classes.map((known) => known.name)]);
   for (let i = queue.length - 1; i >= 0; i -= 1) {
     const fact = facts.get(queue[i].position);
-    if (!fact) continue;
+    if (!fact || (!i && queue[0].choices.every(([name]) => names.has(name)))) continue; // nothing moves under a finger
     if (fact.is_labeled && i > 0 && queue[i].kind !== "second opinion") queue.splice(i, 1); // somebody else was faster
     else queue[i].choices = fact.choices;
   }
