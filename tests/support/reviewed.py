@@ -20,7 +20,7 @@ from captune.review.corrections import FILE, Corrections
 from captune.review.opening import open_session
 from captune.review.session import Session
 from captune.web.review.review_app import reviewing
-from captune.web.server import Service, running
+from captune.web.server import Limits, Service, running
 from captune.world import write_world
 
 NASTY = "<img src=x onerror=document.title='hacked'>"
@@ -58,10 +58,10 @@ class ReviewClient:
 
 
 @contextmanager
-def review_page(run: Path) -> Iterator[str]:
+def review_page(run: Path, **limits: Any) -> Iterator[str]:
     """Serve a run in this process and yield the address."""
     with (
-        Service("127.0.0.1", 0) as service,
+        Service("127.0.0.1", 0, Limits(**limits)) as service,
         reviewing(session_of(run), "patterns <i>") as app,
         running(service, app),
     ):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from captune.cli import main
 from captune.core.errors import InputError, RunFolderError
 from captune.report import page
 from captune.report.measures import Measures
@@ -195,6 +196,19 @@ def test_a_class_without_images_is_named_beside_the_verdict(run_folder: Any) -> 
     assert named["Classes that no image was given"] == "c"
     assert named["Names that mislead the model"] == "a"
     assert "2 of 3 classes predicted for at least one image" in read(write_report([folder])).text
+
+
+def test_too_little_memory_is_no_damage(
+    run_folder: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(run: Run) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(page, "describe_run", fail)
+    assert main(["report", str(run_folder(["a", "b"]))]) == 2
+    told = capsys.readouterr().err
+    assert "not enough memory" in told
+    assert "damaged" not in told
 
 
 def test_near_duplicates_are_shown_as_pictures(run_folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -213,6 +216,65 @@ def test_answers_reach_the_run_folder_regularly(run: Path, monkeypatch: pytest.M
         wait_until(lambda: page.get("api/state")["is_saved"])
         card = json.loads((run / "run.json").read_text(encoding="utf-8"))
         assert card["review"]["n_labels"] == 1
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_told_and_no_answer_is_lost(run: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_session, "SECONDS_BETWEEN_SAVES", 0.2)
+    monkeypatch.setattr(shared_session, "write_report", lambda folders: None)
+    full, sync = ["corrections"], os.fsync
+
+    def fsync(file: int) -> None:
+        if any(part in os.readlink(f"/proc/self/fd/{file}") for part in full):  # noqa: PTH115
+            raise OSError(number, os.strerror(number))
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with review_page(run) as address:
+        page = ReviewClient(address)
+        for body in ({"kind": "label", "images": [3], "label": "zebra"}, {"kind": "skip", "images": [4]}):
+            with pytest.raises(HTTPError) as error:
+                page.post("api/answer", **body)
+            assert os.strerror(number) in json.loads(error.value.read())["error"]
+        with pytest.raises(HTTPError, match="400"):
+            page.post("api/class", action="remove", name="zebra")
+        assert saved_answers(run) == []
+        full[:] = [".captune-new"]  # there is space for an answer, but not for the predictions
+        before = (run / "predictions.csv").read_bytes()
+        page.post("api/answer", kind="label", images=[3], label="zebra")
+        wait_until(lambda: os.strerror(number) in page.get("api/state")["problem"])
+        assert (run / "predictions.csv").read_bytes() == before
+        full.clear()
+        wait_until(lambda: page.get("api/state")["is_saved"])
+        state = page.get("api/state")
+        assert (state["n_answers"], state["problem"]) == (1, "")
+    assert saved_answers(run) == [("label", "zebra")]
+    assert len(captune.open_session(run, quiet=True).labels) == 1
+
+
+def test_slow_clients_hold_up_nobody(run: Path) -> None:
+    head = b"POST /api/answer HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 99\r\n"
+    with review_page(run, timeout=1.0) as address, ExitStack() as stack:
+        page, port = ReviewClient(address), int(address.split(":")[2].strip("/"))
+        slow = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(24)]
+        for number, connection in enumerate(slow):  # some are slow with the head, the others with the body
+            connection.sendall(head if number % 2 else head + b"\r\n")
+        longest = 0.0
+        for _ in range(12):
+            for connection in slow:
+                with suppress(OSError):
+                    connection.send(b"x")
+            started = time.monotonic()
+            assert page.get("health")["status"] == "ok"
+            longest = max(longest, time.monotonic() - started)
+            time.sleep(0.1)
+        assert longest < 1.0
+        for connection in slow:
+            connection.settimeout(20)
+            with suppress(ConnectionError):
+                assert connection.recv(100)[:12] in (b"", b"HTTP/1.1 408")
+        page.post("api/answer", kind="label", images=[3], label="zebra")
+    assert saved_answers(run) == [("label", "zebra")]
 
 
 def test_reading_changes_nothing(page: ReviewClient, run: Path) -> None:

@@ -37,6 +37,7 @@ SECONDS_BETWEEN_CHECKS = 2.0
 """How often the file is checked for answers of other programs."""
 SECONDS_BETWEEN_SAVES, SAVING_SHARE = 60.0, 0.1
 """Predictions, classifier and report are written so often, but saving takes at most this share of the time."""
+NOT_SAVED = "Predictions, classifier and report could not be saved (answers are)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,6 +272,8 @@ class SharedSession:
         if version != self._version_saved:
             write_report([folder])
         self._version_saved = version
+        if (now := self.current).told["problem"].startswith(NOT_SAVED):
+            self.current = replace(now, told={**now.told, "problem": ""})
         return folder
 
     def export(self, format: str) -> tuple[str, bytes]:
@@ -336,7 +339,7 @@ class SharedSession:
         try:
             self.save()
         except Exception as error:
-            self._report_problem(error, "Predictions, classifier and report could not be saved (answers are)")
+            self._report_problem(error, NOT_SAVED)
 
     def _report_problem(self, error: Exception, what: str) -> None:
         problem = f"{what}: {error}"
