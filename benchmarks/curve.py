@@ -97,15 +97,17 @@ def read_note(path: Path) -> dict[str, Any]:
 
 def rows(plan: Plan, testbed: Path, files: list[Path], every: int) -> Iterator[list[str]]:
     """Yield epoch, loss, accepted share, size and precision of D_PL, and test accuracy of checkpoints."""
-    engine = runtime.start(seed=plan.settings.seed, workers=0, quiet=True)
+    chosen = plan.settings  # the order of the images depends on the bits of their embeddings
+    engine = runtime.start(seed=chosen.seed, precision=chosen.precision, workers=0, quiet=True)
     cache = EmbeddingCache(default_folder())
     backbone = load_backbone(plan.settings.backbone)
     context = Context(engine, cache, describer=open_describer(plan.settings.describer, default_folder()))
-    schedule = plan.method.prepare(plan.task, backbone, context)  # type: ignore[attr-defined]
+    task = context.in_canonical_order(plan.task, backbone)
+    schedule = plan.method.prepare(task, backbone, context)  # type: ignore[attr-defined]
     objective = schedule.objective
     images = find_images(testbed / "data" / "ucmerced" / "test")
-    names = plan.task.vocabulary.names
-    truth, pool_truth = read_labels("folders", images, names), read_labels("folders", plan.images, names)
+    names = task.vocabulary.names
+    truth, pool_truth = read_labels("folders", images, names), read_labels("folders", task.unlabeled, names)
     for path in files:
         note = read_note(path)
         with safe_open(str(path), "pt") as file:
