@@ -19,10 +19,9 @@ def photos(tmp_path: Path) -> Path:
 
 def test_nothing_needs_to_be_set(photos: Path) -> None:
     plan = make_plan(photos, ["cat", "dog"], None, {})
-    assert plan.settings == RunSettings(preset="quick")  # on a machine without a GPU
+    assert plan.settings == RunSettings()
     assert len(plan.task.unlabeled) == 3
     assert plan.all_settings()["method"] == "auto"
-    assert plan.all_settings()["without_labels"] == "transductive"
 
 
 def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:

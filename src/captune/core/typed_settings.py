@@ -38,7 +38,6 @@ class AdaptSettings(TypedDict, total=False):
     choose: Literal["best", "mean"]
     k: int
     candidates: tuple[str, ...]
-    without_labels: Literal["cap", "transductive"]
     epochs: int
     learning_rate: float
     momentum: float

@@ -1,9 +1,8 @@
-"""Choose a method: the one that predicts held-out labels best; without labels, the mixture, or CAP on a GPU."""
+"""Choose a method: the one that predicts held-out labels best; without labels, the Gaussian mixture."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -13,7 +12,6 @@ from captune.core import registry
 from captune.core.arrays import Floats, Ints
 from captune.core.errors import InputError
 from captune.core.settings import build
-from captune.core.text import option
 from captune.data.task import AdaptationTask, LabeledImages
 from captune.methods.base import Context, Method
 from captune.tuners.base import Tuner
@@ -28,22 +26,15 @@ class AutoSettings:
 
     Attributes:
         candidates: Methods to choose from, in the order of preference.
-        without_labels: Method with too few labels for a comparison: `transductive` takes seconds, `cap` trains through
-            the image encoder and is the choice on a GPU.
     """
 
     candidates: tuple[str, ...] = ("transductive", "zero_shot", "transclip")
-    without_labels: Literal["transductive", "cap"] = "transductive"
-
-
-PRESETS = {"full": {"without_labels": "cap"}, "quick": {}}
 
 
 class Auto(Method):
     """Chooses a method and says which and why."""
 
     Settings = AutoSettings
-    presets = PRESETS
 
     def adapt(self, task: AdaptationTask, backbone: Backbone, context: Context) -> Tuner:
         """Compare the candidates on held-out labels if there are enough, and return the chosen one, adapted."""
@@ -53,28 +44,16 @@ class Auto(Method):
         n_labels, accuracy = len(task.labeled), {}
         if n_labels >= FEWEST_LABELS:
             accuracy = {name: self._cross_validate(name, task, backbone, context) for name in settings.candidates}
-            chosen, preset = max(accuracy, key=lambda name: accuracy[name]), "quick"  # the first of equals
+            chosen = max(accuracy, key=lambda name: accuracy[name])  # the first of equals
             listed = ", ".join(f"{name} {value:.1%}" for name, value in accuracy.items())
             context.say(f"Method {chosen}, by accuracy on held-out parts of the {n_labels} labels: {listed}.")
         else:
-            chosen, preset = self._without_labels(n_labels, backbone, context)
-        context.record(step="choice", method=chosen, preset=preset, n_labels=n_labels, accuracy=accuracy)
-        return _make(chosen, preset).adapt(task, backbone, context)
-
-    def _without_labels(self, n_labels: int, backbone: Backbone, context: Context) -> tuple[str, str]:
-        """Return method and preset if there are too few labels to compare methods, and say why these."""
-        few = f"{n_labels} labels are too few to compare methods" if n_labels else "there are no labels"
-        is_cap = self.settings.without_labels == "cap"
-        if is_cap and registry.load("tuners", "maple").prompted_towers <= backbone.prompted_sides():
-            context.say(
-                f"Method cap, preset full: {few}, and a GPU can train through the image encoder. "
-                f"In seconds: {option('method', 'transductive')}."
-            )
-            return "cap", "full"
-        why = "this backbone takes no prompts" if is_cap else "it takes seconds"
-        kept = "" if n_labels else " The health check decides whether it is kept."
-        context.say(f"Method transductive: {few}, and {why} without a GPU.{kept}")
-        return "transductive", "quick"
+            chosen = "transductive"
+            few = f"{n_labels} labels are too few to compare methods" if n_labels else "there are no labels"
+            kept = "" if n_labels else " The health check decides whether it is kept."
+            context.say(f"Method transductive: {few}, and it takes seconds.{kept}")
+        context.record(step="choice", method=chosen, n_labels=n_labels, accuracy=accuracy)
+        return _make(chosen).adapt(task, backbone, context)
 
     def _cross_validate(self, name: str, task: AdaptationTask, backbone: Backbone, context: Context) -> float:
         """Return the share of labels that a method predicts without knowing them."""
@@ -86,15 +65,15 @@ class Auto(Method):
             trial = replace(context, rounds=[], history=[], checkpoints=None)
             images, is_single = task.labeled.images.subset(others), task.labeled.is_single[others]
             less = replace(task, labeled=LabeledImages(images, labels[others], is_single))
-            predicted = _predict(_make(name, "quick").adapt(less, backbone, trial), known[held_out])
+            predicted = _predict(_make(name).adapt(less, backbone, trial), known[held_out])
             n_correct += int(np.count_nonzero(predicted == labels[held_out]))
         return n_correct / len(labels)
 
 
-def _make(name: str, preset: str) -> Method:
-    """Return a method with the settings of a preset, if it has it."""
+def _make(name: str) -> Method:
+    """Return a method with the settings of its preset `quick`, if it has one."""
     method_class: type[Method] = registry.load("methods", name)
-    return method_class(build(method_class.Settings, method_class.presets.get(preset, {}), "settings"))
+    return method_class(build(method_class.Settings, method_class.presets.get("quick", {}), "settings"))
 
 
 @torch.inference_mode()

@@ -15,7 +15,7 @@ from captune.data.precomputed import Embeddings
 from captune.data.task import AdaptationTask, LabeledImages
 from captune.data.vocabulary import Vocabulary
 from captune.embeddings.cache import EmbeddingCache
-from captune.methods.auto import Auto, AutoSettings
+from captune.methods.auto import Auto
 from captune.methods.base import Context
 from captune.methods.cap import Cap, CapSettings
 
@@ -50,22 +50,6 @@ def test_the_choice_is_recorded_and_told_in_one_line(
     told = [line for line in capfd.readouterr().err.splitlines() if line.startswith(f"Method {choice['method']}")]
     assert len(told) == 1
     assert reason in told[0]
-
-
-def test_a_gpu_means_cap_if_the_backbone_takes_prompts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    chosen: list[CapSettings] = []
-    monkeypatch.setattr(Cap, "adapt", lambda self, *_: chosen.append(self.settings))
-    on_gpu = AutoSettings(**Auto.presets["full"])
-    backbone, context = ToyBackbone(), context_of(tmp_path)
-    monkeypatch.setattr(backbone, "prompted_sides", lambda: frozenset({"image", "text"}))
-    Auto(on_gpu).adapt(task_of(backbone, 0), backbone, context)
-    assert [settings.tuner for settings in chosen] == ["maple"]
-    monkeypatch.setattr(backbone, "prompted_sides", frozenset)
-    Auto(on_gpu).adapt(task_of(backbone, 0), backbone, context)
-    assert len(chosen) == 1
-    assert [facts["method"] for facts in context.rounds if facts["step"] == "choice"] == ["cap", "transductive"]
 
 
 def test_cap_records_how_many_labels_it_changes(tmp_path: Path) -> None:
