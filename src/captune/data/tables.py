@@ -86,7 +86,7 @@ def _parquet(path: Path, wanted: Sequence[Sequence[str]]) -> Iterator[list[str]]
                 read = {name: [_as_text(value, path) for value in values_of(batch[name])] for name in needed}
                 columns = [read.get(name) or [""] * len(batch) for name in schema.names]
                 yield from (list(row) for row in zip(*columns, strict=True))
-    except (arrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:  # any kind of damage
+    except (arrow.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError) as error:
         raise InputError(f"The table {str(path)!r} is not a readable Parquet file: {error}.") from error
 
 

@@ -330,3 +330,11 @@ def test_a_table_of_ten_thousand_columns_is_one_short_error(tmp_path: Path, suff
     with pytest.raises(InputError, match="no 'path' column") as error:
         find_images(tmp_path / f"x.{suffix}")
     assert len(str(error.value)) < 1000
+
+
+def test_a_parquet_manifest_with_two_columns_of_one_name_is_an_error(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    names = [arrow.array(["a.png"]), arrow.array(["b.png"])]
+    parquet.write_table(arrow.Table.from_arrays(names, names=["path", "path"]), tmp_path / "x.parquet")
+    with pytest.raises(InputError, match=r"x\.parquet"):
+        find_images(tmp_path / "x.parquet")
