@@ -82,6 +82,20 @@ def check_update() -> None:
     assert len(rows("suggestions.csv")) == 10
 
 
+def check_two_days() -> None:
+    said = [json.loads(line) for line in Path("run/corrections.jsonl").read_text().splitlines()]
+    assert [(one["kind"], one["person"]) for one in said] == [
+        *(("label", "anna"), ("rename", "anna"), ("merge", "anna")),
+        *(("label", "ben"), ("label", "ben"), ("undo", "ben")),
+    ]
+    found = {row["path"]: row["label"] for row in rows("labels.csv")}
+    assert len(found) == 24 * 5
+    assert found["zebra/00000.png"] == found["zebra/00001.png"] == "zebra stripes"
+    assert found[said[3]["images"][0]] == "ikat"
+    assert not {"zebra", "gingham", "checkered"} & set(found.values())
+    assert "checks" in found.values()
+
+
 def check_no_class() -> None:
     found = [row["path"] for row in rows("nothing.csv")]
     assert {"camouflage/00000.png", "camouflage/00001.png"} <= set(found)
@@ -135,6 +149,7 @@ PREPARATIONS = {"Boxes from MegaDetector": photograph_animals, "Label Studio": a
 NEEDS = {"100,000 images on one GPU": "pyarrow", "A small model on a phone": "onnxscript"}
 CHECKS: dict[str, Callable[[], None]] = {
     "New photos tomorrow": check_update,
+    "Two days and two people": check_two_days,
     "Images of no class": check_no_class,
     "Boxes from MegaDetector": check_crops,
     "ImageFolder for timm, torchvision or YOLO": check_dataset,
