@@ -35,7 +35,6 @@ SHORT: dict[str, Any] = {
 }
 """Values that make a method short, where it has such a setting."""
 PRESETS = [(name, preset) for name in METHODS for preset in (registry.load("methods", name).presets or ("",))]
-PRESETS.remove(("auto", "full"))  # it is CAP with all of its steps; tests/unit/methods/test_auto.py has its choice
 
 
 def short(name: str, preset: str = "") -> dict[str, Any]:

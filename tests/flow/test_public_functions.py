@@ -84,7 +84,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "words": (lambda: captune.first_labels([["a", "b"]], TEXTS), r"\(images, width\)"),
     "another width": (lambda: captune.first_labels(IMAGES[:, :3], TEXTS), r"\(12, 3\) and \(3, 4\)"),
     "NaN": (lambda: captune.fit_gaussian_mixture(np.where(IMAGES > 4, np.nan, IMAGES), TEXTS), "not finite"),
-    "labels": (lambda: captune.fit_gaussian_mixture(IMAGES, TEXTS, labeled=TEXTS, labels=[0]), r"\(1, width\)"),
+    "labels": (lambda: captune.fit_gaussian_mixture(IMAGES, TEXTS, labeled=TEXTS, labels=[0]), "1 labeled images"),
     "class ids": (lambda: captune.fit_gaussian_mixture(IMAGES, TEXTS, labeled=TEXTS, labels=[0, 1, 9]), "0..2"),
     "probabilities": (lambda: captune.check_health(IMAGES, PROBABILITIES, PROBABILITIES[:3], TEXTS), r"\(12, 3\)"),
     "similarity": (lambda: captune.confusion_margin(PROBABILITIES, [1, 2, 3]), r"\(3, 3\), got \(12, 3\)"),

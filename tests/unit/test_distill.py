@@ -178,6 +178,7 @@ def test_the_loss_is_the_weighted_mean_of_cross_entropies() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_student_of_the_embedded_world_learns_at_a_tenth_of_the_operations(tmp_path: Path) -> None:
     from captune.world import descriptions_path
 

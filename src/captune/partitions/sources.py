@@ -198,6 +198,8 @@ class _TableRows(Sequence[Any]):
         return self._count
 
     def __getitem__(self, row: Any) -> Any:  # noqa: ANN401
+        if row >= self._count:
+            raise IndexError(row)  # which ends a loop over the rows
         group = int(np.searchsorted(self._ends, self._first + row, side="right"))
         if group != self._group:
             with arrow("parquet").ParquetFile(self._table) as file:
