@@ -70,6 +70,7 @@ LABEL_RULES = {
     "labels never doubted": Rule(place="label_evidence.DOUBT", value=0.0),
     "labels doubted at one temperature": Rule(place="label_evidence.TEMPERATURES", value=(1.0,)),
     "names trusted whatever labels say": Rule(place="gaussian_mixture.gather_evidence", value=trusting),
+    "no least trust": Rule(place="label_evidence.LEAST_TRUST", value=0.001),
     "trust by the class alone": Rule(place="label_evidence.PRIOR_LABELS", value=0.001),
     "trust by all labels alone": Rule(place="label_evidence.PRIOR_LABELS", value=1e6),
 }

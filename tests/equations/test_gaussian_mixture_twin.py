@@ -150,7 +150,7 @@ def slow_fit(
     trust = [1.0] * n_classes
     for c in set(labels):
         own = sum(b * a for b, a, label in zip(belief, agreed, labels, strict=True) if label == c)
-        trust[c] = (own + agreement) / (times[c] + 1)
+        trust[c] = max(0.1, (own + agreement) / (times[c] + 1))
 
     def over_allowed(scores: list[float]) -> list[float]:
         some = slow_softmax([scores[c] for c in allowed])

@@ -20,6 +20,8 @@ NEIGHBOR_SHARE = np.float32(0.8)
 MANY_LABELS = 10
 """With at least so many labels of a class, their mean needs no neighbors."""
 MOST_SEARCHED = 8192
+LEAST_TRUST = 0.1
+"""Against wrong answers: right ones gain nothing by it."""
 DOUBT = 0.05
 """Share of the labels that is expected to be wrong."""
 TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
@@ -72,7 +74,7 @@ def gather_evidence(
     believed = np.bincount(labels, weights=belief, minlength=n_classes)
     of_class = np.bincount(labels, weights=belief * agreement, minlength=n_classes)
     trust = (of_class + PRIOR_LABELS * mean_agreement) / (believed + PRIOR_LABELS)
-    trust = np.where(counts > 0, trust, 1.0)
+    trust = np.where(counts > 0, np.maximum(trust, LEAST_TRUST), 1.0)
     return LabelEvidence(sums, believed.astype(np.float32), trust.astype(np.float32), 1.0 - mean_agreement)
 
 
