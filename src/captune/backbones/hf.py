@@ -328,10 +328,10 @@ def _not_loaded(name: str, file: str, error: Exception, known: tuple[str, ...] =
             "the same index, or remove torchvision: captune does not need it."
         )
     if is_folder(name):
-        cause = (str(error).strip() or type(error).__name__).splitlines()[0][:200].strip()
+        cause = (str(error).strip() or type(error).__name__).splitlines()[0][:200].strip(" .")
         return ModelError(
-            f"The folder {name!r} does not contain a usable {file}: {cause} Download or save the model again, or check "
-            "the path."
+            f"The folder {name!r} does not contain a usable {file}: {cause}. Download or save the model again, or "
+            "check the path."
         )
     hint = "" if name in known else nearest(name, known)
     return ModelError(
